@@ -12,8 +12,8 @@ from unittest.mock import patch
 import numpy as np
 
 from outlast.engine.durable import Retention
-from outlast.engine.protocol.outputs import Manifest as Order
 from outlast.engine.protocol.outputs import Output, Spawn
+from outlast.engine.protocol.outputs import WriteManifest as Order
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.messages import Checkpointed
 from outlast.runtime.coordinator.pruner import Pruner

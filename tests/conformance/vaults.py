@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from outlast.engine.commit.commands import Donate, Flow
-from outlast.engine.commit.image_place import BEGUN, Place
+from outlast.engine.commit.image_place import BEGUN, ScriptPosition
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.protocol.outputs import Spawn
 from outlast.errors import CorruptError
@@ -30,7 +30,7 @@ from outlast.sim.world.world import World
 
 RANKS = 2
 Act = Callable[[Main], Thread]
-SEALED = Place(BEGUN, 0)
+SEALED = ScriptPosition(BEGUN, 0)
 
 
 class Images(Protocol):

@@ -30,7 +30,7 @@ from outlast.engine.commit.commands import (
     drive,
 )
 from outlast.engine.commit.commit_machine import CommitMachine
-from outlast.engine.commit.image_place import BEGUN, Place, choose_slot
+from outlast.engine.commit.image_place import BEGUN, ScriptPosition, choose_slot
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import Reenter, StepInterrupted
@@ -201,7 +201,9 @@ def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
     assert rank.names() == []
     assert rank.machine.waits_for_vote
     rank.run(rank.machine.next_step())
-    assert [one for one in rank.seen if isinstance(one, Prepare)] == [Prepare(1, Place(BEGUN, 0))]
+    assert [one for one in rank.seen if isinstance(one, Prepare)] == [
+        Prepare(1, ScriptPosition(BEGUN, 0))
+    ]
     assert rank.names()[:3] == ["ProveEqual", "Prepare", "Vote"]
     assert not rank.late.on
 

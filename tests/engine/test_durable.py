@@ -23,7 +23,7 @@ from outlast.engine.durable import (
     newest_good,
     superfluous,
 )
-from outlast.engine.protocol.outputs import FindCheckpoint, Manifest, Record, Tell, ToAgent
+from outlast.engine.protocol.outputs import FindCheckpoint, Record, Tell, ToAgent, WriteManifest
 from outlast.model.messages import Checkpointed, StartWorker
 from outlast.model.records import Event
 
@@ -68,7 +68,7 @@ def test_a_save_is_complete_once_all_ranks_have_written_and_then_only_once() -> 
 def test_a_step_that_is_done_again_is_saved_again() -> None:
     saves = Saves(RANKS)
     for generation in (1, 2):
-        saves.went_back(generation=generation, step=0)
+        saves.note_rollback(generation=generation, step=0)
         saves.put(shard(0, 5, generation=generation))
         assert len(saves.put(shard(1, 5, generation=generation))) == RANKS
 
@@ -83,7 +83,7 @@ def test_a_save_that_failed_for_one_rank_is_never_complete() -> None:
 def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
     saves = Saves(RANKS)
     saves.put(shard(0, 5))
-    saves.went_back(generation=2, step=5)
+    saves.note_rollback(generation=2, step=5)
     assert saves.takes(shard(1, 5))
     assert len(saves.put(shard(1, 5))) == RANKS
 
@@ -93,8 +93,8 @@ def test_a_step_that_was_rolled_back_stays_rolled_back() -> None:
     back to 5.
     """
     saves = Saves(RANKS)
-    saves.went_back(generation=2, step=3)
-    saves.went_back(generation=3, step=5)
+    saves.note_rollback(generation=2, step=3)
+    saves.note_rollback(generation=3, step=5)
     assert [saves.takes(shard(0, step, generation=1)) for step in (3, 4)] == [True, False]
     assert [saves.takes(shard(0, step, generation=2)) for step in (4, 5, 6)] == [True, True, False]
 
@@ -119,7 +119,7 @@ def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
         if what[0] == "back":
             generation += 1
             backs.append((generation, what[1]))
-            saves.went_back(generation=generation, step=what[1])
+            saves.note_rollback(generation=generation, step=what[1])
             continue
         one = shard(what[1], what[2], generation=max(1, generation - what[3]))
         for each in saves.put(one) if saves.takes(one) else ():
@@ -203,7 +203,7 @@ def coordinator(**more: Any) -> Coordinator:
 def clearing(**more: Any) -> Coordinator:
     """All ranks are gone, and all are to restart."""
     one = coordinator(**more)
-    one.run.course.enter(Stage.CLEARING)
+    one.run.lifecycle.enter(Stage.CLEARING)
     for member in one.roster.members():
         member.life.dead = True
     return one
@@ -215,7 +215,7 @@ def started(outputs: list[Any]) -> int:
 
 def test_a_failed_save_is_told_and_nothing_else() -> None:
     one = coordinator()
-    one.run.course.enter(Stage.TRAINING)
+    one.run.lifecycle.enter(Stage.TRAINING)
     for outputs in (
         one.on_message(shard(0, 5, error="No space left"), now_s=1.0),
         one.on_manifest(now_s=1.0, step=5, folder="", error="No space left"),
@@ -228,7 +228,7 @@ def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
     one = coordinator()
     assert one.on_message(shard(1, 5), now_s=1.0) == []
     (order,) = one.on_message(shard(0, 5), now_s=1.0)
-    assert order == Manifest(5, False, (("rank-0", 8, "1"), ("rank-1", 8, "1")))
+    assert order == WriteManifest(5, False, (("rank-0", 8, "1"), ("rank-1", 8, "1")))
 
 
 def test_no_rank_starts_from_a_checkpoint_before_it_was_read() -> None:
@@ -349,7 +349,7 @@ def test_a_run_stopped_while_checkpoints_are_read_starts_no_process() -> None:
     one = clearing()
     one.run.sources.choose(Restart())
     one.regroup.plans.when_cleared(2.0)
-    one.run.course.enter(Stage.STOPPING)
+    one.run.lifecycle.enter(Stage.STOPPING)
     assert one.on_checkpoint_found(now_s=3.0, step=4, folder="four", refused=()) == []
 
 

@@ -8,7 +8,7 @@ from outlast.engine.commit.image_place import (
     BEGUN,
     ENTERED,
     PREPARED,
-    Place,
+    ScriptPosition,
     choose_image,
     is_between_calls,
     place_of,
@@ -17,24 +17,24 @@ from outlast.runtime.tiers.image import Image
 
 # in the order of time
 PLACES = [
-    Place(PREPARED, 0),
-    Place(ENTERED, 0),
-    Place(PREPARED, 1),
-    Place(ENTERED, 1),
-    Place(BEGUN, 1),
+    ScriptPosition(PREPARED, 0),
+    ScriptPosition(ENTERED, 0),
+    ScriptPosition(PREPARED, 1),
+    ScriptPosition(ENTERED, 1),
+    ScriptPosition(BEGUN, 1),
 ]
 
 
 def test_an_image_is_complete_once_nothing_has_moved_up_to_the_next_step() -> None:
     """A place that was prepared leaves open what the script does behind it, until that is known."""
-    assert not Place(PREPARED, 0).is_complete
-    assert Place(PREPARED, 0, still=True).is_complete
+    assert not ScriptPosition(PREPARED, 0).is_complete
+    assert ScriptPosition(PREPARED, 0, still=True).is_complete
     for still in (True, False):
-        place = Place(PREPARED, 1, still=still)
+        place = ScriptPosition(PREPARED, 1, still=still)
         assert place_of(place.metadata()) == place
 
 
-def chosen(*places: Place, begun: bool, phases: int = 0) -> Place:
+def chosen(*places: ScriptPosition, begun: bool, phases: int = 0) -> ScriptPosition:
     """Whatever the order in which they lie there, and each says where it is from."""
     images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(places)]
     ways = [choose_image(order, begun=begun, phases=phases) for order in (images, images[::-1])]
@@ -52,13 +52,21 @@ def test_survivors_at_the_next_step_want_the_newest_image(earlier: int, later: i
 
 def test_survivors_in_a_phase_want_the_newest_image_that_is_not_behind_it() -> None:
     """A rank that was ahead of all that live does not bring back what they have not done yet."""
-    assert chosen(Place(PREPARED, 0), Place(ENTERED, 0), begun=False) == Place(ENTERED, 0)
-    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False) == Place(ENTERED, 0)
-    assert chosen(Place(ENTERED, 0), Place(PREPARED, 1), begun=False, phases=1) == Place(
-        PREPARED, 1
-    )
-    assert chosen(Place(ENTERED, 0), Place(BEGUN, 1), begun=False) == Place(ENTERED, 0)
-    assert chosen(Place(PREPARED, 1), Place(BEGUN, 1), begun=False, phases=1) == Place(BEGUN, 1)
+    assert chosen(
+        ScriptPosition(PREPARED, 0), ScriptPosition(ENTERED, 0), begun=False
+    ) == ScriptPosition(ENTERED, 0)
+    assert chosen(
+        ScriptPosition(ENTERED, 0), ScriptPosition(PREPARED, 1), begun=False
+    ) == ScriptPosition(ENTERED, 0)
+    assert chosen(
+        ScriptPosition(ENTERED, 0), ScriptPosition(PREPARED, 1), begun=False, phases=1
+    ) == ScriptPosition(PREPARED, 1)
+    assert chosen(
+        ScriptPosition(ENTERED, 0), ScriptPosition(BEGUN, 1), begun=False
+    ) == ScriptPosition(ENTERED, 0)
+    assert chosen(
+        ScriptPosition(PREPARED, 1), ScriptPosition(BEGUN, 1), begun=False, phases=1
+    ) == ScriptPosition(BEGUN, 1)
 
 
 def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
@@ -67,7 +75,7 @@ def test_an_image_sealed_at_the_vote_may_lack_what_moved_since() -> None:
 
 def test_of_two_steps_calls_the_survivors_image_is_wanted() -> None:
     """Between two calls of run.steps there is no step: both images are of the same one."""
-    before, behind = Place(BEGUN, 0), Place(BEGUN, 0, calls=1)
+    before, behind = ScriptPosition(BEGUN, 0), ScriptPosition(BEGUN, 0, calls=1)
     for order in ((before, behind), (behind, before)):
         images = [(slot, Image(place.metadata(), {})) for slot, place in enumerate(order)]
         assert choose_image(images, begun=True, phases=0, calls=1)[2] == behind
@@ -76,17 +84,17 @@ def test_of_two_steps_calls_the_survivors_image_is_wanted() -> None:
 
 def test_changes_behind_a_phase_are_not_only_code_between_calls() -> None:
     """Between two calls of run.steps stand code, which a successor does again, and phases."""
-    ended, entered = (5, Place(BEGUN, 0)), (5, Place(ENTERED, 0, calls=1))
-    behind_phase = (5, Place(BEGUN, 1, calls=1))
-    assert is_between_calls(ended, (5, Place(BEGUN, 0, calls=1)))
+    ended, entered = (5, ScriptPosition(BEGUN, 0)), (5, ScriptPosition(ENTERED, 0, calls=1))
+    behind_phase = (5, ScriptPosition(BEGUN, 1, calls=1))
+    assert is_between_calls(ended, (5, ScriptPosition(BEGUN, 0, calls=1)))
     assert is_between_calls(ended, entered)
     assert not is_between_calls(entered, behind_phase)
-    assert not is_between_calls((4, Place(BEGUN, 0)), (5, Place(BEGUN, 0)))
-    assert not is_between_calls((5, Place(ENTERED, 0)), (5, Place(BEGUN, 0)))
-    assert not is_between_calls((4, Place(BEGUN, 0)), entered)
+    assert not is_between_calls((4, ScriptPosition(BEGUN, 0)), (5, ScriptPosition(BEGUN, 0)))
+    assert not is_between_calls((5, ScriptPosition(ENTERED, 0)), (5, ScriptPosition(BEGUN, 0)))
+    assert not is_between_calls((4, ScriptPosition(BEGUN, 0)), entered)
     assert not is_between_calls(None, entered)
 
 
 def test_an_image_that_says_nothing_is_of_the_next_steps_begin() -> None:
     """Shards are sealed there, and nowhere else."""
-    assert place_of({"step": "7"}) == Place(BEGUN, 0)
+    assert place_of({"step": "7"}) == ScriptPosition(BEGUN, 0)

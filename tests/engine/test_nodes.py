@@ -515,7 +515,7 @@ def test_who_is_in_and_a_node_rank_given_twice_are_said() -> None:
 def test_a_node_more_than_asked_for_stands_ready_and_gets_spares() -> None:
     sessions = coordinator_sessions()
     trains(sessions)
-    sessions.coordinator.run.course.enter(Stage.TRAINING)
+    sessions.coordinator.run.lifecycle.enter(Stage.TRAINING)
     enrols(sessions, "c", now_s=5.0)
     out = beats(sessions, "c", now_s=5.0)
     assert told(out) == ["node c has joined the run, and stands ready"]
@@ -686,7 +686,7 @@ def test_a_step_that_was_undone_is_not_committed_for_a_node_that_returns(
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
-    one.run.course.next_generation()
+    one.run.lifecycle.next_generation()
     one.run.progress.begin(6)
     back_s = void_after_s(LEASE_S)
     rings_late(sessions, now_s=back_s)

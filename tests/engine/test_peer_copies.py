@@ -14,7 +14,7 @@ from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.peer_copies import PeerCopies
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.placement import keepers
 from outlast.engine.protocol.outputs import Record, Tell
 from outlast.engine.restore import Holding, decide_sharded
@@ -63,7 +63,7 @@ def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
     """Nor if news of them comes late, from a process of the generation before."""
     copies = PeerCopies()
     copies.kept(kept(0, 8, 7), "b")
-    copies.went_back(generation=2, step=7)
+    copies.note_rollback(generation=2, step=7)
     assert copies.steps(0) == (7,)
     copies.kept(kept(0, 8, 7), "b")
     assert copies.steps(0) == (7,), "it was sent before"
@@ -108,7 +108,9 @@ def test_a_copy_stands_for_the_image_that_was_lost_with_its_node() -> None:
 
 def test_a_copy_that_was_refused_is_named_and_not_taken_again() -> None:
     """A refusal of a generation that is over says nothing of the copies there are now."""
-    run = Run.begin(CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=1))
+    run = RunParts.begin(
+        CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=1)
+    )
     copies = run.roster.remains.copies
     copies.kept(kept(1, 8, 7), "a")
     late = on_copy_refused(run, 1.0, CopyRefused(5, 2, 1, 8, "checksum"))

@@ -434,9 +434,9 @@ def test_decisions_that_change_nothing_any_more_are_forgotten() -> None:
     world = a_world(replace(FOUR, steps=4))
     ran(world)
     coordinator = world.coordinator
-    coordinator.run.course.enter(Stage.TRAINING)
+    coordinator.run.lifecycle.enter(Stage.TRAINING)
     for number in range(3 * PAST_KEPT_COUNT):
         coordinator.on_verdict(
             now_s=1e5 * number, interruption=1, verdict=verdict(FailureClass.NETWORK)
         )
-    assert len(coordinator.policy.acted.past) <= PAST_KEPT_COUNT + 1
+    assert len(coordinator.policy.history.past) <= PAST_KEPT_COUNT + 1

@@ -8,9 +8,9 @@ import pytest
 
 from outlast.engine.cluster.voting import (
     Authority,
-    Inquiry,
     Position,
     Voter,
+    VoterInquiry,
     choose_voters,
     majority,
     named_s,
@@ -170,7 +170,7 @@ def test_a_candidate_that_has_voted_for_a_newer_one_takes_no_vote_back() -> None
 
 
 def test_an_agent_goes_on_from_when_it_asked_and_only_with_a_majority() -> None:
-    inquiry = Inquiry(VOTERS)
+    inquiry = VoterInquiry(VOTERS)
     old = inquiry.ask(now_s=1.0)
     new = inquiry.ask(now_s=2.0)
     assert inquiry.hear("a", Answer(old.number, True, 1, "", 1, 5)) is None

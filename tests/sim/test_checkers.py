@@ -20,7 +20,7 @@ from outlast.model.terms import CAUSES, Cause, FailureClass, Mechanism, Rung
 from outlast.sim import simulated_run
 from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.final_observations import (
-    Acted,
+    ActionDecided,
     Answered,
     Booked,
     Diagnosed,
@@ -107,9 +107,9 @@ def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) ->
     )
 
 
-def acted(action: str, *nodes: str, at_s: float = 0.0) -> Acted:
+def acted(action: str, *nodes: str, at_s: float = 0.0) -> ActionDecided:
     """Twice in ten seconds is allowed."""
-    return Acted(action, nodes, False, at_s, (2, 10.0))
+    return ActionDecided(action, nodes, False, at_s, (2, 10.0))
 
 
 def failed(reason: str, **changes: object) -> RunOver:
@@ -586,7 +586,7 @@ FINE: tuple[Observation, ...] = (
     Diagnosed(2, {"b": 0.3}),
     acted("drain", "b"),
     Diagnosed(3, {"c": 0.3}),
-    Acted("drain", ("c",), True, 0.0, (2, 10.0)),
+    ActionDecided("drain", ("c",), True, 0.0, (2, 10.0)),
     acted("exclude", "c"),
     acted("page", at_s=1.0),
     acted("page", at_s=2.0),
@@ -694,7 +694,7 @@ def skips_the_generation(patch: pytest.MonkeyPatch) -> None:
     move = Plans.move
 
     def same(self: Plans, *args: object) -> object:
-        self.run.course.generation -= 1
+        self.run.lifecycle.generation -= 1
         return move(self, *args)  # type: ignore[arg-type]
 
     patch.setattr(Plans, "move", same)

@@ -9,7 +9,7 @@ import pytest
 from outlast.engine.coordinator.policy_actions import BARRED, DRAINING, STOPPED
 from outlast.sim.options import POLICIES
 from outlast.sim.rules.checkers import Checkers
-from outlast.sim.rules.final_observations import Acted, Written
+from outlast.sim.rules.final_observations import ActionDecided, Written
 from outlast.sim.rules.observations import Observation
 from outlast.sim.simulated_run import simulate_seed
 
@@ -44,7 +44,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     def noting(rules: Checkers, at_s: float, seen: Observation) -> None:
         if isinstance(seen, Written):
             done.add(seen.kind)
-        elif isinstance(seen, Acted):
+        elif isinstance(seen, ActionDecided):
             done.add(seen.action)
         see(rules, at_s, seen)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.engine.durable import Retention
-from outlast.engine.protocol.outputs import Manifest as ManifestOrder
+from outlast.engine.protocol.outputs import WriteManifest as ManifestOrder
 from outlast.errors import RunFolderError
 from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import write_checkpoint

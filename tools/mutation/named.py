@@ -61,7 +61,7 @@ NAMED = (
     Mutant(
         "stale_joined_counts",
         REGROUP,
-        "if message.generation != run.course.generation:\n    return []\n"
+        "if message.generation != run.lifecycle.generation:\n    return []\n"
         "for member in members:\n    member.path.newest_report",
         "for member in members:\n            member.path.newest_report",
     ),
@@ -153,19 +153,19 @@ NAMED = (
     Mutant(
         "who_does_not_join_is_waited_for",
         REGROUP,
-        "if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):",
+        "if not self.run.lifecycle.is_in(Stage.MOVING, Stage.STARTING):",
         "if True:",
     ),
     Mutant(
         "who_does_not_hand_over_is_waited_for",
         REGROUP,
-        "if not self.run.course.is_in(Stage.HANDOVER):",
+        "if not self.run.lifecycle.is_in(Stage.HANDOVER):",
         "if True:",
     ),
     Mutant(
         "who_does_not_leave_is_waited_for",
         REGROUP,
-        "if not self.run.course.is_in(Stage.LEAVING):",
+        "if not self.run.lifecycle.is_in(Stage.LEAVING):",
         "if True:",
     ),
     Mutant(
@@ -245,7 +245,7 @@ NAMED = (
     Mutant(
         "a_lost_store_is_a_ranks_fault",
         REPORTS,
-        "if run.store.lost_in == run.course.generation:",
+        "if run.store.lost_in == run.lifecycle.generation:",
         "if False:",
     ),
     Mutant(
@@ -504,8 +504,8 @@ NAMED = (
     Mutant(
         "a_new_coordinator_forgets_what_the_policy_did",
         POLICY,
-        "self.acted = replace(acted)",
-        "self.acted = Acted()",
+        "self.history = replace(earlier)",
+        "self.history = PolicyHistory()",
     ),
     Mutant(
         "ranks_are_looked_for_where_they_live_now",
@@ -522,7 +522,7 @@ NAMED = (
     Mutant(
         "a_verdict_on_what_the_policy_made_counts",
         POLICY,
-        "if known is None or interruption in self.acted.own:",
+        "if known is None or interruption in self.history.own:",
         "if known is None:",
     ),
     Mutant(

@@ -68,7 +68,7 @@ class Saves:
     _complete: dict[int, int] = field(default_factory=dict)
     _rollbacks: Rollbacks = field(default_factory=Rollbacks)
 
-    def went_back(self, *, generation: int, step: int) -> None:
+    def note_rollback(self, *, generation: int, step: int) -> None:
         """Drop saves of later steps, which were rolled back: `generation` goes on from `step`."""
         self._rollbacks.note(generation=generation, step=step)
         for later in [later for later in self._shards if later > step]:

@@ -129,7 +129,7 @@ class CoordinatorSessions:
         if node not in self._enrolled:
             return []
         self._enrolled[node].connected = False
-        self.coordinator.nodes.loses_touch(node)
+        self.coordinator.nodes.note_connection_lost(node)
         return [LookForLauncher(node)]
 
     def on_launcher_ended(self, node: str, *, now_s: float) -> list[Output]:
@@ -201,7 +201,7 @@ class CoordinatorSessions:
             and message.session == enrolled.session
         ):
             enrolled.connected = True
-            self.coordinator.nodes.is_heard(node)
+            self.coordinator.nodes.note_connected(node)
             enrolled.outbox.acknowledged(message.heard)
             self._leases.heard(node, now_s=now_s)
             again = [

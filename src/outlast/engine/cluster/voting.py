@@ -18,8 +18,8 @@ Any two majorities have a voter in common. So a new coordinator holds every deci
 One lease after its election, the coordinator before it has no authority any more.
 
 An agent whose lease is not prolonged asks all voters. If a majority misses the coordinator too, the
-agent's processes go on for one more lease from the moment of asking (`Inquiry`). Otherwise only
-this agent is cut off. It kills its processes, and its ranks are given away.
+agent's processes go on for one more lease from the moment of asking (`VoterInquiry`). Otherwise
+only this agent is cut off. It kills its processes, and its ranks are given away.
 
 This module is pure. Times are in seconds, by the clock of the calling node.
 """
@@ -226,7 +226,7 @@ class Voter:
             self._silent_until_s = now_s + void_after_s(self._lease_s)
 
 
-class Inquiry:
+class VoterInquiry:
     """For an agent that misses the coordinator: ask the voters, and count their answers.
 
     newest   the newest record that any of them holds, as far as they have answered

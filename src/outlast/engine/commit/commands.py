@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from outlast.engine.commit.image_place import Place
+from outlast.engine.commit.image_place import ScriptPosition
 from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import OutlastError
@@ -58,7 +58,7 @@ class Prepare:
     """
 
     step: int
-    place: Place
+    place: ScriptPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class SealMoved:
     """
 
     step: int
-    place: Place
+    place: ScriptPosition
     last: bool
 
 

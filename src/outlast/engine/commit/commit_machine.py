@@ -33,7 +33,7 @@ from outlast.engine.commit.commands import (
     VoteResult,
     WaitToBeKilled,
 )
-from outlast.engine.commit.image_place import AT_VOTE, BEGUN, ENTERED, Place
+from outlast.engine.commit.image_place import AT_VOTE, BEGUN, ENTERED, ScriptPosition
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import OutlastError, Reenter, StepInterrupted
@@ -272,7 +272,7 @@ class CommitMachine:
 
     # --- prepare, vote, commit --------------------------------------------------------------------
 
-    def _vote(self, place: Place) -> Flow[None]:
+    def _vote(self, place: ScriptPosition) -> Flow[None]:
         """Prepare the step and vote for it. The script is at `place`.
 
         Returns when the step may be committed, or when its early vote was put off. It raises
@@ -324,7 +324,7 @@ class CommitMachine:
             yield BookCommit(step)
         yield CallBack(now=not sharded)
 
-    def _vote_late(self, place: Place) -> Flow[None]:
+    def _vote_late(self, place: ScriptPosition) -> Flow[None]:
         """Vote for a step whose block is over. It is then committed, or repeated."""
         if self.worker.broken:
             self.stage = StepStage.CUT
@@ -348,10 +348,12 @@ class CommitMachine:
         what the script asks for: the next step (BEGUN) or a phase (ENTERED).
         """
         if self.stage is StepStage.LATE:
-            yield from self._vote_late(Place(kind, 0))
+            yield from self._vote_late(ScriptPosition(kind, 0))
         if self.repeats:
             return  # the step is not committed, so nothing of it may be sealed
-        place = Place(kind, self.worker.phases, calls=int(self.committed == self.last_call_ended))
+        place = ScriptPosition(
+            kind, self.worker.phases, calls=int(self.committed == self.last_call_ended)
+        )
         yield SealMoved(self.committed, place, last=self.is_over)
         if kind != BEGUN:
             return

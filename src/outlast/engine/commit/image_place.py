@@ -26,18 +26,18 @@ _ORDER = (PREPARED, ENTERED, BEGUN)
 STILL = {"still": "1"}  # nothing has changed between the seal and the next step or phase
 
 
-class Placed(Protocol):
+class PlacedImage(Protocol):
     """An image that carries its place in its metadata."""
 
     @property
     def metadata(self) -> Mapping[str, str]: ...
 
 
-ImageT = TypeVar("ImageT", bound=Placed)
+ImageT = TypeVar("ImageT", bound=PlacedImage)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScriptPosition:
     """A place in the script.
 
     kind     PREPARED, ENTERED or BEGUN
@@ -66,10 +66,12 @@ class Place:
         return self.kind != PREPARED or self.still
 
 
-AT_VOTE = Place(PREPARED, 0)  # the vote of a step inside its block
+AT_VOTE = ScriptPosition(PREPARED, 0)  # the vote of a step inside its block
 
 
-def is_between_calls(before: tuple[int, Place] | None, now: tuple[int, Place]) -> bool:
+def is_between_calls(
+    before: tuple[int, ScriptPosition] | None, now: tuple[int, ScriptPosition]
+) -> bool:
     """Return True if only code between two calls of run.steps has run from `before` to `now`.
 
     Each is a step and a complete place after it. The answer is False if a phase lies between them,
@@ -80,12 +82,12 @@ def is_between_calls(before: tuple[int, Place] | None, now: tuple[int, Place]) -
     return before[0] == now[0] and before[1].phases == now[1].phases
 
 
-def place_of(metadata: Mapping[str, str]) -> Place:
+def place_of(metadata: Mapping[str, str]) -> ScriptPosition:
     """Return the place that an image's metadata names.
 
     Images of shards name none: they are always sealed when the next step begins.
     """
-    return Place(
+    return ScriptPosition(
         metadata.get("place", BEGUN),
         int(metadata.get("phases", "0")),
         int(metadata.get("legs", "0")),
@@ -111,7 +113,7 @@ def choose_slot(*, newest: int, newest_step: int, step: int, committed: int) -> 
 
 def choose_image(
     images: Iterable[tuple[int, ImageT]], *, begun: bool, phases: int, calls: int = 0
-) -> tuple[int, ImageT, Place]:
+) -> tuple[int, ImageT, ScriptPosition]:
     """Choose the image from which a successor begins. Return its slot, the image and its place.
 
     Of the images that were sealed no later than the place of the survivors, the latest is chosen.
@@ -122,7 +124,7 @@ def choose_image(
     calls    1 if the survivors are in the next call of run.steps, else 0
     """
 
-    def order(place: Place) -> tuple[bool, tuple[int, int, int]]:
+    def order(place: ScriptPosition) -> tuple[bool, tuple[int, int, int]]:
         at = (place.calls, place.phases, _ORDER.index(place.kind))
         fits = place.calls <= calls and (begun or place.phases <= phases)
         return fits, at if fits else (-at[0], -at[1], -at[2])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outlast.engine.coordinator.member import Member
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.model.terms import Waypoint
 from outlast.model.texts import some
@@ -40,12 +40,12 @@ class Awaited:
     until_s: float | None
 
 
-def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
+def describe_wait(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | None:
     """Say what the run waits for; None while it trains, or has ended.
 
     deadlines   the timers of the coordinator that are set, by name
     """
-    match run.course.stage:
+    match run.lifecycle.stage:
         case Stage.ENDED:
             return None
         case Stage.TRAINING:
@@ -68,14 +68,14 @@ def describe_wait(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
             return _to_join(run, deadlines)
 
 
-def _nodes(run: Run) -> str:
+def _nodes(run: RunParts) -> str:
     """Say how many nodes are in, which ones, and how many are waited for."""
     here, all_count = tuple(run.nodes), run.options.nodes
     names = f" ({some(here)})" if here else ""
     return f"nodes: {len(here)} of {all_count} are in{names}"
 
 
-def _to_end(run: Run) -> Awaited | None:
+def _to_end(run: RunParts) -> Awaited | None:
     """Describe the wait for scripts after their last step, and for processes that do not end."""
     live = run.roster.live()
     stay = [m for m in live if m.script.lingers]
@@ -86,7 +86,7 @@ def _to_end(run: Run) -> Awaited | None:
     return Awaited("; ".join(what), None) if what else None
 
 
-def _to_leave(run: Run, deadlines: Mapping[str, float]) -> Awaited:
+def _to_leave(run: RunParts, deadlines: Mapping[str, float]) -> Awaited:
     """Describe the wait of a regroup for those that are still in the last generation."""
     condemned = [m for m in run.roster.live() if m.life.condemned]
     if condemned:
@@ -99,7 +99,7 @@ def _to_leave(run: Run, deadlines: Mapping[str, float]) -> Awaited:
     return _until("a connection between nodes", deadlines, Timer.LINKS)
 
 
-def _to_join(run: Run, deadlines: Mapping[str, float]) -> Awaited | None:
+def _to_join(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | None:
     """Describe the wait of a generation for those that have not joined it yet."""
     roster = run.roster
     late = [m for m in roster.live() if not m.path.joined]
@@ -126,7 +126,7 @@ def _state_of(member: Member) -> tuple[str, str]:
     return _WAYPOINTS[member.path.waypoint]
 
 
-def _or_store(run: Run, what: str) -> str:
+def _or_store(run: RunParts, what: str) -> str:
     """Name the store first if no rank can go on without it."""
     waits = run.store.address is None
     return f"the store of the process groups; {what}" if waits else what

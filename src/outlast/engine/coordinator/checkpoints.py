@@ -9,12 +9,12 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.orders import event
-from outlast.engine.coordinator.run_parts import Run
-from outlast.engine.protocol.outputs import Manifest, Output, Tell
+from outlast.engine.coordinator.run_parts import RunParts
+from outlast.engine.protocol.outputs import Output, Tell, WriteManifest
 from outlast.model.messages import Checkpointed, CopyRefused
 
 
-def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
+def on_shard(run: RunParts, now_s: float, message: Checkpointed) -> list[Output]:
     """Handle the report of a rank that it has written its shard of a checkpoint, or has failed."""
     if message.in_vault:
         return _on_copy(run, message)
@@ -30,10 +30,10 @@ def on_shard(run: Run, now_s: float, message: Checkpointed) -> list[Output]:
     if not shards:
         return []
     files = tuple((shard.file, shard.length, shard.checksum) for shard in shards)
-    return [Manifest(message.step, run.roster.sharded, files)]
+    return [WriteManifest(message.step, run.roster.sharded, files)]
 
 
-def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
+def _on_copy(run: RunParts, message: Checkpointed) -> list[Output]:
     """Handle the report of a rank that it has sealed a copy in the vault, or had no room for it."""
     copies = run.sources.copies
     if message.error:
@@ -45,9 +45,9 @@ def _on_copy(run: Run, message: Checkpointed) -> list[Output]:
     return []
 
 
-def on_copy_refused(run: Run, now_s: float, message: CopyRefused) -> list[Output]:
+def on_copy_refused(run: RunParts, now_s: float, message: CopyRefused) -> list[Output]:
     """Handle the report of a rank that it could not read a copy. No plan names that copy again."""
-    if message.generation != run.course.generation:
+    if message.generation != run.lifecycle.generation:
         # The refusal is of a generation that is over.
         return []
     run.roster.remains.copies.refuse(message.rank, message.step)
@@ -56,7 +56,7 @@ def on_copy_refused(run: Run, now_s: float, message: CopyRefused) -> list[Output
     return [event(now_s, "copy_refused", {"why": why}), Tell(f"warning: {why}")]
 
 
-def on_manifest(run: Run, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:
+def on_manifest(run: RunParts, now_s: float, *, step: int, folder: str, error: str) -> list[Output]:
     """Note that a checkpoint is complete, or has failed.
 
     A failed save is only reported: training goes on, and earlier checkpoints stay valid.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
@@ -25,7 +25,7 @@ from outlast.model.terms import Mechanism, Phase, Rung
 class Epilogue:
     """Decide what a failure after the last step means. It has no state of its own."""
 
-    def __init__(self, run: Run, stop: StopRequest) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest) -> None:
         self.run = run
         self.stop = stop
 
@@ -35,7 +35,7 @@ class Epilogue:
         Under replicated state all ranks vote at the end, so the report of one is enough.
         """
         run = self.run
-        if not run.course.is_in(Stage.TRAINING) or self.stop.by_signal:
+        if not run.lifecycle.is_in(Stage.TRAINING) or self.stop.by_signal:
             return False
         if member.script.finished and not run.roster.sharded:
             return True
@@ -68,7 +68,7 @@ class Epilogue:
         run, (error, traceback) = self.run, member.path.raised or ("", "")
         run.interruptions.fault(
             rank=member.rank, pid=member.process.pid, node=member.process.node, mechanism=kind,
-            generation=run.course.generation, step=run.progress.step, fault_s=at_s,
+            generation=run.lifecycle.generation, step=run.progress.step, fault_s=at_s,
             fault_not_before_s=None if at_s is not None else run.progress.moved_s,
             detected_s=now_s, same_event=False, error=error, traceback=traceback, reason=why,
         )  # fmt: skip

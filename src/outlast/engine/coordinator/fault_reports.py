@@ -9,8 +9,8 @@ from outlast.engine.coordinator.epilogue import Epilogue
 from outlast.engine.coordinator.left_in_step import LeftInStep
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
-from outlast.engine.coordinator.regroup import Regroup
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.regroup import RegroupMachine
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import Output
@@ -22,7 +22,7 @@ from outlast.model.terms import Mechanism
 class FaultReports:
     """Handle reports of workers and agents about faults. It has no state of its own."""
 
-    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest, regroup: RegroupMachine) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup
@@ -61,7 +61,7 @@ class FaultReports:
         Its script raised, its image is corrupt, or a collective failed.
         """
         run = self.run
-        stale = message.generation != run.course.generation
+        stale = message.generation != run.lifecycle.generation
         if stale or member.rank < 0 or member.life.condemned:
             # The report is of a generation that is over, or of a worker that is being killed.
             return []
@@ -100,14 +100,14 @@ class FaultReports:
         if not run.interruptions.open:
             return self.regroup.fault(now_s, member, Mechanism.LOST_CONTACT, None, error, "", why)
         run.interruptions.explain(reason=why)
-        gathers = run.course.is_in(*IN_A_GENERATION)
+        gathers = run.lifecycle.is_in(*IN_A_GENERATION)
         out = self.regroup.gather(now_s, limits.COMPANION_WAIT_S) if gathers else []
         return [*run.records(), *out]
 
     def _on_collective_failed(self, now_s: float, member: Member, error: str) -> list[Output]:
         """Book a failed collective of `member` as collateral of some other fault."""
         run = self.run
-        if not run.course.is_in(*IN_A_GENERATION):
+        if not run.lifecycle.is_in(*IN_A_GENERATION):
             return run.records()  # collateral of a fault that is already being handled
         if blamed := self.left.blame(now_s):
             # A peer has left the script, and this collective failed for it.
@@ -119,7 +119,7 @@ class FaultReports:
         # Collateral may report before the culprit is known.
         kind, why = Mechanism.LOST_CONTACT, f"rank {member.rank}'s collective failed"
         out = self.regroup.fault(now_s, member, kind, None, error, "", why)
-        if run.store.lost_in == run.course.generation:
+        if run.store.lost_in == run.lifecycle.generation:
             run.interruptions.excuse(reason=run.store.lost_reason)
         if run.links:
             run.interruptions.excuse(reason=run.links.reason)
@@ -153,8 +153,8 @@ class FaultReports:
         failure first. Then it is not to blame.
         """
         run = self.run
-        run.store.lose(run.course.generation, message.reason)
-        if run.course.is_in(Stage.GATHERING, Stage.LEAVING):
+        run.store.lose(run.lifecycle.generation, message.reason)
+        if run.lifecycle.is_in(Stage.GATHERING, Stage.LEAVING):
             run.interruptions.excuse(reason=run.store.lost_reason)
         noted = [*run.records(), event(now_s, "store_lost", {"reason": message.reason})]
         return [*noted, *run.order_store(now_s, message.reason)]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from outlast.engine.coordinator.fault_reports import FaultReports
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
 from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest
 from outlast.engine.protocol.outputs import Output, ToAgent
@@ -52,7 +52,7 @@ class Inquiry:
 class HangInquiry:
     """Ask all nodes how their ranks stand, and judge over the answers."""
 
-    def __init__(self, run: Run, reports: FaultReports) -> None:
+    def __init__(self, run: RunParts, reports: FaultReports) -> None:
         self.run = run
         self.reports = reports
         self._open: Inquiry | None = None
@@ -90,7 +90,7 @@ class HangInquiry:
         run = self.run
         inquiry, self._open = self._open, None
         out: list[Output] = [cancel(Timer.INQUIRY)]
-        if inquiry is None or not run.course.is_in(*IN_A_GENERATION):
+        if inquiry is None or not run.lifecycle.is_in(*IN_A_GENERATION):
             return out
         reported = [
             (one, now_s - at_s) for at_s, message in inquiry.reports.values()

@@ -11,8 +11,8 @@ work of their own there. This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.member import Member
-from outlast.engine.coordinator.regroup import Regroup
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.regroup import RegroupMachine
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import Output
@@ -23,7 +23,7 @@ from outlast.model.terms import Mechanism
 class LeftInStep:
     """Decide about ranks that left in a step. It has no state of its own."""
 
-    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest, regroup: RegroupMachine) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup
@@ -39,7 +39,7 @@ class LeftInStep:
         left = self._left(before_steps=False)
         if not left:
             return []
-        if not self.run.course.is_in(Stage.TRAINING):
+        if not self.run.lifecycle.is_in(Stage.TRAINING):
             # Another fault is being handled, and may take them along.
             return [set_timer(Timer.LEFT, now_s + limits.LEFT_IN_STEP_S)]
         return self._blame(now_s, left)

@@ -29,9 +29,9 @@ from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.policy_actions import PolicyActions
 from outlast.engine.coordinator.process_exit import ProcessExits
-from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.regroup import RegroupMachine
 from outlast.engine.coordinator.requests import Requests, RunRequest
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.script_reports import ScriptReports
 from outlast.engine.coordinator.spares import SparePool
 from outlast.engine.coordinator.stages import Stage, Timer
@@ -117,10 +117,10 @@ class Coordinator:
     """
 
     def __init__(self, *, options: CoordinatorOptions) -> None:
-        run = self.run = Run.begin(options)
+        run = self.run = RunParts.begin(options)
         stop = StopRequest(run)
         plans = Plans(run)
-        self.regroup = Regroup(run, stop, plans)
+        self.regroup = RegroupMachine(run, stop, plans)
         self._script_reports = ScriptReports(run, plans)
         self._spares = SparePool(run)
         self._exits = ProcessExits(run, stop, self.regroup, self._spares)
@@ -137,12 +137,12 @@ class Coordinator:
     @property
     def stage(self) -> Stage:
         """Return what the run is doing now."""
-        return self.run.course.stage
+        return self.run.lifecycle.stage
 
     @property
     def generation(self) -> int:
         """Return the number of the present membership."""
-        return self.run.course.generation
+        return self.run.lifecycle.generation
 
     @property
     def step(self) -> int:
@@ -379,7 +379,7 @@ class Coordinator:
         """
         if self.stage is Stage.REBUILDING:
             out = self._takeover.node_joined(now_s, enrol, by_s)
-            waits = self.run.course.is_in(Stage.REBUILDING)
+            waits = self.run.lifecycle.is_in(Stage.REBUILDING)
             return out if waits else [*out, *self._catch_up(now_s)]
         out = self._changes.joined(now_s, enrol)
         out += self.policy.look_at_departures(now_s)
@@ -398,7 +398,7 @@ class Coordinator:
         if self.stage is not Stage.REBUILDING:
             return []  # it was counted out already
         out = self._takeover.node_does_not_come(now_s, node, reason)
-        waits = self.run.course.is_in(Stage.REBUILDING)
+        waits = self.run.lifecycle.is_in(Stage.REBUILDING)
         return out if waits else [*out, *self._catch_up(now_s)]
 
     def images_of(self, node: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from outlast.model.terms import Tier, Waypoint
 
 
 @dataclass(slots=True)
-class Process:
+class MemberProcess:
     """The facts about the process itself.
 
     pid          its process id; 0 until its agent reports that it was started
@@ -28,7 +28,7 @@ class Process:
 
 
 @dataclass(slots=True)
-class Script:
+class MemberScript:
     """The progress of the script in a process, and how it can be recovered.
 
     registration   its newest message about that; None: it has not called outlast.join
@@ -60,7 +60,7 @@ class Script:
 
 
 @dataclass(slots=True)
-class Path:
+class MemberPath:
     """The way of a process into the generation of its newest plan, and out of it.
 
     plan              the plan that was made for it, whether it was sent or not
@@ -103,7 +103,7 @@ class Path:
 
 
 @dataclass(slots=True)
-class Life:
+class MemberLife:
     """The state of a process: alive, or how it has ended.
 
     condemned   its death was ordered, and its fault is booked
@@ -134,10 +134,10 @@ class Member:
     kind: str
     started_s: float
     home: str = ""
-    process: Process = field(default_factory=Process)
-    script: Script = field(default_factory=Script)
-    path: Path = field(default_factory=Path)
-    life: Life = field(default_factory=Life)
+    process: MemberProcess = field(default_factory=MemberProcess)
+    script: MemberScript = field(default_factory=MemberScript)
+    path: MemberPath = field(default_factory=MemberPath)
+    life: MemberLife = field(default_factory=MemberLife)
 
     @property
     def answers_leave(self) -> bool:

@@ -69,11 +69,11 @@ class Roster:
         If the rank moves to another node, the images on the old node do not count any more.
         """
         if member.rank >= 0:
-            self.remains.leave_behind(member.rank, member.home)
+            self.remains.note_move(member.rank, member.home)
             if (before := self._ranks.get(member.rank)) is not None:
                 self._by_worker.pop(before.worker, None)
             self._ranks[member.rank] = member
-            self.remains.lives_on(member.rank, member.home)
+            self.remains.set_home(member.rank, member.home)
         else:
             self._spares[member.worker] = member
         self._by_worker[member.worker] = member

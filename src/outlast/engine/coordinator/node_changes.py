@@ -10,9 +10,9 @@ from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.orders import lost_node
 from outlast.engine.coordinator.policy_actions import UNBARRED
 from outlast.engine.coordinator.process_exit import ProcessExits
-from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.regroup import RegroupMachine
 from outlast.engine.coordinator.restore_sources import Transfer
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.placement import keepers
@@ -26,7 +26,7 @@ class NodeChanges:
     """Take in nodes and let go of them. `run.nodes` keeps the nodes that are in."""
 
     def __init__(
-        self, run: Run, stop: StopRequest, regroup: Regroup, exits: ProcessExits,
+        self, run: RunParts, stop: StopRequest, regroup: RegroupMachine, exits: ProcessExits,
         reports: FaultReports,
     ) -> None:  # fmt: skip
         self.run = run
@@ -41,7 +41,7 @@ class NodeChanges:
         """Begin the run: at once on one node, else when enough nodes have enrolled."""
         if self.run.nodes.local:
             return self._launch(now_s)
-        self.run.course.enter(Stage.ENROLLING)
+        self.run.lifecycle.enter(Stage.ENROLLING)
         return [set_timer(Timer.NODES, now_s + self.run.options.enrol_wait_s)]
 
     def begin(self, now_s: float) -> list[Output]:
@@ -79,7 +79,7 @@ class NodeChanges:
             out = [run.noted(now_s, UNBARRED, data), *self._ready(now_s, enrol.node)]
         else:
             out = self._new(now_s, enrol.node)
-        if run.course.is_in(Stage.ENROLLING):
+        if run.lifecycle.is_in(Stage.ENROLLING):
             return [*self._same_place(enrol), *(self.begin_if_all_are_in(now_s) or [])]
         return [*out, *run.name_store([enrol.node]), *self._room_again(now_s)]
 
@@ -90,9 +90,9 @@ class NodeChanges:
 
     def _new(self, now_s: float, node: str) -> list[Output]:
         """Say that a node has come after the beginning, and let it have spares."""
-        if self.run.course.is_in(Stage.ENROLLING):
+        if self.run.lifecycle.is_in(Stage.ENROLLING):
             return []
-        if self.run.course.is_in(Stage.TRAINING):
+        if self.run.lifecycle.is_in(Stage.TRAINING):
             refill = [set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]
         else:
             refill = []  # they are started once the run trains
@@ -113,9 +113,9 @@ class NodeChanges:
         roster.script.learn(outlast=bool(enrol.script), sharded=enrol.script == "sharded")
         for images in enrol.images:
             remains.note_done(images.rank, images.committed)
-            if not run.course.is_in(Stage.REBUILDING):
+            if not run.lifecycle.is_in(Stage.REBUILDING):
                 # A new coordinator waits until it knows the newest plan: see `Takeover`.
-                self.note_ended(images, run.course.generation, run.progress.planned)
+                self.note_ended(images, run.lifecycle.generation, run.progress.planned)
             lived_here = remains.homes.get(images.rank) == enrol.node
             if images.steps and lived_here and not remains.has_images(images.rank):
                 # The node came back with what its ranks had sealed.
@@ -157,7 +157,7 @@ class NodeChanges:
         if run.store.address is None and not run.store.is_ordered(run.nodes):
             # No node was left before this one, so there is no store.
             out += run.order_store(now_s, "no node was left to host the store")
-        if run.course.is_in(Stage.CLEARING):
+        if run.lifecycle.is_in(Stage.CLEARING):
             start = plans.source(plans.restore(), finished=True).start
             if start is not None and start.step > run.sources.begin_from.step:
                 # The node came back with a later step than all were to begin from.
@@ -166,7 +166,7 @@ class NodeChanges:
 
     def _look_again(self, now_s: float) -> list[Output]:
         """Go on if what the run waits for is there now."""
-        match self.run.course.stage:
+        match self.run.lifecycle.stage:
             case Stage.LEAVING:
                 return self.regroup.check_quiesced(now_s)
             case Stage.CLEARING:
@@ -186,7 +186,7 @@ class NodeChanges:
         run, nodes = self.run, self.run.nodes
         if node in nodes.returning:
             # The node was about to return, and is lost once more.
-            nodes.does_not_return(node)
+            nodes.cancel_return(node)
             return self._room_again(now_s)
         if node not in nodes:
             return []
@@ -213,11 +213,11 @@ class NodeChanges:
     def on_timer(self, now_s: float) -> list[Output]:
         """Begin with the nodes that are in, or end the run: no other node has come in time."""
         run = self.run
-        enrolling = run.course.is_in(Stage.ENROLLING)
+        enrolling = run.lifecycle.is_in(Stage.ENROLLING)
         if enrolling and not run.short_of_places():
             # Begin with fewer nodes than were asked for, because these have room.
             return self.begin(now_s)
-        waits = run.course.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
+        waits = run.lifecycle.is_in(Stage.ENROLLING, Stage.LEAVING, Stage.CLEARING)
         if waits and run.short_of_places():
             # No node came in time, so the run ends.
             waited_s = run.options.enrol_wait_s if enrolling else limits.NODE_WAIT_S

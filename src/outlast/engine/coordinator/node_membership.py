@@ -68,15 +68,15 @@ class NodeMembership:
         self._capacity.pop(node, None)
         self.silent.discard(node)
 
-    def does_not_return(self, node: str) -> None:
+    def cancel_return(self, node: str) -> None:
         """Note that a node that was about to enrol again is lost once more."""
         self.returning.discard(node)
 
-    def loses_touch(self, node: str) -> None:
+    def note_connection_lost(self, node: str) -> None:
         """Note that the connection to `node` is lost. It may come back, or be counted out."""
         self.silent.add(node)
 
-    def is_heard(self, node: str) -> None:
+    def note_connected(self, node: str) -> None:
         """Note that `node` has a connection again."""
         self.silent.discard(node)
 

@@ -4,7 +4,7 @@
                             names. The keeper reports CopyKept: `kept`
     a node is lost          the copies that it kept are gone. Those of its own ranks are elsewhere:
                             `lose_node`
-    a generation begins     copies of later steps do not count any more: `went_back`
+    a generation begins     copies of later steps do not count any more: `note_rollback`
 
 A rank votes for a step only once the copy of its newest image lies at its keeper. So a passed vote
 shows that the step before it survives the loss of any one node.
@@ -49,7 +49,7 @@ class PeerCopies:
         self._held.setdefault(rank, {})[node] = steps
         self._newest[rank] = max((*steps, self._newest.get(rank, -1)))
 
-    def went_back(self, *, generation: int, step: int) -> None:
+    def note_rollback(self, *, generation: int, step: int) -> None:
         """Drop copies of later steps, which were rolled back: `generation` goes on from `step`."""
         self._rollbacks.note(generation=generation, step=step)
         for nodes in self._held.values():

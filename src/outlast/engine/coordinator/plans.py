@@ -27,7 +27,7 @@ from outlast.engine.coordinator.decisions import (
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.placement import keepers, place
@@ -57,7 +57,7 @@ class Plans:
     regroup, with the next generation.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunParts) -> None:
         self.run = run
 
     # --- survivors go on -------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Plans:
         run, reenter = self.run, verdict.survivors == "reenter"
         step = restore.step if restore.step is not None else start.step if start is not None else 0
         self._next_generation(step)
-        run.course.enter(Stage.MOVING)
+        run.lifecycle.enter(Stage.MOVING)
         out: list[Output] = []
         homes = self._homes_for(verdict)
         for rank, worker in verdict.replace.items():
@@ -142,7 +142,9 @@ class Plans:
             roster.promote(worker, rank, now_s=now_s)
             return []
         member = roster.add(rank=rank, kind="rank", home=home, now_s=now_s)
-        return [ToAgent(StartWorker(member.worker, rank, "rank", self.run.course.generation), home)]
+        return [
+            ToAgent(StartWorker(member.worker, rank, "rank", self.run.lifecycle.generation), home)
+        ]
 
     def finish(self, now_s: float, ranks: Iterable[int], step: int) -> list[Output]:
         """Let ranks that are about to be given up finish `step`, which their peers also commit.
@@ -177,7 +179,7 @@ class Plans:
         """Let the donor write the transfer image, from which all ranks will restart."""
         assert restore.step is not None
         run, start = self.run, Restart(restore.step, "transfer", "slot")
-        run.course.enter(Stage.HANDOVER)
+        run.lifecycle.enter(Stage.HANDOVER)
         self._next_generation(restore.step)
         run.sources.choose(start)
         run.sources.await_image(restore.step)
@@ -194,7 +196,7 @@ class Plans:
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
         """Send the plans that waited for the transfer image: a donor has sealed it."""
         run = self.run
-        if message.generation != run.course.generation:
+        if message.generation != run.lifecycle.generation:
             # The image was written for a generation that is over.
             return []
         waits, plan = run.sources.donating, donor.path.plan
@@ -203,7 +205,7 @@ class Plans:
         if not waits:
             # No plan waits for it: it is the final state, or this was reported before.
             return []
-        if run.course.is_in(Stage.HANDOVER):
+        if run.lifecycle.is_in(Stage.HANDOVER):
             return self.clear(now_s, "state is handed over")
         orders = self.send(run.roster.members())
         return [*orders, set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
@@ -228,7 +230,7 @@ class Plans:
 
     def clear(self, now_s: float, reason: str) -> list[Output]:
         """Kill all members. Once they are confirmed dead, all restart from `sources.begin_from`."""
-        self.run.course.enter(Stage.CLEARING)
+        self.run.lifecycle.enter(Stage.CLEARING)
         # The others are being killed already, so only their deaths are awaited.
         living = [member for member in self.run.roster.live() if not member.life.condemned]
         killed = self.run.kill(now_s, living, reason)
@@ -266,7 +268,7 @@ class Plans:
         run, start = self.run, self.run.sources.begin_from
         ranks = range(run.options.world_size)
         self._next_generation(start.step)
-        run.course.enter(Stage.STARTING)
+        run.lifecycle.enter(Stage.STARTING)
         out: list[Output] = []
         plans = self._shared(start, "keeper", source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
@@ -279,7 +281,7 @@ class Plans:
                 *self.of_rank(rank, start.private, start.step, start.checkpoint),
                 keepers_of.get(rank, ""),
             )
-            order = StartWorker(member.worker, rank, "rank", run.course.generation)
+            order = StartWorker(member.worker, rank, "rank", run.lifecycle.generation)
             out.append(ToAgent(order, member.home))
         out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
@@ -325,7 +327,7 @@ class Plans:
         for why in refused:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))
             out.append(Tell(f"warning: {why}"))
-        if not run.course.is_in(Stage.CLEARING) or not self._has_to_look():
+        if not run.lifecycle.is_in(Stage.CLEARING) or not self._has_to_look():
             # The source was changed while the checkpoints were read.
             return out
         if not is_newest:
@@ -370,14 +372,14 @@ class Plans:
     def _next_generation(self, step: int) -> None:
         """Begin the next generation, which goes on from `step`."""
         run = self.run
-        run.course.next_generation()
+        run.lifecycle.next_generation()
         run.progress.begin(step)
         run.faults.begin_generation()
         for member in run.roster.members():
             # An error of the last generation does not count in the next one.
             member.path.raised = None
-        run.sources.begin_generation(generation=run.course.generation, step=step)
-        run.roster.remains.copies.went_back(generation=run.course.generation, step=step)
+        run.sources.begin_generation(generation=run.lifecycle.generation, step=step)
+        run.roster.remains.copies.note_rollback(generation=run.lifecycle.generation, step=step)
 
     def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
         """Return the maker of this generation's plans, which begin from `start`.
@@ -391,7 +393,7 @@ class Plans:
         plain |= {"replicated": start.replicated} | common
         return SharedPlans(
             "private", "checkpoint", "high_water", "twin", "twin_source", *own,
-            generation=run.course.generation, rank=-1,
+            generation=run.lifecycle.generation, rank=-1,
             world_size=run.options.world_size, store_host=host, store_port=port, step=start.step,
             fault_s=run.faults.fault_s, detected_s=run.faults.detected_s,
             **{name: value for name, value in plain.items() if name not in own},
@@ -425,7 +427,7 @@ class Plans:
 
         Plans are sent only while their generation is being formed, and once there is a store.
         """
-        to_be = self.run.course.is_in(Stage.STARTING, Stage.MOVING, Stage.HANDOVER)
+        to_be = self.run.lifecycle.is_in(Stage.STARTING, Stage.MOVING, Stage.HANDOVER)
         if self.run.store.address is None or not to_be:
             return []
         due = ((member, self._due(member)) for member in members)
@@ -441,7 +443,7 @@ class Plans:
         if plan is None or not member.process.hello_seen or member.life.dead:
             return None
         if (
-            plan.generation != run.course.generation
+            plan.generation != run.lifecycle.generation
             or member.path.plan_generation >= plan.generation
         ):
             return None

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import kill_order
-from outlast.engine.coordinator.regroup import Regroup
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.regroup import RegroupMachine
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, past_from
@@ -72,7 +72,7 @@ class Departure:
 
 
 @dataclass(slots=True)
-class Acted:
+class PolicyHistory:
     """The decisions and actions of the policy. A new coordinator rebuilds them from the ledger.
 
     past         the decisions, oldest first
@@ -149,12 +149,12 @@ class PolicyActions:
     room.
     """
 
-    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest, regroup: RegroupMachine) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup
         self.rules = run.options.policy
-        self.acted = Acted()
+        self.history = PolicyHistory()
         self._next_look_s = 0.0  # for room, unless something changes before
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
@@ -165,7 +165,7 @@ class PolicyActions:
         """
         run = self.run
         known = run.interruptions.known.get(interruption)
-        if known is None or interruption in self.acted.own:
+        if known is None or interruption in self.history.own:
             # The interruption is unknown (too old), or the policy has made it itself.
             return []
         named = blame(
@@ -173,7 +173,7 @@ class PolicyActions:
             node_of=self._node_named,
         )  # fmt: skip
         decided = decide_action(
-            now_s=now_s, verdict=verdict, history=self.acted.past, policy=self.rules,
+            now_s=now_s, verdict=verdict, history=self.history.past, policy=self.rules,
             outage=known.outage, blamed=named, codes=tuple(exit_codes((known.reason,))),
         )  # fmt: skip
         facts = {
@@ -181,13 +181,13 @@ class PolicyActions:
             "class": verdict.failure_class.value,
         }  # fmt: skip
         event = Event(now_s, 0.0, DECIDED, decided.facts() | facts)
-        self.acted.take(event)
+        self.history.take(event)
         self._forget(now_s)
         out: list[Output] = [Record(event, at_once=run.at_once)]
         if decided.action is not Action.RETRY:
             page = "page: " if decided.action is Action.PAGE else ""
             out.append(Tell(f"{page}interruption {interruption}: {decided.reason}"))
-        goes_on = not run.course.is_in(Stage.STOPPING, Stage.ENDED)
+        goes_on = not run.lifecycle.is_in(Stage.STOPPING, Stage.ENDED)
         return [*out, *self._act(now_s, decided)] if decided.acts and goes_on else out
 
     def _node_named(self, name: str) -> str:
@@ -209,8 +209,8 @@ class PolicyActions:
 
     def _forget(self, now_s: float) -> None:
         """Forget decisions that no later decision depends on."""
-        if len(self.acted.past) > PAST_KEPT_COUNT:
-            self.acted.forget(since_s=now_s - self.rules.memory_s)
+        if len(self.history.past) > PAST_KEPT_COUNT:
+            self.history.forget(since_s=now_s - self.rules.memory_s)
 
     # --- acting --------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class PolicyActions:
     def _next_s(self) -> float | None:
         """Return when the run ends unless a node comes, or None if it waits for none."""
         waits = [
-            one.until_s for node, one in self.acted.departures.items()
+            one.until_s for node, one in self.history.departures.items()
             if one.until_s is not None and node not in self.run.nodes.barred
         ]  # fmt: skip
         return min(waits, default=None)
@@ -244,7 +244,7 @@ class PolicyActions:
 
     def on_timer(self, now_s: float) -> list[Output]:
         """End a run that was to shrink: no other node came in time."""
-        for node, departure in self.acted.departures.items():
+        for node, departure in self.history.departures.items():
             until_s = departure.until_s
             if until_s is not None and until_s <= now_s and node not in self.run.nodes.barred:
                 waited = f"no node with room in place of {node} in {limits.NODE_WAIT_S:g} s"
@@ -258,12 +258,12 @@ class PolicyActions:
         is not repeated at once, unless something has `changed`.
         """
         out: list[Output] = []
-        if self.run.course.is_in(Stage.STOPPING, Stage.ENDED, Stage.REBUILDING):
+        if self.run.lifecycle.is_in(Stage.STOPPING, Stage.ENDED, Stage.REBUILDING):
             return out
         if not changed and now_s < self._next_look_s:
             return out
         barred = self.run.nodes.barred
-        for node, departure in list(self.acted.departures.items()):
+        for node, departure in list(self.history.departures.items()):
             if node not in barred and self.is_room_without(node):
                 out += self._bar(now_s, node, departure)
             if node not in barred:
@@ -281,18 +281,18 @@ class PolicyActions:
         barred = self.run.nodes.barred
         return any(
             moves if node in barred else self.is_room_without(node)
-            for node in self.acted.departures
+            for node in self.history.departures
         )
 
     # --- what people ask for (requests.py) -----------------------------------------------------
 
     def is_given_up(self, node: str) -> bool:
         """Return True if `node` gets no more work, now or soon."""
-        return node in self.run.nodes.barred or node in self.acted.departures
+        return node in self.run.nodes.barred or node in self.history.departures
 
     def departs(self, node: str) -> bool:
         """Return True while something is still to be done for a node that is given up."""
-        return node in self.acted.departures
+        return node in self.history.departures
 
     def cordon(self, now_s: float, node: str, reason: str) -> list[Output]:
         """Give `node` no more work. The processes that run there stay."""
@@ -302,7 +302,7 @@ class PolicyActions:
 
     def uncordon(self, now_s: float, node: str, reason: str) -> list[Output]:
         """Give `node` work again."""
-        self.acted.departures.pop(node, None)
+        self.history.departures.pop(node, None)
         self.run.nodes.unbar(node)
         data: dict[str, object] = {"node": node, "reason": reason}
         return [
@@ -314,7 +314,7 @@ class PolicyActions:
     def depart(self, now_s: float, node: str, reason: str, *, dismisses: bool) -> list[Output]:
         """Begin to drain `node`. `dismisses`: its launcher is told to end then."""
         step = self.run.progress.step
-        self.acted.departures[node] = Departure(Action.DRAIN, reason, step, dismisses=dismisses)
+        self.history.departures[node] = Departure(Action.DRAIN, reason, step, dismisses=dismisses)
         return self.look_at_departures(now_s)
 
     def _who_live(self, node: str) -> list[Member]:
@@ -322,7 +322,7 @@ class PolicyActions:
 
     def _departed(self, now_s: float, node: str, left: list[Member]) -> list[Output]:
         """Write down that the departure of `node` is over. `left`: members that stay there."""
-        departure = self.acted.departures.pop(node)
+        departure = self.history.departures.pop(node)
         dismissed = departure.dismisses and not left and node in self.run.nodes
         data: dict[str, object] = {"node": node, "left": sorted(member.rank for member in left)}
         if dismissed:
@@ -374,7 +374,7 @@ class PolicyActions:
         run = self.run
         busy = bool(run.interruptions.open) or self.stop.end is not None
         if (
-            not run.course.is_in(Stage.TRAINING)
+            not run.lifecycle.is_in(Stage.TRAINING)
             or busy
             or run.progress.step <= departure.after_step
         ):
@@ -403,17 +403,17 @@ class PolicyActions:
         """
         run, step = self.run, self.run.progress.step
         again = replace(departure, after_step=step, tries=departure.tries - 1)
-        self.acted.departures[node] = again
+        self.history.departures[node] = again
         reason = f"node {node} is drained: {departure.reason}"
         for index, member in enumerate(there):
             run.interruptions.fault(
                 rank=member.rank, pid=0, node=member.process.node, mechanism=Mechanism.LOST_NODE,
-                generation=run.course.generation, step=step, fault_s=now_s,
+                generation=run.lifecycle.generation, step=step, fault_s=now_s,
                 fault_not_before_s=None, detected_s=now_s, same_event=index > 0, error="",
                 traceback="", reason=reason,
             )  # fmt: skip
         own = run.interruptions.open[-1].id
-        self.acted.own.add(own)
+        self.history.own.add(own)
         ranks = frozenset(member.rank for member in there)
         data = {"node": node, "ranks": sorted(ranks), "interruption": own}
         begun = Record(Event(now_s, 0.0, DRAINING, data), at_once=True)
@@ -426,15 +426,15 @@ class PolicyActions:
 
     # --- after another coordinator -------------------------------------------------------------
 
-    def recover(self, acted: Acted) -> None:
+    def recover(self, earlier: PolicyHistory) -> None:
         """Continue from what the ledger says. Call it before the coordinator's `rebuild`.
 
         A departure that waited for the next step waits for another one now.
         """
-        self.acted = replace(acted)
-        for node in acted.barred:
+        self.history = replace(earlier)
+        for node in earlier.barred:
             self.run.nodes.bar(node)
-        for node in acted.dismissed:
+        for node in earlier.dismissed:
             self.run.nodes.dismiss(node)
 
     def rearm(self) -> list[Output]:

@@ -11,8 +11,8 @@ from outlast.engine.coordinator.epilogue import Epilogue, script_had_ended
 from outlast.engine.coordinator.left_in_step import LeftInStep
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
-from outlast.engine.coordinator.regroup import Regroup
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.regroup import RegroupMachine
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.spares import SparePool
 from outlast.engine.coordinator.stages import Stage, Timer, set_timer
 from outlast.engine.coordinator.stop import StopRequest
@@ -27,7 +27,9 @@ _SIGKILL = 9
 class ProcessExits:
     """Handle the ends of processes. It has no state of its own."""
 
-    def __init__(self, run: Run, stop: StopRequest, regroup: Regroup, spares: SparePool) -> None:
+    def __init__(
+        self, run: RunParts, stop: StopRequest, regroup: RegroupMachine, spares: SparePool
+    ) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup
@@ -51,9 +53,9 @@ class ProcessExits:
         roster.remains.note_done(member.rank, message.committed)
         had_state = member.script.attached and not member.life.node_lost
         roster.remains.bury(member.rank, message, had_state=had_state)
-        if run.course.is_in(Stage.STOPPING):
+        if run.lifecycle.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
-        if run.course.is_in(Stage.CLEARING):
+        if run.lifecycle.is_in(Stage.CLEARING):
             return self.regroup.plans.when_cleared(now_s)
         missed = self._is_missed(member)
         if self.stop.ended_well(member, message) and not missed:
@@ -79,7 +81,7 @@ class ProcessExits:
         """
         early = member.script.registered and not member.script.attached
         stops = self.stop.by_signal or self.stop.end is not None
-        return early and not stops and self.run.course.is_in(Stage.GATHERING, Stage.LEAVING)
+        return early and not stops and self.run.lifecycle.is_in(Stage.GATHERING, Stage.LEAVING)
 
     def on_failed_to_start(self, now_s: float, message: WorkerFailedToStart) -> list[Output]:
         """Handle a process that could not be started, like one that has ended."""
@@ -94,13 +96,13 @@ class ProcessExits:
 
     def _go_on(self, now_s: float) -> list[Output]:
         """Go on with a regroup that may have waited for this death."""
-        leaving = self.run.course.is_in(Stage.LEAVING)
+        leaving = self.run.lifecycle.is_in(Stage.LEAVING)
         return self.regroup.check_quiesced(now_s) if leaving else []
 
     def _on_orphan_exit(self, now_s: float, message: WorkerExited) -> list[Output]:
         # The process had lost its rank to another one before it ended.
         del self.run.roster.orphans[message.worker]
-        if self.run.course.is_in(Stage.STOPPING):
+        if self.run.lifecycle.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
         return self._go_on(now_s)
 
@@ -113,7 +115,7 @@ class ProcessExits:
         if self.stop.end is None:
             if not run.roster.outlast:
                 run.interruptions.book_unseen_steps()  # the script has ended without a known step
-            run.interruptions.resumed(at_s=now_s, generation=run.course.generation + 1)
+            run.interruptions.resumed(at_s=now_s, generation=run.lifecycle.generation + 1)
         # Write the end down before any process is killed: the next coordinator has to know it.
         end = self.stop.end or End(0, "ended", "all ranks ended well", "")
         return [*run.records(), *self.stop.finish(now_s, end)]
@@ -149,7 +151,7 @@ class ProcessExits:
     def _on_spare_exit(self, now_s: float, spare: Member, message: WorkerExited) -> list[Output]:
         run = self.run
         run.roster.drop(spare)
-        if run.course.is_in(Stage.STOPPING):
+        if run.lifecycle.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
         data = {"pid": spare.process.pid, "kind": spare.kind, "error": message.error}
         out: list[Output] = [event(now_s, "spare_lost", data)]

@@ -1,4 +1,4 @@
-"""`Progress`: the newest steps of a run, as workers and agents have reported them.
+"""`StepProgress`: the newest steps of a run, as workers and agents have reported them.
 
 This module is pure.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from outlast.model.messages import Progress as AgentProgress
+from outlast.model.messages import Progress
 
 
 class Reached(NamedTuple):
@@ -18,7 +18,7 @@ class Reached(NamedTuple):
     executed: int
 
 
-class Progress:
+class StepProgress:
     """The steps of one run, as far as the coordinator knows them.
 
     step         the newest step that was ever committed
@@ -62,7 +62,7 @@ class Progress:
 
     def note_report(
         self,
-        report: AgentProgress,
+        report: Progress,
         node: str,
         *,
         sharded: bool,
@@ -84,7 +84,7 @@ class Progress:
         self.note(committed, report.newest)
         self.moved_s = report.at_s
 
-    def has_trained(self) -> bool:
+    def note_trained(self) -> bool:
         """Note that this run has committed a step. Return True at the first call."""
         first, self.trained = not self.trained, True
         return first
@@ -93,7 +93,7 @@ class Progress:
         """Begin a generation that goes on from `step`."""
         self.planned, self.since_plan, self.generation_live = step, Reached(step, step), False
 
-    def goes_on_from(self, step: int) -> None:
+    def note_plan_start(self, step: int) -> None:
         """Note that the newest plan of the coordinator before this one goes on from `step`."""
         self.planned = step
 
@@ -101,6 +101,6 @@ class Progress:
         """Note that all ranks restart from `step`: later steps are not committed any more."""
         self.step = step
 
-    def is_live(self, live: bool) -> None:
+    def set_generation_live(self, live: bool) -> None:
         """Set whether all members have been in the present generation."""
         self.generation_live = live

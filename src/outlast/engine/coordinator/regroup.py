@@ -29,7 +29,7 @@ from outlast.engine.coordinator.decisions import (
 from outlast.engine.coordinator.member import Member, costliest_tier
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.placement import offers
@@ -45,7 +45,7 @@ from outlast.model.terms import Mechanism, Rung, Waypoint
 _TOGETHER = (Waypoint.CONNECTS, Waypoint.RESTORES)
 
 
-class Regroup:
+class RegroupMachine:
     """Carry a run from a fault to the next generation.
 
     The coordinator makes one for the whole run. Each fault enters by `fault`, and the messages and
@@ -67,7 +67,7 @@ class Regroup:
     also end the run, if a budget is spent.
     """
 
-    def __init__(self, run: Run, stop: StopRequest, plans: Plans) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest, plans: Plans) -> None:
         self.run = run
         self.stop = stop
         self.plans = plans
@@ -91,11 +91,11 @@ class Regroup:
         """
         run, faults = self.run, self.run.faults
         one_node = faults.count_node_loss() and mechanism is Mechanism.LOST_NODE
-        together = one_node or joins or run.course.is_in(Stage.GATHERING, Stage.LEAVING)
+        together = one_node or joins or run.lifecycle.is_in(Stage.GATHERING, Stage.LEAVING)
         first = not run.interruptions.open
         run.interruptions.fault(
             rank=member.rank, pid=member.process.pid, node=member.process.node, mechanism=mechanism,
-            generation=run.course.generation, step=run.progress.step, fault_s=fault_s,
+            generation=run.lifecycle.generation, step=run.progress.step, fault_s=fault_s,
             fault_not_before_s=None if fault_s is not None else run.progress.moved_s,
             detected_s=now_s, same_event=together and not first, error=error, traceback=traceback,
             reason=reason,
@@ -107,16 +107,16 @@ class Regroup:
         self, now_s: float, member: Member, mechanism: Mechanism, reason: str
     ) -> list[Output]:
         """Begin a regroup for a booked fault, unless the stage under way will handle it."""
-        course, collateral = self.run.course, mechanism is Mechanism.LOST_CONTACT
-        if course.is_in(*IN_A_GENERATION):
+        lifecycle, collateral = self.run.lifecycle, mechanism is Mechanism.LOST_CONTACT
+        if lifecycle.is_in(*IN_A_GENERATION):
             wait_s = limits.COLLATERAL_WAIT_S if collateral else limits.COMPANION_WAIT_S
             return self.gather(now_s, max(wait_s, self._pause_s()))
-        if course.is_in(Stage.GATHERING) and not collateral and not self._pause_s():
+        if lifecycle.is_in(Stage.GATHERING) and not collateral and not self._pause_s():
             # The wait began with collateral. Its cause has shown itself now, so wait no longer than
             # for the companions of that.
             return [set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
         plan = member.path.plan
-        if course.is_in(Stage.HANDOVER) and plan is not None and plan.donate:
+        if lifecycle.is_in(Stage.HANDOVER) and plan is not None and plan.donate:
             return self._lose_donor(now_s, member, reason)
         # The stage that is under way waits for this member, and will see that it is gone.
         return []
@@ -127,7 +127,7 @@ class Regroup:
         The other members have not moved since they stood still.
         """
         run = self.run
-        run.course.enter(Stage.LEAVING)
+        run.lifecycle.enter(Stage.LEAVING)
         run.faults.note_cut_short(False)
         ends = not donor.life.dead and not donor.life.condemned
         killed = run.kill(now_s, [donor], reason) if ends else []
@@ -140,8 +140,8 @@ class Regroup:
 
     def gather(self, now_s: float, wait_s: float) -> list[Output]:
         """Wait `wait_s` for companions: faults with the same cause show within milliseconds."""
-        self.run.faults.note_cut_short(self.run.course.is_in(Stage.TRAINING))
-        self.run.course.enter(Stage.GATHERING)
+        self.run.faults.note_cut_short(self.run.lifecycle.is_in(Stage.TRAINING))
+        self.run.lifecycle.enter(Stage.GATHERING)
         return [set_timer(Timer.GATHER, now_s + wait_s)]
 
     def drain(self, now_s: float, ranks: frozenset[int]) -> list[Output]:
@@ -166,7 +166,7 @@ class Regroup:
     def gathered(self, now_s: float) -> list[Output]:
         """Tell every survivor to leave its collective and to send its inventory."""
         run = self.run
-        run.course.enter(Stage.LEAVING)
+        run.lifecycle.enter(Stage.LEAVING)
         opened = run.interruptions.open
         reason = opened[-1].reason if opened else "regroup"
         live = run.roster.live()
@@ -195,11 +195,11 @@ class Regroup:
             member.path.inventory = message
             member.script.attached = member.script.attached or message.committed >= 0
             if member.script.attached:  # even if its Joined has not arrived yet
-                remains.now_attached(member.rank)
+                remains.note_attached(member.rank)
         if not quiet:  # these inventories are of a generation that is over
             return []
         self.run.note_of_rank(message.committed, max(message.passed, message.committed))
-        return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
+        return self.check_quiesced(now_s) if self.run.lifecycle.is_in(Stage.LEAVING) else []
 
     # --- quiesced --------------------------------------------------------------------------------
 
@@ -396,9 +396,9 @@ class Regroup:
 
     def on_donated(self, now_s: float, message: Donated, donor: Member) -> list[Output]:
         """Go on with the sealed transfer image. A run that gives up saves the image, and ends."""
-        end, course = self._gives_up, self.run.course
-        newest = message.generation == course.generation
-        if end is None or not newest or not course.is_in(Stage.HANDOVER):
+        end, lifecycle = self._gives_up, self.run.lifecycle
+        newest = message.generation == lifecycle.generation
+        if end is None or not newest or not lifecycle.is_in(Stage.HANDOVER):
             return self.plans.on_donated(now_s, message, donor)
         save = SaveLast(message.step, sharded=False)
         return [cancel(Timer.HANDOVER), save, *self.stop.kill_all(now_s, end)]
@@ -414,19 +414,19 @@ class Regroup:
         others, no script is at work any more, and the short deadline of a regroup holds.
         """
         run = self.run
-        if message.generation != run.course.generation:
+        if message.generation != run.lifecycle.generation:
             # This message is of a generation that is over.
             return []
         for member in members:
             member.path.come_to(message.place)
-        if not run.course.is_in(Stage.MOVING, Stage.STARTING):
+        if not run.lifecycle.is_in(Stage.MOVING, Stage.STARTING):
             return []
         if message.place == Waypoint.IN_SCRIPT:
             # The group is built, and the script goes on: it builds its model, which may take long.
             return [set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S)]
         # Ranks that start also compare their states and read checkpoints, which may take long.
         waiting = {Waypoint.CONNECTS}
-        if run.course.is_in(Stage.MOVING):
+        if run.lifecycle.is_in(Stage.MOVING):
             waiting.add(Waypoint.RESTORES)
         if run.roster.first("at work", lambda one: one.is_late and one.is_at_work(waiting)):
             return []
@@ -435,21 +435,21 @@ class Regroup:
     def on_joined(self, now_s: float, members: list[Member], message: Joined) -> list[Output]:
         """Note that members have joined the generation. Once all have, the run trains."""
         run = self.run
-        if message.generation != run.course.generation:
+        if message.generation != run.lifecycle.generation:
             # This Joined is of a generation that is over.
             return []
         for member in members:
             member.path.newest_report = message.generation, message.step
             member.path.joined = member.script.attached = True
-            run.roster.remains.now_attached(member.rank)
+            run.roster.remains.note_attached(member.rank)
         donated = any(m.path.plan is not None and m.path.plan.donate for m in members)
         run.faults.note_restore(message.restore_s, donated=donated)
-        if not run.course.is_in(Stage.MOVING, Stage.STARTING):
+        if not run.lifecycle.is_in(Stage.MOVING, Stage.STARTING):
             return []
         if run.roster.first("not joined", lambda m: not m.path.joined) is not None:
             return []
-        run.course.enter(Stage.TRAINING)
-        run.progress.is_live(True)
+        run.lifecycle.enter(Stage.TRAINING)
+        run.progress.set_generation_live(True)
         if message.step > run.progress.planned:
             # The run had no state left, and the script has resumed from a file of its own.
             run.interruptions.went_on_from(message.step)
@@ -471,7 +471,7 @@ class Regroup:
         sharded state a step is committed once the last owner has sealed it.
         """
         run = self.run
-        if message.generation != run.course.generation:
+        if message.generation != run.lifecycle.generation:
             # This commit is of a generation that is over.
             return []
         for member in members:
@@ -486,8 +486,8 @@ class Regroup:
         at_s = run.first_commit_s(run.roster.members())
         if at_s is None or not message.is_new:
             return []
-        first = run.progress.has_trained()
-        if run.roster.outlast and run.course.is_in(Stage.MOVING, Stage.STARTING):
+        first = run.progress.note_trained()
+        if run.roster.outlast and run.lifecycle.is_in(Stage.MOVING, Stage.STARTING):
             # All have joined, because they have voted. Their Joined messages are still to come.
             return []
         told = first and not run.roster.outlast
@@ -502,18 +502,18 @@ class Regroup:
             member.path.newest_report = message.generation, message.step
             member.script.left_in_step = message.in_step
         run.progress.note(message.step, message.step)
-        present = message.generation == run.course.generation
-        return run.resumed(now_s, now_s) if present and run.course.is_in(Stage.TRAINING) else []
+        present = message.generation == run.lifecycle.generation
+        return run.resumed(now_s, now_s) if present and run.lifecycle.is_in(Stage.TRAINING) else []
 
     # --- timers: a stage has taken long enough ---------------------------------------------------
 
     def on_gather_timer(self, now_s: float) -> list[Output]:
         """Tell the survivors to leave: companions of the fault have had time to show themselves."""
-        return self.gathered(now_s) if self.run.course.is_in(Stage.GATHERING) else []
+        return self.gathered(now_s) if self.run.lifecycle.is_in(Stage.GATHERING) else []
 
     def on_leave_timer(self, now_s: float) -> list[Output]:
         """Give up the members that have not left their collective by now."""
-        if not self.run.course.is_in(Stage.LEAVING):
+        if not self.run.lifecycle.is_in(Stage.LEAVING):
             return []
         late = self.run.roster.not_quiesced()
         if self._is_worth_waiting(now_s, late):
@@ -535,7 +535,7 @@ class Regroup:
 
     def on_move_timer(self, now_s: float) -> list[Output]:
         """Give up the members that have not joined by now: first the donor that others wait for."""
-        if not self.run.course.is_in(Stage.MOVING, Stage.STARTING):
+        if not self.run.lifecycle.is_in(Stage.MOVING, Stage.STARTING):
             return []
         # The donor comes first, because the others wait for it.
         if (donor := self.plans.donor()) is not None and not donor.life.condemned:
@@ -562,7 +562,7 @@ class Regroup:
 
     def on_handover_timer(self, now_s: float) -> list[Output]:
         """Give up the donor, which has not written the transfer image by now."""
-        if not self.run.course.is_in(Stage.HANDOVER):
+        if not self.run.lifecycle.is_in(Stage.HANDOVER):
             return []
         if self._gives_up is not None:
             # The run gives up, and the donor was to save its last state. End it without that.
@@ -573,7 +573,7 @@ class Regroup:
 
     def on_links_timer(self, now_s: float) -> list[Output]:
         """Try the next generation although a link was cut."""
-        return self.check_quiesced(now_s) if self.run.course.is_in(Stage.LEAVING) else []
+        return self.check_quiesced(now_s) if self.run.lifecycle.is_in(Stage.LEAVING) else []
 
     def _too_late(
         self, now_s: float, timer: Timer, members: list[Member], why: str

@@ -60,12 +60,12 @@ class Remains:
 
     # --- where ranks live ----------------------------------------------------------------------
 
-    def leave_behind(self, rank: int, home: str) -> None:
+    def note_move(self, rank: int, home: str) -> None:
         """Note that `rank` moves to `home`: what it had sealed on another node stays there."""
         if self.homes.get(rank, home) != home:
             self.lose_rank(rank)
 
-    def lives_on(self, rank: int, home: str) -> None:
+    def set_home(self, rank: int, home: str) -> None:
         """Note that `rank` lives on `home` from now on."""
         if self.homes.get(rank) != home:
             self.homes[rank] = self._moved[rank] = home
@@ -109,7 +109,7 @@ class Remains:
         """Return True unless the images of `rank` were lost."""
         return rank not in self.imageless
 
-    def now_attached(self, rank: int) -> None:
+    def note_attached(self, rank: int) -> None:
         """Note that the holder of `rank` has attached: its images lie where it lives now."""
         self.imageless.discard(rank)
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.policy_actions import REQUESTED, PolicyActions
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.stop import StopRequest
-from outlast.engine.protocol.outputs import Answered, End, Output, Record
+from outlast.engine.protocol.outputs import AnswerRequest, End, Output, Record
 from outlast.model.messages import SaveNow
 from outlast.model.records import Event
 from outlast.model.texts import some
@@ -82,11 +82,11 @@ class Requests:
         outputs = requests.advance(now_s)
         outputs = requests.on_end(now_s, end)
 
-    Each call returns an `Answered` for each request whose answer has changed. A request may never
-    be done: a drain waits for a node with room as long as the run lives.
+    Each call returns an `AnswerRequest` for each request whose answer has changed. A request may
+    never be done: a drain waits for a node with room as long as the run lives.
     """
 
-    def __init__(self, run: Run, stop: StopRequest, policy: PolicyActions) -> None:
+    def __init__(self, run: RunParts, stop: StopRequest, policy: PolicyActions) -> None:
         self.run = run
         self.stop = stop
         self.policy = policy
@@ -98,7 +98,7 @@ class Requests:
         data = self._facts(request)
         if why_not := self._why_not(request):
             refused = Event(now_s, 0.0, REQUESTED, data | {"refused": why_not})
-            return [Record(refused), Answered(request.number, "refused", why_not)]
+            return [Record(refused), AnswerRequest(request.number, "refused", why_not)]
         return self._accept(now_s, request, data)
 
     def _facts(self, request: RunRequest) -> dict[str, object]:
@@ -111,7 +111,7 @@ class Requests:
     def _accept(self, now_s: float, request: RunRequest, data: dict[str, object]) -> list[Output]:
         """Write a request to the ledger, and begin to carry it out."""
         event = Event(now_s, 0.0, REQUESTED, data)
-        self.policy.acted.take(event)
+        self.policy.history.take(event)
         out: list[Output] = [Record(event, at_once=self.run.at_once)]
         one = self._open[request.number] = _OpenRequest(request, self.run.progress.step)
         return [*out, *self._begin(now_s, one), *self.advance(now_s)]
@@ -142,7 +142,7 @@ class Requests:
         self._notices += 1
         number = -self._notices  # nobody waits for the answer
         request = RunRequest(number, "preempted", node, f"node {node}", reason)
-        if run.course.is_in(Stage.ENDED, Stage.STOPPING) or self.stop.end is not None:
+        if run.lifecycle.is_in(Stage.ENDED, Stage.STOPPING) or self.stop.end is not None:
             return []
         drains = self._why_no_move() == "" and self.policy.is_room_without(node)
         if not drains or not run.progress.trained:
@@ -164,8 +164,8 @@ class Requests:
     def _why_not(self, request: RunRequest) -> str:
         """Return why a request can never be carried out; "" if it can be, now or later."""
         run, nodes = self.run, self.run.nodes
-        stops = run.course.is_in(Stage.STOPPING) or self.stop.end is not None
-        if run.course.is_in(Stage.ENDED) or (request.what != "stop" and stops):
+        stops = run.lifecycle.is_in(Stage.STOPPING) or self.stop.end is not None
+        if run.lifecycle.is_in(Stage.ENDED) or (request.what != "stop" and stops):
             return "the run is being stopped"
         if request.what in ("stop", "checkpoint"):
             return self._why_no_checkpoint() if request.what == "checkpoint" else ""
@@ -223,7 +223,7 @@ class Requests:
         return out
 
     def _stop_waits_for(self) -> str:
-        if self.run.course.is_in(Stage.STOPPING):
+        if self.run.lifecycle.is_in(Stage.STOPPING):
             return "all processes are being ended"
         if not self.run.roster.outlast:
             return "the workers were sent SIGTERM"
@@ -247,8 +247,8 @@ class Requests:
                 now_s, one, f"the checkpoint of step {saved.step} is in {saved.folder}"
             )
         failed = run.sources.failed
-        training = run.course.is_in(Stage.TRAINING)
-        told_here = training and one.generation == run.course.generation
+        training = run.lifecycle.is_in(Stage.TRAINING)
+        told_here = training and one.generation == run.lifecycle.generation
         # A save that a regroup cut short is not refused: it is asked for again in this generation.
         if told_here and failed is not None and failed[0] > one.step:
             why = f"the checkpoint of step {failed[0]} failed: {failed[1]}"
@@ -263,7 +263,7 @@ class Requests:
             return self._waits(one, why)
         out: list[Output] = []
         if not told_here and (rank := self._spokesman()) is not None:
-            one.generation = run.course.generation
+            one.generation = run.lifecycle.generation
             out += run.tell([(rank, SaveNow(one.request.why))])
         return [*out, *self._waits(one, "the next step is committed, and then saved")]
 
@@ -307,7 +307,7 @@ class Requests:
             return f"{_NO_CALL}{then}"
         if not any(member.home == node for member in self.run.roster.live()):
             return f"the first step without node {node} is committed{then}"
-        if not self.run.course.is_in(Stage.TRAINING):
+        if not self.run.lifecycle.is_in(Stage.TRAINING):
             return f"the run does not train now; then the ranks of {node} move{then}"
         return f"the ranks of {node} move after the step in flight{then}"
 
@@ -315,7 +315,7 @@ class Requests:
 
     def _waits(self, one: _OpenRequest, text: str) -> list[Output]:
         before, one.waits_for = one.waits_for, text
-        return [] if text == before else [Answered(one.request.number, "waits", text)]
+        return [] if text == before else [AnswerRequest(one.request.number, "waits", text)]
 
     def _done(self, now_s: float, one: _OpenRequest, text: str) -> list[Output]:
         return self._answer(now_s, one, "done", text)
@@ -327,7 +327,7 @@ class Requests:
         del self._open[one.request.number]
         number, what = one.request.number, one.request.what
         data = {"number": number, "what": what, "state": state, "text": text}
-        return [Record(Event(now_s, 0.0, ANSWERED, data)), Answered(number, state, text)]
+        return [Record(Event(now_s, 0.0, ANSWERED, data)), AnswerRequest(number, state, text)]
 
 
 _NO_CALL = "the script has made no outlast call yet"

@@ -106,8 +106,8 @@ class RestoreSources:
     def begin_generation(self, *, generation: int, step: int) -> None:
         """Note that the generation goes on from `step`: saves of later steps were rolled back."""
         self.donating = False
-        self.saves.went_back(generation=generation, step=step)
-        self.copies.went_back(generation=generation, step=step)
+        self.saves.note_rollback(generation=generation, step=step)
+        self.copies.note_rollback(generation=generation, step=step)
 
     def await_image(self, step: int) -> None:
         """Note that a donor is about to write a transfer image of `step`.

@@ -1,4 +1,4 @@
-"""`Run`: the state of one run as its parts, and questions and orders that need several parts.
+"""`RunParts`: the state of one run as its parts, and questions and orders that need several parts.
 
 This module is pure.
 """
@@ -18,10 +18,10 @@ from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.engine.coordinator.open_faults import OpenFaults
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.orders import kill_orders, tell_orders
-from outlast.engine.coordinator.progress import Progress
+from outlast.engine.coordinator.progress import StepProgress
 from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.coordinator.restore_sources import RestoreSources
-from outlast.engine.coordinator.stages import Course, Stage, Timer, set_timer
+from outlast.engine.coordinator.stages import Lifecycle, Stage, Timer, set_timer
 from outlast.engine.protocol.outputs import Output, Record, ToAgent
 from outlast.model import limits
 from outlast.model.messages import ForWorker, UseStore
@@ -29,23 +29,23 @@ from outlast.model.records import Event, Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunParts:
     """The state of one run, as the parts that own it.
 
     The coordinator makes one, and hands it to each component that carries out a piece of the story:
 
-        run = Run.begin(CoordinatorOptions(world_size=4, start=Restart()))
+        run = RunParts.begin(CoordinatorOptions(world_size=4, start=Restart()))
         run.progress.note(committed=7, executed=8)
         outputs = run.kill(now_s, run.roster.live(), "the run is stopped")
 
-    Each part owns its fields, and only its own methods change them. The methods of `Run` itself are
-    for what needs several parts at once: orders to workers, records for the ledger, and room on
-    nodes. It lives as long as its coordinator.
+    Each part owns its fields, and only its own methods change them. The methods of `RunParts`
+    itself are for what needs several parts at once: orders to workers, records for the ledger, and
+    room on nodes. It lives as long as its coordinator.
 
     It makes no decisions (decisions.py does), and does not check the order of calls.
 
     options         what the launcher told the coordinator
-    course          the stage and the generation
+    lifecycle       the stage and the generation
     roster          which worker holds which rank, the spares, and what dead workers have left
     nodes           the nodes on which processes can be started
     links           pairs of nodes that cannot reach each other
@@ -58,11 +58,11 @@ class Run:
     """
 
     options: CoordinatorOptions
-    course: Course
+    lifecycle: Lifecycle
     roster: Roster
     nodes: NodeMembership
     links: CutLinks
-    progress: Progress
+    progress: StepProgress
     store: GroupStore
     sources: RestoreSources
     interruptions: InterruptionLog
@@ -70,15 +70,15 @@ class Run:
     history: RankHistory
 
     @classmethod
-    def begin(cls, options: CoordinatorOptions) -> Run:
+    def begin(cls, options: CoordinatorOptions) -> RunParts:
         """Return the parts of a run that has not started any process yet."""
         return cls(
             options,
-            Course(generation=options.generation),
+            Lifecycle(generation=options.generation),
             Roster(world_size=options.world_size, next_worker=options.first_worker),
             NodeMembership(local=not options.nodes),
             CutLinks(),
-            Progress(step=options.start.step),
+            StepProgress(step=options.start.step),
             GroupStore(),
             RestoreSources(
                 start=options.start, checkpoint=options.checkpoint, generation=options.generation,
@@ -120,7 +120,7 @@ class Run:
 
     def resumed(self, now_s: float, at_s: float) -> list[Output]:
         """Close the interruptions before this generation: it committed a step at `at_s`."""
-        if not self.interruptions.resumed(at_s=at_s, generation=self.course.generation):
+        if not self.interruptions.resumed(at_s=at_s, generation=self.lifecycle.generation):
             return []
         if not self.interruptions.open:
             self.faults.over()
@@ -184,7 +184,7 @@ class Run:
         moved = self.roster.remains.take_moved()
         if self.nodes.local or not moved:
             return []
-        self.history.note(self.course.generation, moved)
+        self.history.note(self.lifecycle.generation, moved)
         by_node: dict[str, list[int]] = {}
         for rank, home in sorted(moved.items()):
             by_node.setdefault(home, []).append(rank)
@@ -200,7 +200,7 @@ class Run:
         it does not come back.
         """
         members = tuple(m.worker for m in sorted(self.roster.members(), key=lambda m: m.rank))
-        generation = Generation(self.course.generation, self.options.world_size, now_s, members)
+        generation = Generation(self.lifecycle.generation, self.options.world_size, now_s, members)
         return Record(generation, at_once=self.at_once)
 
     # --- room ----------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Run:
         Ranks that have ended well need no room, unless all ranks restart.
         """
         live = self.roster.live()
-        restarts = self.course.stage is not Stage.LEAVING
+        restarts = self.lifecycle.stage is not Stage.LEAVING
         held = [member.rank for member in live]
         without = sorted(set(range(self.options.world_size)).difference(held))
         empty = [rank for rank in without if restarts or not self.roster.is_done(rank)]

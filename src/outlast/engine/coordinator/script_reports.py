@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlast.engine.coordinator.member import Member, said_before
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.plans import Plans
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Timer, cancel
 from outlast.engine.protocol.outputs import Output, Tell
 from outlast.model.messages import Registered, WorkerLingers, WorkerStarted
@@ -19,7 +19,7 @@ SPARES_IDLE = (
 class ScriptReports:
     """Handle the reports of workers on their scripts. Each warning is shown once."""
 
-    def __init__(self, run: Run, plans: Plans) -> None:
+    def __init__(self, run: RunParts, plans: Plans) -> None:
         self.run = run
         self.plans = plans
         self._warned: set[str] = set()

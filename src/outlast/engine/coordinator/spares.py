@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import kill_order
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, ToAgent
 from outlast.model import limits
@@ -17,14 +17,14 @@ from outlast.model.messages import StartWorker
 class SparePool:
     """Keep the number of spares that was asked for, unless they fail before they can park."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunParts) -> None:
         self.run = run
         self._failures = 0  # spares that ended before they parked, since the last one that parked
 
     def refill(self, now_s: float) -> list[Output]:
         """Start the spares that are missing."""
         run, roster = self.run, self.run.roster
-        over = run.course.is_in(Stage.STOPPING, Stage.ENDED)
+        over = run.lifecycle.is_in(Stage.STOPPING, Stage.ENDED)
         if over or self._failures >= limits.SPARE_FAILURES_COUNT:
             return []
         kind = run.options.spare_kind if roster.outlast and not self._failures else "warm"
@@ -38,7 +38,7 @@ class SparePool:
                 # There is no node that may be given a spare.
                 break
             spare = roster.add(rank=-1, kind=kind, home=home, now_s=now_s)
-            order = StartWorker(spare.worker, -1, kind, run.course.generation)
+            order = StartWorker(spare.worker, -1, kind, run.lifecycle.generation)
             out.append(ToAgent(order, spare.home))
         return out
 

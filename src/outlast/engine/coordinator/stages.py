@@ -57,7 +57,7 @@ def cancel(timer: Timer) -> SetTimer:
     return SetTimer(timer.value, None)
 
 
-class Course:
+class Lifecycle:
     """The stage and the generation of a run.
 
     Only `enter` changes the stage, and the generation grows by one at a time. So a search for calls

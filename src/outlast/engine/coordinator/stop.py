@@ -6,7 +6,7 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.member import Member
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.protocol.outputs import End, Output, Record, Tell, ToAgent
 from outlast.model import limits
@@ -30,7 +30,7 @@ class StopRequest:
     by_signal   the script makes no outlast calls, so its processes were sent SIGTERM or SIGINT
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunParts) -> None:
         self.run = run
         self.end: End | None = None
         self.at_once = False
@@ -49,11 +49,11 @@ class StopRequest:
         regroup, the run stops once all ranks have joined.
         """
         run = self.run
-        if run.course.is_in(Stage.ENDED):
+        if run.lifecycle.is_in(Stage.ENDED):
             return []
         plain = not run.roster.outlast
-        starting = run.course.is_in(Stage.STARTING) and not run.progress.trained
-        nothing_yet = run.course.is_in(Stage.CLEARING) if plain else starting
+        starting = run.lifecycle.is_in(Stage.STARTING) and not run.progress.trained
+        nothing_yet = run.lifecycle.is_in(Stage.CLEARING) if plain else starting
         if self.end is not None or nothing_yet:
             return self.kill_all(now_s, End(exit_code, "stopped", reason, ""))
         self.end = End(exit_code, "stopped", reason, "")
@@ -116,7 +116,7 @@ class StopRequest:
         """Write the stop down, so that a coordinator that follows this one ends the run as well."""
         if self.run.nodes.local or self.end is None:
             return []
-        end, at_once = self.end, self.run.course.is_in(Stage.STOPPING) or self.at_once
+        end, at_once = self.end, self.run.lifecycle.is_in(Stage.STOPPING) or self.at_once
         data = {
             "exit_code": end.exit_code, "state": end.state, "reason": end.reason,
             "at_once": at_once, "by_signal": self.by_signal,
@@ -134,11 +134,11 @@ class StopRequest:
         run = self.run
         if self.end is None or end.state == "failed":
             self.end = end
-        if run.course.is_in(Stage.REBUILDING):
+        if run.lifecycle.is_in(Stage.REBUILDING):
             # It is not known yet which processes are alive, so end the run once it is.
             self.at_once = True
             return self._record(now_s)
-        run.course.enter(Stage.STOPPING)
+        run.lifecycle.enter(Stage.STOPPING)
         out: list[Output] = self._record(now_s)
         out += [cancel(timer) for timer in _STOPPED]
         out += run.kill(now_s, (*run.roster.live(), *run.roster.spares()), end.reason)
@@ -169,7 +169,7 @@ class StopRequest:
         run = self.run
         everybody = (*run.roster.live(), *run.roster.spares(), *run.roster.orphans.values())
         stuck = [m for m in everybody if m.life.condemned]
-        if run.course.is_in(Stage.STOPPING) and self.end is not None:
+        if run.lifecycle.is_in(Stage.STOPPING) and self.end is not None:
             # These processes cannot be killed, and the run was to end anyway.
             return self._over(self.end)
         if any(m.home in run.nodes.silent for m in stuck):
@@ -187,7 +187,7 @@ class StopRequest:
         return bool(roster.any_live() or roster.spares() or roster.orphans)
 
     def _over(self, end: End) -> list[Output]:
-        self.run.course.enter(Stage.ENDED)
+        self.run.lifecycle.enter(Stage.ENDED)
         return [*self.run.records(), cancel(Timer.STOP), cancel(Timer.KILL), end]
 
     # --- what a stop means for the end of a process ---------------------------------------------

@@ -19,16 +19,16 @@ from dataclasses import dataclass, field
 
 from outlast.engine.cluster.reliable_link import rebased
 from outlast.engine.coordinator.fault_reports import FaultReports
-from outlast.engine.coordinator.member import Life, Member, Path, Process
+from outlast.engine.coordinator.member import Member, MemberLife, MemberPath, MemberProcess
 from outlast.engine.coordinator.node_changes import NodeChanges
 from outlast.engine.coordinator.orders import event, lost_node
-from outlast.engine.coordinator.policy_actions import Acted, PolicyActions
+from outlast.engine.coordinator.policy_actions import PolicyActions, PolicyHistory
 from outlast.engine.coordinator.process_exit import ProcessExits, lost_with_node
 from outlast.engine.coordinator.rank_history import RankHistory
-from outlast.engine.coordinator.regroup import Regroup
+from outlast.engine.coordinator.regroup import RegroupMachine
 from outlast.engine.coordinator.remains import ScriptFacts
 from outlast.engine.coordinator.restore_sources import Restart, Transfer
-from outlast.engine.coordinator.run_parts import Run
+from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output
@@ -85,7 +85,7 @@ class RecoveredState:
     interruptions   the interruptions, by id
     checkpoint      step and folder of the newest checkpoint that was written
     history         on which nodes each rank has lived
-    acted           what the policy has done
+    policy_history  what the policy has done
     """
 
     generation: int = 0
@@ -97,7 +97,7 @@ class RecoveredState:
     interruptions: dict[int, Interruption] = field(default_factory=dict)
     checkpoint: tuple[int, str] = (0, "")
     history: RankHistory = field(default_factory=RankHistory)
-    acted: Acted = field(default_factory=Acted)
+    policy_history: PolicyHistory = field(default_factory=PolicyHistory)
 
     def take(self, record: Record) -> None:
         """Learn from the next record. They come in the order in which they were written."""
@@ -136,11 +136,11 @@ class RecoveredState:
         elif event.kind == "node_lost":
             self.nodes.pop(str(event.data["node"]), None)
         else:
-            self.acted.take(event)
+            self.policy_history.take(event)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundOnNodes:
     """Collect what agents say that they house, while the picture is built. The lists grow.
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
@@ -169,7 +169,7 @@ class Takeover:
     """Build a new coordinator's picture, and go on from it."""
 
     def __init__(
-        self, run: Run, stop: StopRequest, regroup: Regroup, exits: ProcessExits,
+        self, run: RunParts, stop: StopRequest, regroup: RegroupMachine, exits: ProcessExits,
         reports: FaultReports, changes: NodeChanges, policy: PolicyActions,
     ) -> None:  # fmt: skip
         self.run = run
@@ -179,7 +179,7 @@ class Takeover:
         self.reports = reports
         self.changes = changes
         self.policy = policy
-        self._found = Found(set())
+        self._found = FoundOnNodes(set())
 
     # --- what the last coordinator knew ----------------------------------------------------------
 
@@ -196,7 +196,7 @@ class Takeover:
         run.sources.written(*state.checkpoint)
         run.interruptions.recover(state.interruptions.values())
         run.history.recover(state.history)
-        self.policy.recover(state.acted)
+        self.policy.recover(state.policy_history)
         for one in run.interruptions.open:
             fault_s = one.fault_s or one.detected_s
             run.faults.set_times(fault_s=fault_s, detected_s=one.detected_s)
@@ -207,9 +207,9 @@ class Takeover:
         Nodes that do not come within `patience_s` house nothing any more.
         """
         run = self.run
-        run.course.enter(Stage.REBUILDING)
-        run.progress.is_live(True)  # all reports from now on are of the newest plan
-        self._found = Found(set(nodes))
+        run.lifecycle.enter(Stage.REBUILDING)
+        run.progress.set_generation_live(True)  # all reports from now on are of the newest plan
+        self._found = FoundOnNodes(set(nodes))
         noted = event(now_s, "coordinator_rebuilt", {"nodes": list(nodes)})
         return [noted, set_timer(Timer.REBUILD, now_s + patience_s), *self.policy.rearm()]
 
@@ -217,7 +217,7 @@ class Takeover:
 
     def adopts(self, node: str) -> bool:
         """Return True while what `node` houses belongs to the run."""
-        return self.run.course.is_in(Stage.REBUILDING) and node in self._found.awaited
+        return self.run.lifecycle.is_in(Stage.REBUILDING) and node in self._found.awaited
 
     def node_joined(self, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
         """Adopt what a node houses. `by_s`: from its clock to the coordinator's."""
@@ -264,11 +264,11 @@ class Takeover:
         """Make a member of a process that a node houses, as the last coordinator knew it."""
         member = Member(
             housed.worker, housed.rank, housed.kind, now_s, home=node,
-            process=Process(pid=housed.pid), path=Path(plan=housed.plan),
-            life=Life(condemned=housed.killed),
+            process=MemberProcess(pid=housed.pid), path=MemberPath(plan=housed.plan),
+            life=MemberLife(condemned=housed.killed),
         )  # fmt: skip
         member.path.plan_generation = 0 if housed.plan is None else housed.plan.generation
-        self.run.course.saw_generation(member.path.plan_generation)
+        self.run.lifecycle.saw_generation(member.path.plan_generation)
         for said in housed.said:
             self._take_up(member, rebased(said, by_s))
         self._found.adopted.append(member)
@@ -302,7 +302,7 @@ class Takeover:
                 if said.is_new:
                     member.path.committed_s = said.at_s
                 run.roster.remains.note_done(member.rank, said.step)
-                run.progress.has_trained()
+                run.progress.note_trained()
             case Finished():
                 member.script.finished = True
                 member.script.left_in_step = said.in_step
@@ -334,13 +334,13 @@ class Takeover:
         world = range(run.options.world_size)
         lost = [rank for rank in world if run.roster.in_rank(rank) is None]
         members = run.roster.members()
-        generation = run.course.generation
+        generation = run.lifecycle.generation
         # Each rank has a process, and all of them are in the newest generation.
         whole = not lost and not run.roster.orphans
         whole = whole and all(m.path.plan_generation == generation for m in members)
         if whole and all(map(_at_work, members)):
-            run.course.enter(Stage.TRAINING)
-            run.progress.is_live(True)
+            run.lifecycle.enter(Stage.TRAINING)
+            run.progress.set_generation_live(True)
             out += self._goes_on(now_s)
         elif (
             whole
@@ -349,7 +349,7 @@ class Takeover:
         ):
             # All processes of a script without outlast calls are at work.
             # The run stays in STARTING, because such a script never joins.
-            run.course.enter(Stage.STARTING)
+            run.lifecycle.enter(Stage.STARTING)
             out += [*run.resumed(now_s, now_s), *self._goes_on(now_s)]
         else:
             out += self._not_whole(now_s, lost)
@@ -369,10 +369,10 @@ class Takeover:
         newest = max(plans, key=lambda plan: plan.generation, default=None)
         source = run.sources.transfer or run.sources.begin_from
         generation, planned = (newest.generation, newest.step) if newest else (0, source.step)
-        run.progress.goes_on_from(planned)
+        run.progress.note_plan_start(planned)
         for images in self._found.images:
             self.changes.note_ended(images, generation, planned)
-        run.progress.is_live(False)
+        run.progress.set_generation_live(False)
 
     def _seat(self, now_s: float) -> list[Output]:
         """Give each rank to the newest process that was found in it.
@@ -390,7 +390,7 @@ class Takeover:
                 out += run.kill(now_s, [other], "another process was given its rank")
             roster.seat(member)
         for member, broke in self._found.broke:
-            if broke.generation == run.course.generation:
+            if broke.generation == run.lifecycle.generation:
                 self.reports.note_links(now_s, member, broke)
         # The deaths of condemned processes are awaited only up to a deadline.
         dying = [m for m in roster.live() if m.life.condemned and m.worker not in gone]
@@ -401,12 +401,12 @@ class Takeover:
 
         It is known by now which processes live.
         """
-        course = self.run.course
-        course.enter(Stage.STOPPING)
+        lifecycle = self.run.lifecycle
+        lifecycle.enter(Stage.STOPPING)
         out: list[Output] = []
         for exited in self._found.exits:
             out += self.exits.on_exit(now_s, exited)
-        return out if course.is_in(Stage.ENDED) else [*out, *self.stop.kill_all(now_s, end)]
+        return out if lifecycle.is_in(Stage.ENDED) else [*out, *self.stop.kill_all(now_s, end)]
 
     def _goes_on(self, now_s: float) -> list[Output]:
         """Let all go on with their work, unless the run was to end after the step in flight."""
@@ -421,7 +421,7 @@ class Takeover:
         """
         run = self.run
         present = [
-            m for m in run.roster.members() if m.path.plan_generation == run.course.generation
+            m for m in run.roster.members() if m.path.plan_generation == run.lifecycle.generation
         ]
         at_s = run.first_commit_s(present)
         return [] if at_s is None else run.resumed(now_s, at_s)
@@ -432,7 +432,7 @@ class Takeover:
         If no generation was ever begun, begin the run.
         """
         run = self.run
-        if not run.course.generation:
+        if not run.lifecycle.generation:
             return self._nothing_begun(now_s)
         out = self._bury_unknown(now_s, lost)
         if run.sources.transfer is not None:
@@ -448,7 +448,7 @@ class Takeover:
         found = f"ranks {lost} had no process" if lost else "a regroup was under way"
         why = f"{found} when another coordinator took over; the reason is lost with the one before"
         run.interruptions.excuse(reason=why)
-        run.course.enter(Stage.GATHERING)
+        run.lifecycle.enter(Stage.GATHERING)
         return [*out, set_timer(Timer.GATHER, now_s + limits.COMPANION_WAIT_S)]
 
     def _book_lost_nodes(self, now_s: float, lost: list[int]) -> list[Output]:
@@ -467,7 +467,7 @@ class Takeover:
 
     def _nothing_begun(self, now_s: float) -> list[Output]:
         """Begin the run, or wait for its nodes: no process was ever started."""
-        self.run.course.enter(Stage.ENROLLING)
+        self.run.lifecycle.enter(Stage.ENROLLING)
         begun = self.changes.begin_if_all_are_in(now_s)
         return (
             [set_timer(Timer.NODES, now_s + self.run.options.enrol_wait_s)]
@@ -497,7 +497,7 @@ class Takeover:
         known = run.interruptions.open
         if any(member.process.pid in one.pids for one in known):
             return []
-        joins = bool(known) and known[-1].generation == run.course.generation
+        joins = bool(known) and known[-1].generation == run.lifecycle.generation
         why, kind = f"rank {member.rank} raised", Mechanism.EXCEPTION
         return self.regroup.fault(now_s, member, kind, None, *error, why, joins=joins)
 

@@ -150,7 +150,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class WriteManifest:
     """Write the manifest of a checkpoint, because all of its shards are in their folder.
 
     The driver answers by a call of `on_manifest`.
@@ -203,7 +203,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnswerRequest:
     """Answer a person's request. `state` and `text` are those of `RequestAnswer`."""
 
     number: int
@@ -227,19 +227,19 @@ class Wake:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class WakeForPlan:
     """Wake the main thread if it waits for a plan: a new one can be taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer the ping with this nonce: say where the main thread is."""
+class AnswerPing:
+    """Send a Pong with this nonce, which says where the main thread is."""
 
     nonce: int
 
 
 Output = (
     ToAgent | SendOverLink | HangUp | LookForLauncher | TurnAway | Wipe | ToCoordinator | Deliver
-    | Spawn | Kill | Terminate | HostStore | StoreIsAt | SetTimer | Record | Manifest | SaveLast
-    | FindCheckpoint | Tell | End | LeaveRun | Answered | Say | Wake | Plan | Answer
+    | Spawn | Kill | Terminate | HostStore | StoreIsAt | SetTimer | Record | WriteManifest
+    | SaveLast | FindCheckpoint | Tell | End | LeaveRun | AnswerRequest | Say | Wake | WakeForPlan | AnswerPing
 )  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
+from outlast.engine.protocol.outputs import AnswerPing, Output, Say, Wake, WakeForPlan
 from outlast.model.messages import (
     Broke,
     Committed,
@@ -35,7 +35,7 @@ from outlast.model.messages import (
 from outlast.model.terms import Waypoint
 
 
-class State(Enum):
+class WorkerState(Enum):
     """The states of a worker.
 
     NEW        no plan has come yet
@@ -67,7 +67,7 @@ class WorkerMachine:
         on_message(Leave(...))         a peer is dead: [Wake()], which ends the vote
         broke(...)                     []: the coordinator has sent the Leave, so it knows
         stand_still(in_hook=True)      [Say(Inventory(...))]: what this rank holds
-        on_message(Regroup(...))       [Plan()]: the main thread follows it
+        on_message(Regroup(...))       [WakeForPlan()]: the main thread follows it
         joined(plan, ...)              [Say(Joined(...))]
 
     It is sans-IO: methods take `now_s` where they need it, and return outputs. It does not decide
@@ -85,7 +85,7 @@ class WorkerMachine:
 
     def __init__(self, *, worker: int) -> None:
         self.worker = worker
-        self.state = State.NEW
+        self.state = WorkerState.NEW
         self.generation = 0
         self.plan: Regroup | None = None
         self.stop: Stop | None = None
@@ -105,7 +105,7 @@ class WorkerMachine:
     @property
     def broken(self) -> bool:
         """Return True if this generation's collectives must not be entered again."""
-        return self.state in (State.BROKEN, State.STILL)
+        return self.state in (WorkerState.BROKEN, WorkerState.STILL)
 
     # --- the listener's side ---
 
@@ -122,31 +122,31 @@ class WorkerMachine:
             self.saves_now = True
             return []
         assert isinstance(message, Ping)
-        return [Answer(message.nonce)]
+        return [AnswerPing(message.nonce)]
 
     def _on_regroup(self, message: Regroup) -> list[Output]:
         if message.generation <= self.generation:
             return []  # the plan is older than the newest one, or the same
         self.generation = message.generation
         self.plan = message
-        self.state = State.DETACHED if self._detached else State.MOVING
+        self.state = WorkerState.DETACHED if self._detached else WorkerState.MOVING
         self._first_commit_said = False
         if message.settle == "forward":
             self.passed = max(self.passed, message.step)
-        return [Plan()]
+        return [WakeForPlan()]
 
     def _on_leave(self, message: Leave) -> list[Output]:
         if message.generation != self.generation:
             return []  # it is about a generation that this worker is not in
-        if self.state is State.DETACHED:
+        if self.state is WorkerState.DETACHED:
             # The main thread has not taken the plan, so there is nothing to leave.
             self.plan = None
             return self._inventory(in_hook=False)
-        if self.state is State.FINISHED:
+        if self.state is WorkerState.FINISHED:
             # The worker is past its last step, so the listener answers for it.
             return [*self._inventory(in_hook=False), Wake()]
-        if self.state in (State.MOVING, State.TRAINING):
-            self.state = State.BROKEN
+        if self.state in (WorkerState.MOVING, WorkerState.TRAINING):
+            self.state = WorkerState.BROKEN
             return [Wake()]
         return []
 
@@ -155,8 +155,8 @@ class WorkerMachine:
     def detach(self) -> None:
         """Note that the main thread takes the plan in run.steps, where the survivors are."""
         self._detached = True
-        if self.state is State.MOVING:
-            self.state = State.DETACHED
+        if self.state is WorkerState.MOVING:
+            self.state = WorkerState.DETACHED
 
     def newer_plan(self, *, than: int) -> Regroup | None:
         """Return the newest plan if its generation is above `than`."""
@@ -190,8 +190,8 @@ class WorkerMachine:
     def follow(self) -> None:
         """Note that the main thread takes the newest plan. From here on a Leave interrupts it."""
         self._detached = False
-        if self.state is State.DETACHED:
-            self.state = State.MOVING
+        if self.state is WorkerState.DETACHED:
+            self.state = WorkerState.MOVING
 
     def register(
         self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
@@ -233,9 +233,9 @@ class WorkerMachine:
             self.begun = self.over = False
         self.phases = plan.phases
         self.committed, self.prepared, self.passed = step, max(step, 0), step
-        if self.state is not State.MOVING:
+        if self.state is not WorkerState.MOVING:
             return []
-        self.state = State.TRAINING
+        self.state = WorkerState.TRAINING
         return [Say(Joined(self.worker, self.generation, step, group_s, restore_s))]
 
     def now_prepared(self, *, step: int) -> None:
@@ -299,7 +299,7 @@ class WorkerMachine:
         """Report that the main thread cannot go on in this generation. Arguments: as in Broke."""
         if self.broken:
             return []  # the coordinator knows: it has sent a Leave, or this was reported
-        self.state = State.BROKEN
+        self.state = WorkerState.BROKEN
         return [
             Say(
                 Broke(
@@ -320,20 +320,20 @@ class WorkerMachine:
 
         in_hook   the rank can still apply the prepared step
         """
-        if self.state is State.STILL:
+        if self.state is WorkerState.STILL:
             return []
         return self._inventory(in_hook=in_hook)
 
     def finished(self, *, stopped: bool) -> list[Output]:
         """Report that this rank is past its last step."""
-        if self.state is State.TRAINING:
-            self.state = State.FINISHED
+        if self.state is WorkerState.TRAINING:
+            self.state = WorkerState.FINISHED
         return [Say(Finished(self.worker, self.generation, self.committed, stopped, self.cut))]
 
     def goes_on(self) -> None:
         """Note that run.steps is called again after it had ended."""
-        if self.state is State.FINISHED:
-            self.state = State.TRAINING
+        if self.state is WorkerState.FINISHED:
+            self.state = WorkerState.TRAINING
 
     def forget_state(self) -> None:
         """Forget the state in memory, because main's function is entered again. Images stay."""
@@ -342,7 +342,7 @@ class WorkerMachine:
         self.phases, self.begun, self.over = 0, False, False
 
     def _inventory(self, *, in_hook: bool) -> list[Output]:
-        self.state = State.STILL
+        self.state = WorkerState.STILL
         held = (
             self.committed,
             self.prepared,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from outlast.engine.cluster.voting import Inquiry, Position, Voter, majority
+from outlast.engine.cluster.voting import Position, Voter, VoterInquiry, majority
 from outlast.errors import OutlastError
 from outlast.model import limits
 from outlast.model.messages import (
@@ -120,7 +120,7 @@ class _Absence:
     attempt   this node's attempt to take over; None: there is none now
     """
 
-    inquiry: Inquiry
+    inquiry: VoterInquiry
     since_s: float | None = None
     attempt: _Attempt | None = None
 
@@ -242,7 +242,7 @@ class Standby:
             self._end_absence()
             return
         if self._absence is None:
-            self._absence = _Absence(Inquiry(self._named.nodes))
+            self._absence = _Absence(VoterInquiry(self._named.nodes))
         ask = self._absence.inquiry.ask(now_s=now_s)
         self._calls.ask(self._named, ask)
         if self.votes:

@@ -16,15 +16,15 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.requests import RunRequest
 from outlast.engine.durable import Retention
 from outlast.engine.protocol.outputs import (
-    Answered,
+    AnswerRequest,
     End,
     FindCheckpoint,
-    Manifest,
     Output,
     Record,
     SaveLast,
     SetTimer,
     Tell,
+    WriteManifest,
 )
 from outlast.errors import OutlastError
 from outlast.model import limits
@@ -159,13 +159,13 @@ class CoordinatorDriver:
         elif isinstance(output, Tell):
             self._parts.tell(output.text)
             books.record(Event(clock.now_s(), clock.wall_s(), "told", {"text": output.text}))
-        elif isinstance(output, Manifest):
+        elif isinstance(output, WriteManifest):
             self._write_manifest(output)
         elif isinstance(output, SaveLast):
             self._save_last(output)
         elif isinstance(output, FindCheckpoint):
             self._find_checkpoint()
-        elif isinstance(output, Answered):
+        elif isinstance(output, AnswerRequest):
             if self._parts.control is not None:
                 self._parts.control.answer(output.number, output.state, output.text)
         elif isinstance(output, End):
@@ -231,7 +231,7 @@ class CoordinatorDriver:
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    def _write_manifest(self, order: Manifest) -> None:
+    def _write_manifest(self, order: WriteManifest) -> None:
         parts = self._parts
         folder, error = write_checkpoint(
             parts.checkpoint_root, order, parts.specs.run_id, self.coordinator.generation

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
-from outlast.engine.protocol.outputs import Manifest as ManifestOrder
 from outlast.engine.protocol.outputs import SaveLast
+from outlast.engine.protocol.outputs import WriteManifest as ManifestOrder
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local

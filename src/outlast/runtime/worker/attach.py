@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from torch.nn.parallel import DistributedDataParallel
 
-from outlast.engine.commit.image_place import Place, choose_image
+from outlast.engine.commit.image_place import ScriptPosition, choose_image
 from outlast.errors import CorruptError, Reenter
 from outlast.model.messages import CopyRefused, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
@@ -291,7 +291,7 @@ class Attachment:
             else ""
         )
 
-    def settle(self, step: int, place: Place, *, last: bool) -> None:
+    def settle(self, step: int, place: ScriptPosition, *, last: bool) -> None:
         """Seal what has changed since the newest image, and send a copy of it if one is due."""
         self.images.settle(step, place, last=last)
         self._send_copy()
@@ -458,7 +458,7 @@ class Attachment:
             f" {source} gives it {described(unknown)}: not bit-exact from here on"
         )
 
-    def _take_movers(self, donated: Image, step: int, place: Place) -> None:
+    def _take_movers(self, donated: Image, step: int, place: ScriptPosition) -> None:
         """Load the donor's movers: this rank was lost after the vote of `step`, and before its next
         image.
         """

@@ -15,7 +15,7 @@ import torch
 from outlast.engine.commit.image_place import (
     BEGUN,
     PREPARED,
-    Place,
+    ScriptPosition,
     choose_image,
     choose_slot,
     is_between_calls,
@@ -56,9 +56,9 @@ class Images:
         # the seal of the newest private image, as long as it has to be confirmed
         self._seal: Seal | None = None
         # step and place of the newest private image that this process has sealed
-        self._place: tuple[int, Place] | None = None
+        self._place: tuple[int, ScriptPosition] | None = None
         # step and place that were settled last, whether or not anything had to be sealed there
-        self._settled: tuple[int, Place] | None = None
+        self._settled: tuple[int, ScriptPosition] | None = None
         options = membership.session.spec.options if membership.session is not None else {}
         # steps from one image of sharded state to the next
         self._every = int(options.get("snapshot_every", 1))
@@ -88,7 +88,7 @@ class Images:
 
     # --- at the vote, and after it ----------------------------------------------------------------
 
-    def prepare(self, step: int, place: Place) -> None:
+    def prepare(self, step: int, place: ScriptPosition) -> None:
         """Seal the private state of `step`, before its vote.
 
         Sharded state is sealed whole, when the next step begins.
@@ -111,7 +111,7 @@ class Images:
         if not self._state.sharded:
             self._state.private.tensors()
 
-    def settle(self, step: int, place: Place, *, last: bool) -> None:
+    def settle(self, step: int, place: ScriptPosition, *, last: bool) -> None:
         """Seal what has changed since the newest image. The script is after `step`, at `place`.
 
         last   this call of run.steps has no further step
@@ -148,7 +148,7 @@ class Images:
         It is sealed beside the image that was sealed when the phase began.
         """
         if not self._state.sharded:
-            self._seal_private(step, Place(PREPARED, phases))
+            self._seal_private(step, ScriptPosition(PREPARED, phases))
 
     def forget_phase(self) -> None:
         """Forget what `prepare_phase` sealed: the phase did not pass, and was taken back."""
@@ -175,7 +175,7 @@ class Images:
         elif self._state.sharded:
             self._seal_whole(step)
         else:
-            self._seal_private(step, Place(BEGUN, 0))
+            self._seal_private(step, ScriptPosition(BEGUN, 0))
         self.note_private()
 
     def read_from(self, slot: int) -> None:
@@ -256,7 +256,7 @@ class Images:
 
     # --- sealing ----------------------------------------------------------------------------------
 
-    def _seal_private(self, step: int, place: Place) -> None:
+    def _seal_private(self, step: int, place: ScriptPosition) -> None:
         """Seal private state of `step`, in the slot that `choose_slot` names."""
         self._session.mark("sealing", step)
         self._session.exit_if_lease_is_over()
@@ -335,7 +335,7 @@ def load_private(state: State, image: Image) -> None:
     state.private.load(*_part(image, PRIVATE, to_tensor))
 
 
-def load_stand_in(state: State, image: Image) -> tuple[list[str], Place | None]:
+def load_stand_in(state: State, image: Image) -> tuple[list[str], ScriptPosition | None]:
     """Load the donor's private state, in place of this rank's own that was lost.
 
     Return the parts that may differ from what was lost, and the place at which the donor had sealed
@@ -374,7 +374,7 @@ def learn_movers(state: State, image: Image) -> frozenset[str]:
     return state.private.learn_movers(*_part(image, _MOVERS, view_of))
 
 
-def load_movers(state: State, image: Image, place: Place) -> list[str]:
+def load_movers(state: State, image: Image, place: ScriptPosition) -> list[str]:
     """Load the donor's movers. `place` is the place of this rank's own image.
 
     Return the movers that may differ from what was lost.

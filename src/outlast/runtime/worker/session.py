@@ -6,7 +6,7 @@ protocol (`WorkerMachine`).
 The listener thread reads the agent's messages while the main thread computes or is blocked in a
 collective. Both threads drive one WorkerMachine under one lock, and its outputs are carried out
 here. A `Say` is sent to the agent. A `Wake` shuts the group's sockets, so that a blocked collective
-raises. A `Plan` wakes a main thread that waits for it.
+raises. A `WakeForPlan` wakes a main thread that waits for it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outlast.engine.protocol.outputs import Answer, Output, Plan, Say, Wake
-from outlast.engine.protocol.worker import State, WorkerMachine
+from outlast.engine.protocol.outputs import AnswerPing, Output, Say, Wake, WakeForPlan
+from outlast.engine.protocol.worker import WorkerMachine, WorkerState
 from outlast.errors import CapacityError, CorruptError, UsageError
 from outlast.model import limits
 from outlast.model.beacon import Beacon
@@ -203,7 +203,7 @@ class Session:
         """
         if exit_code == 0:
             self.calls.ended()
-            if self.machine.state is State.TRAINING:
+            if self.machine.state is WorkerState.TRAINING:
                 self.do(lambda machine: machine.finished(stopped=False))
             self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)
             return
@@ -378,10 +378,10 @@ class Session:
             elif isinstance(output, Wake):
                 self.calls.wake()
                 self.calls.interrupt()
-            elif isinstance(output, Plan):
+            elif isinstance(output, WakeForPlan):
                 with self._lock:
                     self._lock.notify_all()
-            elif isinstance(output, Answer):
+            elif isinstance(output, AnswerPing):
                 self._channel.send(
                     Pong(
                         self.spec.worker, output.nonce, self.calls.collectives(), place_of_process()

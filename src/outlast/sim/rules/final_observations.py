@@ -241,7 +241,7 @@ class Diagnosed:
 
 
 @dataclass(frozen=True, slots=True)
-class Acted:
+class ActionDecided:
     """The policy has decided on an action.
 
     `budget`: how often that is allowed within so many seconds; None: without limit. `own`: it is

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from outlast.model.messages import Regroup
 from outlast.sim.rules.final_observations import (
-    Acted,
+    ActionDecided,
     Answered,
     Booked,
     Diagnosed,
@@ -420,7 +420,7 @@ Observation = (
     | FirstFault
     | StartedOver
     | Diagnosed
-    | Acted
+    | ActionDecided
     | DrainPlanned
     | StartedThere
     | Written

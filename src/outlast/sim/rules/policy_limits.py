@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.final_observations import (
-    Acted,
+    ActionDecided,
     Diagnosed,
     DrainPlanned,
     RunOver,
@@ -31,7 +31,7 @@ LEAVES_WITHIN = 8
 class SureDrains(Checker):
     """A node is drained for a verdict that is sure, or for its second outage."""
 
-    of = (Diagnosed, Acted)
+    of = (Diagnosed, ActionDecided)
 
     def __init__(self) -> None:
         self._outages: dict[str, set[int]] = {}
@@ -42,7 +42,11 @@ class SureDrains(Checker):
             self._newest = seen
             for node in seen.blamed:
                 self._outages.setdefault(node, set()).add(seen.outage)
-        elif isinstance(seen, Acted) and seen.action in ("drain", "shrink") and not seen.dry_run:
+        elif (
+            isinstance(seen, ActionDecided)
+            and seen.action in ("drain", "shrink")
+            and not seen.dry_run
+        ):
             for node in seen.nodes:
                 confidence = 0.0 if self._newest is None else self._newest.blamed.get(node, -1.0)
                 if confidence < 0:
@@ -57,13 +61,13 @@ class SureDrains(Checker):
 class WithinBudget(Checker):
     """A policy keeps its own budgets in every window of time, under any coordinators."""
 
-    of = (Acted,)
+    of = (ActionDecided,)
 
     def __init__(self) -> None:
         self._done: dict[str, list[float]] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Acted) or seen.dry_run or seen.budget is None:
+        if not isinstance(seen, ActionDecided) or seen.dry_run or seen.budget is None:
             return
         times, within_s = seen.budget
         done = self._done.setdefault(seen.action, [])
@@ -132,17 +136,17 @@ class NoWorkThere(Checker):
 class NotItsOwn(Checker):
     """The policy does not act on an interruption that it made itself, nor does a successor."""
 
-    of = (Acted,)
+    of = (ActionDecided,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Acted) and seen.own:
+        if isinstance(seen, ActionDecided) and seen.own:
             yield f"{seen.action} is decided for an interruption that the policy made"
 
 
 class DrainsSoon(Checker):
     """A barred node is drained while steps are committed, as long as nothing strikes any node."""
 
-    of = (Acted, Written, Planned, StepDone, Stretch, RunOver)
+    of = (ActionDecided, Written, Planned, StepDone, Stretch, RunOver)
 
     def __init__(self) -> None:
         self._moved: set[str] = set()  # nodes that are to be drained
@@ -157,7 +161,12 @@ class DrainsSoon(Checker):
             self._since = seen.step if self._since is None else self._since
         elif isinstance(seen, Planned):
             self._since = None
-        elif isinstance(seen, Acted) and seen.action in MOVE and seen.moves and not seen.dry_run:
+        elif (
+            isinstance(seen, ActionDecided)
+            and seen.action in MOVE
+            and seen.moves
+            and not seen.dry_run
+        ):
             self._moved.update(seen.nodes)
         elif isinstance(seen, Written):
             node = str(seen.data.get("node", ""))

@@ -21,7 +21,7 @@ from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.commit.image_place import AT_VOTE
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import SendOverLink, SetTimer
-from outlast.engine.protocol.worker import State
+from outlast.engine.protocol.worker import WorkerState
 from outlast.model import limits
 from outlast.model.messages import Beat, Grant
 from outlast.model.terms import Cause, Phase
@@ -265,7 +265,7 @@ class SkipAhead:
                 p.alive
                 and not (p.stopped or p.hung or p.error)
                 and p.machine.generation == generation
-                and p.machine.state is State.TRAINING
+                and p.machine.state is WorkerState.TRAINING
                 and p.machine.stop is None
                 and p.high_water <= p.machine.committed
                 for p in self._there.values()

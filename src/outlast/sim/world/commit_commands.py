@@ -38,7 +38,7 @@ from outlast.engine.commit.commands import (
     Vote,
     WaitToBeKilled,
 )
-from outlast.engine.commit.image_place import BEGUN, PREPARED, Place
+from outlast.engine.commit.image_place import BEGUN, PREPARED, ScriptPosition
 from outlast.engine.commit.late_votes import LateVotes
 from outlast.engine.exhaustive import assert_never
 from outlast.model.messages import Checkpointed, Regroup
@@ -149,7 +149,7 @@ class CommitCommands:
                     yield "collective", None
             case PreparePhase():
                 if not thread.sharded:
-                    yield from thread.seal(command.step, Place(PREPARED, command.phases))
+                    yield from thread.seal(command.step, ScriptPosition(PREPARED, command.phases))
             case RollBackPhase():
                 thread.p.ran, thread.p.own = self._phase_began
             case ForgetPhase():
@@ -247,7 +247,7 @@ class CommitCommands:
         elif thread.world.options.moves and thread.p.newest[1:] != (command.step, command.place):
             yield from thread.seal(command.step, command.place)
 
-    def _seal_whole(self, step: int, place: Place) -> Thread:
+    def _seal_whole(self, step: int, place: ScriptPosition) -> Thread:
         thread = self._thread
         if step in thread.sealed() or thread.machine.broken:
             return
@@ -299,7 +299,7 @@ class CommitCommands:
             thread.exit_if_lease_is_over()
             slots.pop(1 - used, None)
             yield "sleep", KEEP_S
-            slots[1 - used] = SealedStep(step, Place(BEGUN, 0), process.own)
+            slots[1 - used] = SealedStep(step, ScriptPosition(BEGUN, 0), process.own)
             thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
         report = Checkpointed(
             process.worker, thread.machine.generation, process.rank, step, "", 0, "", "",

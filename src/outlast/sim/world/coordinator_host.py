@@ -14,11 +14,10 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import (
-    Answered,
+    AnswerRequest,
     End,
     FindCheckpoint,
     LookForLauncher,
-    Manifest,
     Output,
     Record,
     SendOverLink,
@@ -26,6 +25,7 @@ from outlast.engine.protocol.outputs import (
     Tell,
     ToAgent,
     TurnAway,
+    WriteManifest,
 )
 from outlast.model import limits
 from outlast.model.messages import Beat, Enrol, ForAgent, Grant, LinkMessage
@@ -81,7 +81,7 @@ class CoordinatorHost:
         self.ledger = SimulatedLedger(world.frame)
         self.epoch = 1
         self.lives = True
-        self.answers: list[Answered] = []
+        self.answers: list[AnswerRequest] = []
         self._world = world
         self._frame = world.frame
         self._timers: dict[str, int] = {}  # name -> what the timeline calls it
@@ -314,10 +314,10 @@ class CoordinatorHost:
                 frame.say(f"coordinator tells: {output.text}")
                 early = world.accounts.spare_ended_early_s is not None
                 frame.see(TextShown(output.text, early or frame.options.nodes > 1))
-            case Answered():
+            case AnswerRequest():
                 frame.say(f"request {output.number} {output.state}: {output.text}")
                 self.answers.append(output)
-            case Manifest():
+            case WriteManifest():
                 self._write_manifest(output)
             case FindCheckpoint():
                 self._find_checkpoint()
@@ -383,7 +383,7 @@ class CoordinatorHost:
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    def _write_manifest(self, order: Manifest) -> None:
+    def _write_manifest(self, order: WriteManifest) -> None:
         step = order.step
         self._frame.see(ManifestOrdered(step))
         self._world.disks.write_manifest(

@@ -12,7 +12,7 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.hang import STEP_PHASES
 from outlast.engine.protocol.outputs import Output, Record
-from outlast.engine.protocol.worker import State
+from outlast.engine.protocol.worker import WorkerState
 from outlast.model import limits
 from outlast.model.messages import (
     STORE,
@@ -421,7 +421,7 @@ def _stands_ready(process: Process, known: set[int]) -> bool:
     """Return True if a process stands still, its state is whole, and it may act."""
     # Others wait for nothing but their agent, which will kill them.
     may_act = process.worker in known or not process.node.still.outlives_lease
-    still = process.machine.state is State.STILL and process.machine.committed >= 0
+    still = process.machine.state is WorkerState.STILL and process.machine.committed >= 0
     return (
         may_act and still and process.worker not in process.node.doomed and process.content != TORN
     )

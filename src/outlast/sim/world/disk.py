@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from outlast.engine import durable
-from outlast.engine.protocol.outputs import Manifest
+from outlast.engine.protocol.outputs import WriteManifest
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.messages import Checkpointed
 from outlast.sim.draws import Stream
@@ -219,7 +219,7 @@ class Disks:
 
         frame.timeline.after(self._busy_until_s - frame.now_s, due)
 
-    def write_manifest(self, order: Manifest, then: Callable[[str, str], None]) -> None:
+    def write_manifest(self, order: WriteManifest, then: Callable[[str, str], None]) -> None:
         """Write a manifest, and call `then(folder, error)`."""
         full = self._is_full(0)
 

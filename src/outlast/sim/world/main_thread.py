@@ -11,7 +11,7 @@ Tensors are one number here: the step that the state in memory is of (`Process.c
 
 from __future__ import annotations
 
-from outlast.engine.commit.image_place import AT_VOTE, Place, choose_slot
+from outlast.engine.commit.image_place import AT_VOTE, ScriptPosition, choose_slot
 from outlast.engine.protocol.outputs import Output
 from outlast.errors import StepInterrupted
 from outlast.model import limits
@@ -146,7 +146,7 @@ class MainThread:
         """Return the steps that lie sealed in this rank's slots, the newest first."""
         return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
 
-    def seal(self, step: int, place: Place) -> Thread:
+    def seal(self, step: int, place: ScriptPosition) -> Thread:
         """Seal an image of `step`. The slot that it goes to holds none until that is done."""
         slots = self.node.slots.setdefault(self.p.rank, {})
         slot = step % limits.SLOTS_COUNT

@@ -10,14 +10,13 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.protocol.outputs import (
-    Answer,
+    AnswerPing,
     Deliver,
     HangUp,
     HostStore,
     Kill,
     LeaveRun,
     Output,
-    Plan,
     Say,
     SendOverLink,
     SetTimer,
@@ -27,6 +26,7 @@ from outlast.engine.protocol.outputs import (
     Terminate,
     ToCoordinator,
     Wake,
+    WakeForPlan,
     Wipe,
 )
 from outlast.engine.protocol.worker import WorkerMachine
@@ -554,7 +554,7 @@ class Node:
         return (
             isinstance(output, Say)
             or (isinstance(output, Wake) and self._runner.wakes(process))
-            or (isinstance(output, Plan) and waits_for_plan(process))
+            or (isinstance(output, WakeForPlan) and waits_for_plan(process))
         )
 
     def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
@@ -579,10 +579,10 @@ class Node:
             if self._runner.wakes(process):
                 self._world.collectives.wake(process, PeerFailure("woken"))
             self._world.skip_ahead.give_up()
-        elif isinstance(output, Plan):
+        elif isinstance(output, WakeForPlan):
             if waits_for_plan(process):
                 self._runner.offer_plan(process)
-        elif isinstance(output, Answer):
+        elif isinstance(output, AnswerPing):
             self.tell(
                 process,
                 Pong(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from outlast.engine.agent.worker_watch import Reading
-from outlast.engine.commit.image_place import Place
+from outlast.engine.commit.image_place import ScriptPosition
 from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
@@ -165,10 +165,10 @@ class SealedStep(int):
     own     pieces of the script's code after the step that its private state has seen
     """
 
-    place: Place
+    place: ScriptPosition
     own: int
 
-    def __new__(cls, step: int, place: Place, own: int) -> SealedStep:
+    def __new__(cls, step: int, place: ScriptPosition, own: int) -> SealedStep:
         made = super().__new__(cls, step)
         made.place, made.own = place, own
         return made
@@ -278,7 +278,7 @@ class Process:
     began_ran: int = 1  # `ran` when the step in hand was given out
     began_own: int = 1  # and `own`
     # the slot of the newest image, its step, and the place if this process has sealed it
-    newest: tuple[int, int, Place | None] = (-1, -1, None)
+    newest: tuple[int, int, ScriptPosition | None] = (-1, -1, None)
     warm: bool = False  # it has done a step: compiled, allocated
     high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
     in_body: bool = False

@@ -7,7 +7,7 @@ follows runtime/worker/{membership,attach,run}.py.
 
 from __future__ import annotations
 
-from outlast.engine.commit.image_place import BEGUN, Place, choose_image
+from outlast.engine.commit.image_place import BEGUN, ScriptPosition, choose_image
 from outlast.errors import Reenter
 from outlast.model import limits
 from outlast.model.booking import Book
@@ -293,7 +293,7 @@ class Main:
             raise PeerFailure("the node that kept the copy has lost what lay there")
         self.reads("copies of another node", plan, found)
         slot = plan.step % limits.SLOTS_COUNT
-        self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, Place(BEGUN, 0), 0)}
+        self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, ScriptPosition(BEGUN, 0), 0)}
 
     def reach(self, home: Home, lack: str) -> Thread:
         """Wait until another node can be reached. Raises PeerFailure after a while."""
@@ -396,7 +396,7 @@ class Main:
     def ready(self, plan: Regroup) -> Thread:
         self.forget_after(plan.step)
         if plan.step not in self.p.node.slots.get(self.p.rank, {}).values():
-            yield from self.thread.seal(plan.step, Place(BEGUN, 0))
+            yield from self.thread.seal(plan.step, ScriptPosition(BEGUN, 0))
         if self.thread.sharded:
             self.p.machine.now_sealed(steps=self.thread.sealed())
             self.thread.copies.follow(plan)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.engine.protocol.worker import State
+from outlast.engine.protocol.worker import WorkerState
 from outlast.sim.options import Options
 from outlast.sim.world.population import Population
 
@@ -116,7 +116,7 @@ class StateHolders:
             p
             for p in self._population.alive()
             if p.in_hook
-            and p.machine.state is State.STILL
+            and p.machine.state is WorkerState.STILL
             and p.machine.prepared == step == p.machine.committed + 1
         ]
         return tuple(

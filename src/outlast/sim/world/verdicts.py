@@ -26,7 +26,7 @@ from outlast.model.records import Event, Interruption
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
-from outlast.sim.rules.final_observations import Acted, Diagnosed, StartedThere
+from outlast.sim.rules.final_observations import ActionDecided, Diagnosed, StartedThere
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import FIXED
@@ -216,7 +216,7 @@ class Verdicts:
                 and len(set(self._host.coordinator.roster.homes.values())) > 1
             )
             frame.see(
-                Acted(
+                ActionDecided(
                     action.value,
                     tuple(nodes),
                     bool(data["dry_run"]),
