@@ -40,7 +40,7 @@ from benchmarks.validate_plan.rows import (
 )
 from benchmarks.validate_plan.simulated import Estimated, simulated
 from outlast.model.intervals import best_s, daly_higher_s, first_order_overhead, young_s
-from outlast.model.quantities import Kind, echo, parse
+from outlast.model.quantities import QuantityKind, echo, parse
 from outlast.model.redundancy import copies, loss_bound_gemini, loss_of_any
 from outlast.model.reliability import ettr_interval_s, expected_ettr, mttf_s
 from outlast.model.scaling import (
@@ -65,19 +65,27 @@ from outlast.planner.scenario import Scenario
 MIN_S, HOUR_S, DAY_S = 60.0, 3600.0, 86_400.0
 
 
-def known(text: str, kind: Kind) -> float:
+def known(text: str, kind: QuantityKind) -> float:
     return parse(text, kind, name="an input of this table")
 
 
-GPU_MTTF_S = known("50000h", Kind.DURATION)  # Epoch's premise: one H100 fails every 50,000 hours
+GPU_MTTF_S = known(
+    "50000h", QuantityKind.DURATION
+)  # Epoch's premise: one H100 fails every 50,000 hours
 # 12 bytes a parameter
-STATE_BYTES, STATE_EXACT_BYTES = known("5TB", Kind.BYTES), 12 * known("405B", Kind.PARAMETERS)
-STORAGE_BYTES_PER_S = known("2TB/s", Kind.BANDWIDTH)  # Llama 3's Tectonic, sustained
-LINK_BYTES_PER_S = known("400Gb/s", Kind.BANDWIDTH)
-NVLINK_BYTES_PER_S, HBM_BYTES = known("900GB/s", Kind.BANDWIDTH), known("80GB", Kind.BYTES)
+STATE_BYTES, STATE_EXACT_BYTES = (
+    known("5TB", QuantityKind.BYTES),
+    12 * known("405B", QuantityKind.PARAMETERS),
+)
+STORAGE_BYTES_PER_S = known("2TB/s", QuantityKind.BANDWIDTH)  # Llama 3's Tectonic, sustained
+LINK_BYTES_PER_S = known("400Gb/s", QuantityKind.BANDWIDTH)
+NVLINK_BYTES_PER_S, HBM_BYTES = (
+    known("900GB/s", QuantityKind.BANDWIDTH),
+    known("80GB", QuantityKind.BYTES),
+)
 LLAMA_GPUS = 16_384
 # detection and re-initialisation, for what binds first: usual; hardly to be reached
-RESTARTS_S = known("5min", Kind.DURATION), known("5s", Kind.DURATION)
+RESTARTS_S = known("5min", QuantityKind.DURATION), known("5s", QuantityKind.DURATION)
 
 
 # --- Epoch AI -------------------------------------------------------------------------------------
@@ -228,8 +236,8 @@ def binds_first(restart_s: float) -> str:
     )
     lines = [
         (
-            f"What binds first, with a restart of {echo(restart_s, Kind.DURATION)} (detection, new"
-            " members, re-initialisation) besides the load:"
+            f"What binds first, with a restart of {echo(restart_s, QuantityKind.DURATION)}"
+            " (detection, new members, re-initialisation) besides the load:"
         ),
         heads,
     ]

@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from benchmarks.validate_plan.rows import Row, Verdict
-from outlast.model.quantities import Kind, echo
+from outlast.model.quantities import QuantityKind, echo
 from outlast.model.reliability import mttf_s
 from outlast.model.terms import FailureClass
 from outlast.planner.histories import draw
@@ -114,8 +114,8 @@ def llama_rows(estimate: Estimate) -> Iterator[Row]:
                 "where the mean recovery takes that long",
             )
         yield Row(
-            f"Llama 3, saves of {echo(stall_s, Kind.DURATION)} each"
-            f" {echo(interval_s, Kind.DURATION)}",
+            f"Llama 3, saves of {echo(stall_s, QuantityKind.DURATION)} each"
+            f" {echo(interval_s, QuantityKind.DURATION)}",
             "> 90 %",
             computed,
             "-",

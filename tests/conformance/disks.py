@@ -22,7 +22,7 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Piece, TensorSpec
 from outlast.sim.options import Options
 from outlast.sim.world.disk import step_of
-from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.processes import SimulatedProcess, Thread
 from outlast.sim.world.world import World
 from tests.conformance.ears import put_in_place_of_agent
 
@@ -76,7 +76,7 @@ class SimulatedDisk:
         self._heard: list[Checkpointed] = []
         self._processes = 0
 
-    def _script(self, world: World, process: Process) -> Thread:
+    def _script(self, world: World, process: SimulatedProcess) -> Thread:
         yield "sleep", 1e9
         return 0
 
@@ -87,7 +87,7 @@ class SimulatedDisk:
         self._heard.append(message)
         return []
 
-    def _process(self, rank: int) -> Process:
+    def _process(self, rank: int) -> SimulatedProcess:
         self._processes += 1
         self._node.do([Spawn(self._processes, rank, "rank", 1)])
         while self._processes not in self._node.processes:

@@ -19,7 +19,7 @@ from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Message, Ping, Pong, Warned, WorkerExited, WorkerStarted
 from outlast.runtime.agent.processes import Exited
 from outlast.sim.options import Options
-from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.processes import SimulatedProcess, Thread
 from outlast.sim.world.world import World
 from tests.conformance.ears import put_in_place_of_agent
 from tests.processes.house import House, Record
@@ -81,7 +81,7 @@ class SimulatedHost:
         put_in_place_of_agent(self._node, self)
         self._started = 0
 
-    def _script(self, world: World, process: Process) -> Thread:
+    def _script(self, world: World, process: SimulatedProcess) -> Thread:
         for what, value in self._doings[process.worker]:
             if what == "say":
                 process.node.tell(process, Warned(process.worker, value))

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from outlast.engine.protocol.outputs import HostStore, Output, Spawn
 from outlast.model.messages import Regroup, StoreLost, StoreUp
 from outlast.sim.options import Options
-from outlast.sim.world.processes import PeerFailure, Process, Thread
+from outlast.sim.world.processes import PeerFailure, SimulatedProcess, Thread
 from outlast.sim.world.world import World
 from tests.conformance.ears import put_in_place_of_agent
 from tests.processes.house import House
@@ -75,7 +75,7 @@ class SimulatedMeeting:
     def on_worker(self, message: Any, *, now_s: float) -> list[Output]:
         return []
 
-    def _script(self, world: World, process: Process) -> Thread:
+    def _script(self, world: World, process: SimulatedProcess) -> Thread:
         try:
             yield "build", self._plans[process.worker]
             self.came[process.worker] = MET

@@ -29,7 +29,7 @@ from outlast.model.messages import (
 from outlast.model.messages import Leave as LeaveOrder
 from outlast.model.wire import FrameReader, encode
 from outlast.sim.simulated_run import simulate_seed
-from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.node import Node
 from tests.conformance.lines import BROKEN, CONNECTED, RealWire, SimulatedWire, Wire
 
@@ -208,9 +208,16 @@ def test_all_that_simulated_lives_say_comes_through_the_wire_unchanged(
 
     seeds = range(6)
     before = [simulate_seed(seed=seed, given={}).trace_digest for seed in seeds]
-    up, down, tell, deliver = AgentLink.up, AgentLink.down, Node.tell, Node._deliver
-    monkeypatch.setattr(AgentLink, "up", lambda self, message: up(self, through(message)))
-    monkeypatch.setattr(AgentLink, "down", lambda self, message: down(self, through(message)))
+    up, down, tell, deliver = (
+        SimulatedAgentLink.up,
+        SimulatedAgentLink.down,
+        Node.tell,
+        Node._deliver,
+    )
+    monkeypatch.setattr(SimulatedAgentLink, "up", lambda self, message: up(self, through(message)))
+    monkeypatch.setattr(
+        SimulatedAgentLink, "down", lambda self, message: down(self, through(message))
+    )
     monkeypatch.setattr(
         Node, "tell", lambda self, process, message: tell(self, process, through(message))
     )

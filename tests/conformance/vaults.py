@@ -24,7 +24,7 @@ from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 from outlast.sim.options import Options
 from outlast.sim.world.commit_commands import CommitCommands
-from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.processes import SimulatedProcess, Thread
 from outlast.sim.world.script import Main
 from outlast.sim.world.world import World
 
@@ -64,7 +64,7 @@ class SimulatedImages:
         self._act: Act
         self._count = 0
 
-    def _script(self, world: World, process: Process) -> Thread:
+    def _script(self, world: World, process: SimulatedProcess) -> Thread:
         yield from self._act(Main(world, process, mode="reenter", has_main=True))
         return 0
 
@@ -72,7 +72,7 @@ class SimulatedImages:
         self._act, self._count = act, self._count + 1
         worker = self._count
         self._node.do([Spawn(worker, rank, "rank", 1)])
-        process: Process | None = None
+        process: SimulatedProcess | None = None
         while process is None or process.alive:
             self._world.timeline.step()
             process = self._node.processes.get(worker)

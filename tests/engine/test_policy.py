@@ -18,11 +18,11 @@ from outlast.model.policy import (
     DISRUPTIVE,
     OF_NODES,
     Action,
+    ActionBudget,
     Backoff,
     Breaker,
-    Budget,
     Policy,
-    Rule,
+    PolicyRule,
     Sureness,
     When,
     parse,
@@ -49,7 +49,7 @@ def verdict(
     )
 
 
-def policy(*rules: Rule, **more: object) -> Policy:
+def policy(*rules: PolicyRule, **more: object) -> Policy:
     return replace(Policy(rules, breaker=Breaker(actions=1000)), **more)
 
 
@@ -94,16 +94,16 @@ def course(rules: Policy, *incidents: tuple[float, int, Verdict, str]) -> list[A
 
 def test_the_first_rule_that_matches_counts() -> None:
     rules = policy(
-        Rule("never", When(classes=(FailureClass.HBM,)), Action.STOP),
-        Rule("first", GPU, Action.PAGE),
-        Rule("second", When(), Action.STOP),
+        PolicyRule("never", When(classes=(FailureClass.HBM,)), Action.STOP),
+        PolicyRule("first", GPU, Action.PAGE),
+        PolicyRule("second", When(), Action.STOP),
     )
     said = decide(rules)
     assert (said.rule, said.action, said.met) == ("first", Action.PAGE, ("first", "second"))
 
 
 def test_an_incident_that_no_rule_matches_is_retried() -> None:
-    said = decide(policy(Rule("other", When(classes=(FailureClass.HBM,)), Action.STOP)))
+    said = decide(policy(PolicyRule("other", When(classes=(FailureClass.HBM,)), Action.STOP)))
     assert (said.action, said.rule, said.acts, said.reason) == (
         Action.RETRY,
         "",
@@ -163,11 +163,14 @@ def test_an_incident_that_no_rule_matches_is_retried() -> None:
     ],
 )
 def test_a_rule_is_asked_for_all_that_it_names(when: When, seen: Verdict, matches: bool) -> None:
-    assert (decide(policy(Rule("it", when, Action.PAGE)), seen=seen).rule == "it") is matches
+    assert (decide(policy(PolicyRule("it", when, Action.PAGE)), seen=seen).rule == "it") is matches
 
 
 def test_an_exit_code_may_be_known_without_evidence() -> None:
-    assert decide(policy(Rule("it", When(exit_codes=(7,)), Action.PAGE)), codes=(7,)).rule == "it"
+    assert (
+        decide(policy(PolicyRule("it", When(exit_codes=(7,)), Action.PAGE)), codes=(7,)).rule
+        == "it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +208,7 @@ def test_a_pattern_means_what_a_regular_expression_would(pattern: str, line: str
 
 
 def test_the_nth_incident_is_the_nth_on_that_node() -> None:
-    rules = policy(Rule("it", When(classes=(FailureClass.GPU,), incidents=2), Action.EXCLUDE))
+    rules = policy(PolicyRule("it", When(classes=(FailureClass.GPU,), incidents=2), Action.EXCLUDE))
     said = course(
         rules, (0.0, 1, verdict(), "a"), (1.0, 2, verdict(), "b"), (2.0, 3, verdict(), "a")
     )
@@ -217,7 +220,7 @@ def test_the_nth_incident_is_the_nth_on_that_node() -> None:
 
 
 def test_incidents_of_one_outage_count_once() -> None:
-    rules = policy(Rule("it", GPU, Action.DRAIN))
+    rules = policy(PolicyRule("it", GPU, Action.DRAIN))
     weak = verdict(confidence=0.5)
     assert [
         one.action
@@ -226,7 +229,7 @@ def test_incidents_of_one_outage_count_once() -> None:
 
 
 def test_an_incident_that_is_too_long_ago_does_not_count() -> None:
-    rules = policy(Rule("it", When(classes=(FailureClass.GPU,), within_s=60.0), Action.DRAIN))
+    rules = policy(PolicyRule("it", When(classes=(FailureClass.GPU,), within_s=60.0), Action.DRAIN))
     weak = verdict(confidence=0.5)
     assert course(rules, (0.0, 1, weak, "a"), (60.0, 2, weak, "a"))[-1].action is Action.PAGE
     assert course(rules, (0.0, 1, weak, "a"), (59.0, 2, weak, "a"))[-1].action is Action.DRAIN
@@ -235,8 +238,8 @@ def test_an_incident_that_is_too_long_ago_does_not_count() -> None:
 def test_two_incidents_of_other_kinds_drain_nothing() -> None:
     """A node on which user code raised twice is not broken."""
     rules = policy(
-        Rule("code", When(classes=(FailureClass.USER_CODE,)), Action.PAGE),
-        Rule("it", GPU, Action.DRAIN),
+        PolicyRule("code", When(classes=(FailureClass.USER_CODE,)), Action.PAGE),
+        PolicyRule("it", GPU, Action.DRAIN),
     )
     code = verdict(FailureClass.USER_CODE, 0.9)
     assert (
@@ -248,9 +251,9 @@ def test_two_incidents_of_other_kinds_drain_nothing() -> None:
 
 
 def test_no_node_is_touched_if_none_is_blamed() -> None:
-    said = decide(policy(Rule("it", GPU, Action.DRAIN)), nodes="")
+    said = decide(policy(PolicyRule("it", GPU, Action.DRAIN)), nodes="")
     assert (said.action, said.held, said.nodes) == (Action.PAGE, "nobody", ())
-    assert decide(policy(Rule("it", When(incidents=2), Action.EXCLUDE)), nodes="").rule == ""
+    assert decide(policy(PolicyRule("it", When(incidents=2), Action.EXCLUDE)), nodes="").rule == ""
 
 
 def test_of_several_nodes_only_those_are_drained_that_are_sure() -> None:
@@ -258,7 +261,7 @@ def test_of_several_nodes_only_those_are_drained_that_are_sure() -> None:
         now_s=0.0,
         verdict=verdict(),
         history=[],
-        policy=policy(Rule("it", GPU, Action.DRAIN)),
+        policy=policy(PolicyRule("it", GPU, Action.DRAIN)),
         blamed={"a": 0.9, "b": 0.3},
     )
     assert (said.action, said.nodes) == (Action.DRAIN, ("a",))
@@ -266,15 +269,17 @@ def test_of_several_nodes_only_those_are_drained_that_are_sure() -> None:
 
 def test_a_node_that_is_out_is_not_taken_out_again() -> None:
     said = course(
-        policy(Rule("it", GPU, Action.DRAIN)), (0.0, 1, verdict(), "a"), (1.0, 2, verdict(), "a")
+        policy(PolicyRule("it", GPU, Action.DRAIN)),
+        (0.0, 1, verdict(), "a"),
+        (1.0, 2, verdict(), "a"),
     )
     assert [(one.action, one.held) for one in said] == [(Action.DRAIN, ""), (Action.PAGE, "done")]
 
 
 def test_an_excluded_node_can_still_be_drained() -> None:
     rules = policy(
-        Rule("slow", When(classes=(FailureClass.STRAGGLER,)), Action.EXCLUDE),
-        Rule("it", GPU, Action.DRAIN),
+        PolicyRule("slow", When(classes=(FailureClass.STRAGGLER,)), Action.EXCLUDE),
+        PolicyRule("it", GPU, Action.DRAIN),
     )
     said = course(
         rules,
@@ -310,7 +315,7 @@ def test_a_rank_without_evidence_of_its_own_is_not_blamed() -> None:
 
 
 def test_a_budget_is_held_over_its_window() -> None:
-    rules = policy(Rule("it", GPU, Action.STOP), budgets={Action.STOP: Budget(1, 60.0)})
+    rules = policy(PolicyRule("it", GPU, Action.STOP), budgets={Action.STOP: ActionBudget(1, 60.0)})
     said = course(
         rules, (0.0, 1, verdict(), ""), (59.0, 2, verdict(), ""), (60.0, 3, verdict(), "")
     )
@@ -322,14 +327,16 @@ def test_a_budget_is_held_over_its_window() -> None:
 
 
 def test_several_nodes_take_several_tokens_and_all_or_none_go() -> None:
-    rules = policy(Rule("it", GPU, Action.DRAIN), budgets={Action.DRAIN: Budget(2, 60.0)})
+    rules = policy(
+        PolicyRule("it", GPU, Action.DRAIN), budgets={Action.DRAIN: ActionBudget(2, 60.0)}
+    )
     assert decide(rules, nodes="ab").nodes == ("a", "b")
     assert decide(rules, nodes="abc").held == "budget"
 
 
 def test_a_rule_rests_longer_each_time_it_acts_in_a_row() -> None:
     rules = policy(
-        Rule("it", GPU, Action.PAGE, backoff=Backoff(10.0, 2.0, 25.0), otherwise=Action.RETRY)
+        PolicyRule("it", GPU, Action.PAGE, backoff=Backoff(10.0, 2.0, 25.0), otherwise=Action.RETRY)
     )
     # rests for 10, 20, 25, 25, 25; a new row after 25 s more
     seconds = (0, 9, 10, 29, 30, 54, 55, 79, 80, 200, 210)
@@ -346,7 +353,7 @@ def test_a_rule_rests_longer_each_time_it_acts_in_a_row() -> None:
 
 
 def test_a_breaker_opens_at_one_action_too_many_and_closes_in_time() -> None:
-    rules = policy(Rule("it", GPU, Action.STOP), breaker=Breaker(2, 10.0, 100.0))
+    rules = policy(PolicyRule("it", GPU, Action.STOP), breaker=Breaker(2, 10.0, 100.0))
     said = course(
         rules, *((float(at_s), at_s, verdict(), "") for at_s in (0, 9, 10, 108, 109, 110))
     )
@@ -362,7 +369,7 @@ def test_a_breaker_opens_at_one_action_too_many_and_closes_in_time() -> None:
 
 
 def test_a_breaker_that_opens_at_once_lets_one_through_at_a_time() -> None:
-    rules = policy(Rule("it", GPU, Action.STOP), breaker=Breaker(1, 10.0, 100.0))
+    rules = policy(PolicyRule("it", GPU, Action.STOP), breaker=Breaker(1, 10.0, 100.0))
     assert [
         one.action
         for one in course(rules, *((float(at_s), at_s, verdict(), "") for at_s in (0, 99, 100)))
@@ -371,8 +378,8 @@ def test_a_breaker_that_opens_at_once_lets_one_through_at_a_time() -> None:
 
 def test_pages_get_through_an_open_breaker() -> None:
     rules = policy(
-        Rule("stop", GPU, Action.STOP),
-        Rule("rest", When(), Action.PAGE),
+        PolicyRule("stop", GPU, Action.STOP),
+        PolicyRule("rest", When(), Action.PAGE),
         breaker=Breaker(1, 10.0, 100.0),
     )
     assert (
@@ -382,7 +389,9 @@ def test_pages_get_through_an_open_breaker() -> None:
 
 
 def test_where_the_other_action_is_held_back_too_nothing_is_done() -> None:
-    rules = policy(Rule("it", GPU, Action.DRAIN), budgets={Action.PAGE: Budget(0, 60.0)})
+    rules = policy(
+        PolicyRule("it", GPU, Action.DRAIN), budgets={Action.PAGE: ActionBudget(0, 60.0)}
+    )
     said = decide(rules, confidence=0.1)
     assert (said.action, said.held) == (Action.RETRY, "confidence")
     assert "the budget of pages" in said.reason
@@ -390,7 +399,9 @@ def test_where_the_other_action_is_held_back_too_nothing_is_done() -> None:
 
 def test_a_dry_run_says_what_would_have_been_done_and_counts_it() -> None:
     rules = policy(
-        Rule("it", GPU, Action.DRAIN), dry_run=True, budgets={Action.DRAIN: Budget(1, 60.0)}
+        PolicyRule("it", GPU, Action.DRAIN),
+        dry_run=True,
+        budgets={Action.DRAIN: ActionBudget(1, 60.0)},
     )
     said = course(rules, (0.0, 1, verdict(), "a"), (1.0, 2, verdict(), "b"))
     assert [(one.action, one.dry_run, one.acts) for one in said] == [
@@ -398,7 +409,7 @@ def test_a_dry_run_says_what_would_have_been_done_and_counts_it() -> None:
         (Action.PAGE, True, False),
     ]
     wet = decide(
-        policy(Rule("it", GPU, Action.DRAIN), budgets={Action.DRAIN: Budget(1, 60.0)}),
+        policy(PolicyRule("it", GPU, Action.DRAIN), budgets={Action.DRAIN: ActionBudget(1, 60.0)}),
         now_s=2.0,
         history=[past_of(said[0], at_s=0.0, outage=1)],
     )
@@ -410,9 +421,9 @@ def test_a_dry_run_says_what_would_have_been_done_and_counts_it() -> None:
 NODES = "abc"
 CLASSES = (FailureClass.GPU, FailureClass.HBM, FailureClass.USER_CODE, FailureClass.UNKNOWN)
 SPANS = st.sampled_from((1.0, 5.0, 20.0, 100.0))
-BUDGETS = st.builds(Budget, st.integers(0, 3), SPANS)
+BUDGETS = st.builds(ActionBudget, st.integers(0, 3), SPANS)
 RULES = st.builds(
-    Rule,
+    PolicyRule,
     st.just(""),
     st.builds(
         When,
@@ -591,7 +602,7 @@ def test_a_rule_never_acts_while_it_rests(
 
 
 def test_a_clock_that_was_set_back_gives_no_budget_back() -> None:
-    rules = policy(Rule("it", GPU, Action.STOP), budgets={Action.STOP: Budget(1, 60.0)})
+    rules = policy(PolicyRule("it", GPU, Action.STOP), budgets={Action.STOP: ActionBudget(1, 60.0)})
     history = [Past(1_000.0, 1, "it", Action.STOP)]
     assert decide(rules, now_s=10.0, history=history, outage=2).held == "budget"
 

@@ -23,7 +23,7 @@ from outlast.model.limits import BOOT_DEADLINE_S
 from outlast.model.messages import WorkerHung
 from outlast.model.terms import Mechanism, Rung
 from outlast.sim.options import Options
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -353,7 +353,7 @@ def test_ranks_that_stand_at_one_place_for_ever_are_moved_on() -> None:
 class TakenForHung(World):
     """Rank 1 is taken for hung while it comes to its end."""
 
-    def passes(self, process: Process, mark: str) -> None:
+    def passes(self, process: SimulatedProcess, mark: str) -> None:
         super().passes(process, mark)
         if mark == "epilogue" and process.rank == 1:
             hung = WorkerHung(

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from outlast.errors import UsageError
-from outlast.model.keep import AUTO, NEVER, Every, Keep, read_keep
+from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
 
 
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
-        ("vault", Keep(vault=Every(steps=1))),
-        ("vault:step", Keep(vault=Every(steps=1))),
-        ("vault:auto", Keep(vault=AUTO)),
-        ("vault:never", Keep(vault=NEVER)),
-        ("vault: 10steps , disk:10min", Keep(Every(steps=10), Every(seconds=600.0))),
-        ("disk:1step", Keep(disk=Every(steps=1))),
-        ("peers=1:step", Keep(peers=Every(steps=1))),
-        ("vault:step, peers = 1:5steps", Keep(vault=Every(steps=1), peers=Every(steps=5))),
-        ("peers=1:never", Keep(peers=NEVER)),
-        ("disk:1h30m,vault:2s", Keep(Every(seconds=2.0), Every(seconds=5400.0))),
+        ("vault", KeepOption(vault=Every(steps=1))),
+        ("vault:step", KeepOption(vault=Every(steps=1))),
+        ("vault:auto", KeepOption(vault=AUTO)),
+        ("vault:never", KeepOption(vault=NEVER)),
+        ("vault: 10steps , disk:10min", KeepOption(Every(steps=10), Every(seconds=600.0))),
+        ("disk:1step", KeepOption(disk=Every(steps=1))),
+        ("peers=1:step", KeepOption(peers=Every(steps=1))),
+        ("vault:step, peers = 1:5steps", KeepOption(vault=Every(steps=1), peers=Every(steps=5))),
+        ("peers=1:never", KeepOption(peers=NEVER)),
+        ("disk:1h30m,vault:2s", KeepOption(Every(seconds=2.0), Every(seconds=5400.0))),
     ],
 )
-def test_places_and_intervals_are_read(text: str, kept: Keep) -> None:
+def test_places_and_intervals_are_read(text: str, kept: KeepOption) -> None:
     assert read_keep(text) == kept
 
 

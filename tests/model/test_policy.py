@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from outlast.errors import UsageError
 from outlast.model.policy import (
     Action,
+    ActionBudget,
     Backoff,
     Breaker,
-    Budget,
     Policy,
-    Rule,
+    PolicyRule,
     Sureness,
     When,
     parse,
@@ -66,21 +66,21 @@ def test_a_policy_is_read_as_it_is_written() -> None:
     )
     assert parse(WHOLE, source="p.toml") == Policy(
         rules=(
-            Rule(
+            PolicyRule(
                 "broken",
                 when,
                 Action.DRAIN,
                 Action.EXCLUDE,
-                Budget(1, 3600.0),
+                ActionBudget(1, 3600.0),
                 Backoff(60.0, 3.0, 3600.0),
                 dry_run=True,
             ),
-            Rule("2", When(), Action.PAGE),
+            PolicyRule("2", When(), Action.PAGE),
         ),
         dry_run=True,
         drain=Sureness(0.9, 3),
         breaker=Breaker(2, 60.0, 30.0),
-        budgets={Action.DRAIN: Budget(2, 86_400.0), Action.PAGE: Budget(0, 1.0)},
+        budgets={Action.DRAIN: ActionBudget(2, 86_400.0), Action.PAGE: ActionBudget(0, 1.0)},
     )
 
 

@@ -21,7 +21,6 @@ from outlast.sim import simulated_run
 from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.final_observations import (
     ActionDecided,
-    Answered,
     Booked,
     Diagnosed,
     DrainPlanned,
@@ -29,8 +28,9 @@ from outlast.sim.rules.final_observations import (
     Named,
     Noted,
     NothingMoves,
+    RecoveryChosen,
     Rewritten,
-    RunOver,
+    RunEnded,
     StartedThere,
     StaysOut,
     TextShown,
@@ -70,7 +70,7 @@ from outlast.sim.rules.observations import (
 from outlast.sim.shrink import shrink
 
 
-def over(**changes: object) -> RunOver:
+def over(**changes: object) -> RunEnded:
     given: dict[str, object] = {
         "state": "ended",
         "exit_code": 0,
@@ -92,7 +92,7 @@ def over(**changes: object) -> RunOver:
         "kinds": ("kill",),
         "max_restarts": 3,
     }
-    return RunOver(**(given | changes))  # type: ignore[arg-type]
+    return RunEnded(**(given | changes))  # type: ignore[arg-type]
 
 
 def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> Booked:
@@ -112,11 +112,11 @@ def acted(action: str, *nodes: str, at_s: float = 0.0) -> ActionDecided:
     return ActionDecided(action, nodes, False, at_s, (2, 10.0))
 
 
-def failed(reason: str, **changes: object) -> RunOver:
+def failed(reason: str, **changes: object) -> RunEnded:
     return over(state="failed", exit_code=1, reason=reason, **changes)
 
 
-def answered(rung: str, reason: str = "", **changes: object) -> Answered:
+def answered(rung: str, reason: str = "", **changes: object) -> RecoveryChosen:
     """Rank 1 of three has raised in step 4, has died, and is forked; the others go on where they
     stand. `reason` is what is said of it.
     """
@@ -138,7 +138,7 @@ def answered(rung: str, reason: str = "", **changes: object) -> Answered:
         "stop_asked": False,
         "apart": False,
     }
-    return Answered(**(given | changes))  # type: ignore[arg-type]
+    return RecoveryChosen(**(given | changes))  # type: ignore[arg-type]
 
 
 def noted(
@@ -199,7 +199,7 @@ PLAN = Regroup(
         ([OldStore(3, 1, 2)], "NewestStore"),
         ([StartedOver(7, 1, 4, (2, 3), read=True)], "SealedUsed"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
-        ([RankGiven(7, PLAN, (), beside=2, room=2)], "Room"),
+        ([RankGiven(7, PLAN, (), beside=2, room=2)], "RoomOnNodes"),
         ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
         ([StepDone(7, 1, 2, 5, 5, (7,)), StepDone(8, 2, 1, 5, 5, (8,))], "Fenced"),
         ([Arrived(7, 1, 2, 5, 4)], "OnePoint"),
@@ -388,8 +388,11 @@ PLAN = Regroup(
         ([noted(rung=None)], "SaidOnce"),
         ([noted(step=4, fault_s=None)], "SaysSinceWhen"),
         ([noted(fault_not_before_s=1.5)], "SaysSinceWhen"),
-        ([noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)], "Whole"),
-        ([noted(mechanism=Mechanism.EXCEPTION, error="boom", traceback="at line 3")], "Whole"),
+        (
+            [noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)],
+            "WellFormed",
+        ),
+        ([noted(mechanism=Mechanism.EXCEPTION, error="boom", traceback="at line 3")], "WellFormed"),
         (
             [
                 noted(
@@ -398,12 +401,12 @@ PLAN = Regroup(
                     error="boom",
                 )
             ],
-            "Whole",
+            "WellFormed",
         ),
-        ([noted(failure_class=FailureClass.USER_CODE)], "Whole"),
-        ([noted(parent=2)], "Whole"),
-        ([noted(resumed_s=1.3), noted(id=2, parent=1)], "Whole"),
-        ([noted(restored_s=1.25)], "InOrder"),
+        ([noted(failure_class=FailureClass.USER_CODE)], "WellFormed"),
+        ([noted(parent=2)], "WellFormed"),
+        ([noted(resumed_s=1.3), noted(id=2, parent=1)], "WellFormed"),
+        ([noted(restored_s=1.25)], "TimesInOrder"),
         ([noted(moved=2)], "Charged"),
         ([noted(begun=1, steps_repeated=2)], "ChargedAgain"),
         ([noted(moved=1, begun=2, steps_lost=1)], "ChargedAgain"),

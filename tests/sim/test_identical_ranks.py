@@ -10,14 +10,14 @@ import pytest
 from outlast.engine.protocol.outputs import Deliver
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Leave, Regroup
-from outlast.sim.draws import Luck, Pool, Stream
+from outlast.sim.draws import Pool, ProcessDraws, Stream
 from outlast.sim.faults.drawn_faults import draw_failures, draw_faults
 from outlast.sim.faults.partition_faults import draw_partition_faults
 from outlast.sim.options import Options, draw_options
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_ranks import Parted
 from outlast.sim.simulated_run import simulate
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
@@ -152,20 +152,24 @@ def test_a_crew_that_is_told_different_things_is_none() -> None:
     )
 
 
-def _stand_in(*ranks: int) -> Process:
+def _stand_in(*ranks: int) -> SimulatedProcess:
     world = World(options=LARGE, script=script_of("in_place"))
     mates = [
-        Process(place + 1, rank, "rank", 1, None, None, None, 0.0, world.nodes[1])
+        SimulatedProcess(place + 1, rank, "rank", 1, None, None, None, 0.0, world.nodes[1])
         for place, rank in enumerate(ranks)
     ]  # type: ignore[arg-type]
-    stand_in = Process(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])
+    stand_in = SimulatedProcess(1, ranks[0], "rank", 1, None, None, None, 0.0, world.nodes[1])
     stand_in.mates = mates
     return stand_in
 
 
 def test_those_who_begin_at_the_same_place_draw_alike_in_whatever_order() -> None:
     pool = Pool(Stream(1, "luck"), steady=False)
-    one, other, elsewhere = Luck(pool, 3, 4), Luck(pool, 3, 4), Luck(pool, 4, 3)
+    one, other, elsewhere = (
+        ProcessDraws(pool, 3, 4),
+        ProcessDraws(pool, 3, 4),
+        ProcessDraws(pool, 4, 3),
+    )
     first = [one.between(1.0, 2.0) for _ in range(3)]
     assert elsewhere.between(1.0, 2.0) not in first
     assert [other.between(1.0, 2.0), other.between(1.0, 2.0)] == first[:2]

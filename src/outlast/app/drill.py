@@ -28,7 +28,7 @@ from outlast.app.report_facts import report_facts
 from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import drill_plan
-from outlast.model.drill_plan import Plan
+from outlast.model.drill_plan import DrillPlan
 from outlast.model.drill_score import Ended, Struck, outcomes, score, wrong
 from outlast.planner.cluster_file import parse
 from outlast.planner.resolve import resolve
@@ -118,7 +118,7 @@ class _Drill:
     def __init__(
         self,
         args: argparse.Namespace,
-        plan: Plan,
+        plan: DrillPlan,
         seed: int,
         words: Sequence[str],
         folder: DrillFolder,
@@ -282,7 +282,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:at], argv[at + 1 :]
 
 
-def _plan(name: str, time_scale: float | None) -> Plan:
+def _plan(name: str, time_scale: float | None) -> DrillPlan:
     plan = drill_plan.named(name)
     if plan is None and not name.endswith(".toml") and not os.path.exists(name):
         raise UsageError(
@@ -333,7 +333,7 @@ def _refuse_ranks(calendar: Calendar, size: int) -> None:
             )
 
 
-def _refuse_pace(calendar: Calendar, plan: Plan, calm: DrilledRun) -> None:
+def _refuse_pace(calendar: Calendar, plan: DrillPlan, calm: DrilledRun) -> None:
     """Refuse a plan whose faults come faster than a run can recover and do a step."""
     timed = [one for one in calendar.faults if one.at_s is not None]
     least_s = max(NEAREST_S, 2 * calm.pace_s)
@@ -347,7 +347,7 @@ def _refuse_pace(calendar: Calendar, plan: Plan, calm: DrilledRun) -> None:
     )
 
 
-def _refuse_length(calendar: Calendar, plan: Plan, calm: DrilledRun) -> None:
+def _refuse_length(calendar: Calendar, plan: DrillPlan, calm: DrilledRun) -> None:
     """Refuse a plan that is longer than the script trains."""
     last_step = max((one.at_step or 0 for one in calendar.faults), default=0)
     pace_s = max(calm.pace_s, 1e-6)

@@ -10,7 +10,7 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model import quantities
-from outlast.model.quantities import Kind
+from outlast.model.quantities import QuantityKind
 from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
 from outlast.planner.optimise import Budget, Optimum, Parameter, optimise, replicas_for_search
@@ -109,8 +109,8 @@ def _budget(text: str | None) -> Budget:
     if text is None:
         return Budget()
     if "%" in text:
-        return Budget(share=quantities.parse(text, Kind.SHARE, name="--budget", zero=True))
-    return Budget(money=quantities.parse(text, Kind.MONEY, name="--budget", zero=True))
+        return Budget(share=quantities.parse(text, QuantityKind.SHARE, name="--budget", zero=True))
+    return Budget(money=quantities.parse(text, QuantityKind.MONEY, name="--budget", zero=True))
 
 
 def _mapper(args: argparse.Namespace) -> Mapper:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from outlast.errors import UsageError
 from outlast.model import quantities
-from outlast.model.quantities import Kind
+from outlast.model.quantities import QuantityKind
 from outlast.planner.cluster_file import Cluster, Origin, defaults, parse
 from outlast.planner.resolve import rate_per_s, resolve
 from outlast.runtime import shipped
@@ -152,7 +152,7 @@ def _mttf(cluster: Cluster, text: str) -> Cluster:
 
     From here on the rate is taken as known.
     """
-    wanted_s = quantities.parse(text, Kind.DURATION, name="--mttf", endless=True)
+    wanted_s = quantities.parse(text, QuantityKind.DURATION, name="--mttf", endless=True)
     scenario = resolve(cluster).scenario
     total = math.fsum(rate_per_s(one, scenario.job) for one in scenario.failures)
     if not total:

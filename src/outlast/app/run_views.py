@@ -75,16 +75,16 @@ def report(argv: Sequence[str]) -> int:
 def _given(args: argparse.Namespace) -> Given:
     """Return what the user says that a ledger cannot know."""
     from outlast.app.report_sums import Given
-    from outlast.model.quantities import Kind, parse
+    from outlast.model.quantities import QuantityKind, parse
 
-    def value(name: str, kind: Kind) -> float | None:
+    def value(name: str, kind: QuantityKind) -> float | None:
         text = getattr(args, name)
         return None if text is None else parse(text, kind, name=f"--{name.replace('_', '-')}")
 
     return Given(
-        tokens_per_step=value("tokens_per_step", Kind.COUNT),
-        flops_per_step=value("flops_per_step", Kind.COUNT),
-        price=value("price", Kind.PRICE),
+        tokens_per_step=value("tokens_per_step", QuantityKind.COUNT),
+        flops_per_step=value("flops_per_step", QuantityKind.COUNT),
+        price=value("price", QuantityKind.PRICE),
     )
 
 

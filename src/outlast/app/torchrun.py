@@ -21,7 +21,7 @@ from outlast.app.nodes import Nodes, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import UsageError
-from outlast.model.keep import AUTO, NEVER, Every, Keep, read_keep
+from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
 from outlast.model.limits import (
     GIVEN_FILE_MAX_BYTES,
     STATUS_EVERY_S,
@@ -320,10 +320,10 @@ def _refuse(asked: dict[str, Any], given: set[str]) -> None:
             raise UsageError(f"--{name.replace('_', '-')} is not supported", hint=instead)
 
 
-def _keep(asked: dict[str, Any]) -> Keep:
+def _keep(asked: dict[str, Any]) -> KeepOption:
     """Return what `--keep` says. Raises UsageError, also if another option says it too."""
     if asked["keep"] is None:
-        return Keep()
+        return KeepOption()
     keep = read_keep(asked["keep"])
     for place, said, option in (
         ("vault", keep.vault, "snapshot_every"),

@@ -21,10 +21,10 @@ from outlast.model.policy import (
     MOVING,
     OF_NODES,
     Action,
+    ActionBudget,
     Breaker,
-    Budget,
     Policy,
-    Rule,
+    PolicyRule,
     When,
 )
 from outlast.model.records import Facts
@@ -203,7 +203,7 @@ def _applies(when: When, verdict: Verdict, codes: Sequence[int]) -> bool:
 
 
 def _counts(
-    rule: Rule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]
+    rule: PolicyRule, now_s: float, outage: int, past: Sequence[Past], blamed: Mapping[str, float]
 ) -> dict[str, int]:
     """Count the outages for which the rule matched, this one included.
 
@@ -223,7 +223,7 @@ def _counts(
 class _Gates:
     now_s: float
     policy: Policy
-    rule: Rule
+    rule: PolicyRule
     past: Sequence[Past]
     blamed: Mapping[str, float]
     counts: Mapping[str, int]
@@ -350,7 +350,9 @@ class _Gates:
     def _by_rule(self, action: Action) -> list[Past]:
         return [one for one in self._taken() if one.rule == self.rule.id and one.action is action]
 
-    def _spent(self, budget: Budget | None, tokens: int, taken: Sequence[Past], whose: str) -> str:
+    def _spent(
+        self, budget: ActionBudget | None, tokens: int, taken: Sequence[Past], whose: str
+    ) -> str:
         """Return why the budget does not suffice; "" if enough is left."""
         if budget is None:
             return ""

@@ -45,7 +45,7 @@ COUNT_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class DrillPlan:
     """A plan of faults. Times are those of the plan: real ones are `time_scale` times shorter.
 
     over_steps what is drawn comes within so many steps, and not within `over_s`
@@ -81,19 +81,19 @@ class Plan:
 
 
 _LLAMA3_MIX = (*LLAMA3, PLANNED)
-NAMED: Mapping[str, Plan] = {
+NAMED: Mapping[str, DrillPlan] = {
     one.name: one
     for one in (
-        Plan("smoke", over_s=60.0, each=tuple(KINDS)),
-        Plan(
+        DrillPlan("smoke", over_s=60.0, each=tuple(KINDS)),
+        DrillPlan(
             "llama3-day", over_s=DAY_S, time_scale=1_440.0, count=9, portions=_LLAMA3_MIX,
             waves=0.3, lemon=0.2,
         ),
-        Plan(
+        DrillPlan(
             "llama3", over_s=54 * DAY_S, time_scale=1_440.0, count=466, portions=_LLAMA3_MIX,
             exact=True, waves=0.3, lemon=0.2,
         ),
-        Plan(
+        DrillPlan(
             "everything", over_s=4_000.0, count=2_000, waves=0.3, lemon=0.1,
             portions=tuple(Portion(one.stands_for, 1, {one.name: 1.0}) for one in KINDS.values()),
         ),
@@ -101,12 +101,12 @@ NAMED: Mapping[str, Plan] = {
 }  # fmt: skip
 
 
-def named(name: str) -> Plan | None:
+def named(name: str) -> DrillPlan | None:
     """Return the plan of this name, or None if there is none."""
     return NAMED.get(name)
 
 
-def parse(text: str, *, source: str) -> Plan:
+def parse(text: str, *, source: str) -> DrillPlan:
     """Read a plan. Raises UsageError, which names `source` and the key."""
     given = toml(text, source=source, schema=SCHEMA)
     known(given, ("schema", "name", "time_scale", "draw", "fault"), source)
@@ -114,7 +114,7 @@ def parse(text: str, *, source: str) -> Plan:
     if not isinstance(name, str) or not name:
         raise UsageError(f"{source}: name is {name!r}; it is a text")
     fixed, left_out = _fixed(given, source)
-    plan = Plan(
+    plan = DrillPlan(
         name, fixed=fixed, left_out=tuple(left_out.items()),
         time_scale=_positive(given.get("time_scale", 1.0), f"{source}: time_scale"),
     )  # fmt: skip
@@ -128,7 +128,7 @@ def parse(text: str, *, source: str) -> Plan:
     return plan
 
 
-def scaled(plan: Plan, factor: float | None) -> Plan:
+def scaled(plan: DrillPlan, factor: float | None) -> DrillPlan:
     """Return the plan at another time scale, if one is given."""
     if factor is None:
         return plan
@@ -172,7 +172,7 @@ def _meant_for(one: PlannedFault, where: str) -> PlannedFault:
     return replace(one, kind="kill_spare")
 
 
-def _drawn(plan: Plan, table: object, where: str) -> Plan:
+def _drawn(plan: DrillPlan, table: object, where: str) -> DrillPlan:
     if not isinstance(table, dict):
         raise UsageError(f"{where} is {table!r}; it is a table", hint="write it as [draw]")
     known(table, ("count", "over_s", "over_steps", "waves", "lemon", "kinds"), where)

@@ -86,7 +86,7 @@ class Accounting:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoverySummary:
     """The MTTR over interruptions without a parent.
 
     median_s, max_s   over those whose fault time is known; None without any
@@ -279,7 +279,7 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
     return kept
 
 
-def recovery(interruptions: Iterable[Interruption]) -> Recovery:
+def recovery(interruptions: Iterable[Interruption]) -> RecoverySummary:
     """Return the MTTR. A parent without a resume of its own resumes with its last child.
 
     An interruption of a script whose steps are not seen counts, but has no time to recover.
@@ -310,7 +310,7 @@ def recovery(interruptions: Iterable[Interruption]) -> Recovery:
             max(0.0, resumed_s - (root.detected_s if root.fault_s is None else root.fault_s))
         )
         high.append(max(low[-1], resumed_s - earliest_s))
-    return Recovery(
+    return RecoverySummary(
         count=len(roots),
         open_count=open_count,
         median_s=statistics.median(known) if known else None,

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 
 from outlast.errors import UsageError
-from outlast.model.quantities import Kind, parse, parse_count
+from outlast.model.quantities import QuantityKind, parse, parse_count
 
 PLACES = ("vault", "disk", "peers")
 _PEERS = re.compile(r"peers\s*(?:=\s*(\S*))?")
@@ -48,7 +48,7 @@ NEVER, AUTO = Every(), Every(auto=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class KeepOption:
     """Say where state is kept. None: nothing was said of this place."""
 
     vault: Every | None = None
@@ -56,7 +56,7 @@ class Keep:
     peers: Every | None = None
 
 
-def read_keep(text: str) -> Keep:
+def read_keep(text: str) -> KeepOption:
     """Read the value of `--keep`. Raises UsageError."""
     found: dict[str, Every] = {}
     for entry in text.split(","):
@@ -82,7 +82,7 @@ def read_keep(text: str) -> Keep:
             f"--keep {text!r}: a peer copies each image when it is sealed, and not by the clock",
             hint="write peers=1:step, or the steps of --snapshot-every: peers=1:10steps",
         )
-    return Keep(**found)
+    return KeepOption(**found)
 
 
 def _read_peers(where: str, whole: str) -> str:
@@ -112,4 +112,4 @@ def _read_every(text: str, whole: str) -> Every:
         return Every(steps=parse_count(found[1], name=name))
     if text.isdecimal():
         raise UsageError(f"{name} {text!r} has no unit", hint=f"{text}steps, or {text}s; {_HINT}")
-    return Every(seconds=parse(text, Kind.DURATION, name=name))
+    return Every(seconds=parse(text, QuantityKind.DURATION, name=name))

@@ -96,7 +96,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class ActionBudget:
     """A limit on how often something may be done: `times` in any `within_s` seconds."""
 
     times: int
@@ -147,7 +147,7 @@ class Sureness:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PolicyRule:
     """One rule of a policy: when it applies, and what is done then.
 
     otherwise  what is done where the action is held back, as when its budget is spent
@@ -157,7 +157,7 @@ class Rule:
     when: When
     action: Action
     otherwise: Action = Action.PAGE
-    budget: Budget | None = None
+    budget: ActionBudget | None = None
     backoff: Backoff | None = None
     dry_run: bool = False
 
@@ -175,11 +175,11 @@ class Policy:
     budgets  how often each action may be taken
     """
 
-    rules: tuple[Rule, ...]
+    rules: tuple[PolicyRule, ...]
     dry_run: bool = False
     drain: Sureness = Sureness()
     breaker: Breaker = Breaker()
-    budgets: Mapping[Action, Budget] = field(default_factory=dict)
+    budgets: Mapping[Action, ActionBudget] = field(default_factory=dict)
 
     @property
     def memory_s(self) -> float:
@@ -224,7 +224,7 @@ def parse(text: str, *, source: str) -> Policy:
     )
 
 
-def _check_order(rules: tuple[Rule, ...], source: str) -> None:
+def _check_order(rules: tuple[PolicyRule, ...], source: str) -> None:
     twice = {one.id for one in rules if sum(other.id == one.id for other in rules) > 1}
     if twice:
         raise UsageError(f"{source}: several rules have the id {min(twice)!r}")
@@ -237,7 +237,7 @@ def _check_order(rules: tuple[Rule, ...], source: str) -> None:
             )
 
 
-def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
+def _rule(given: Mapping[str, Any], number: int, where: str) -> PolicyRule:
     known(given, ("id", "when", "action", "otherwise", "budget", "backoff", "dry_run"), where)
     name = given.get("id", str(number))
     if not isinstance(name, str) or not name or not name.isprintable():
@@ -253,7 +253,7 @@ def _rule(given: Mapping[str, Any], number: int, where: str) -> Rule:
             f"{where}: otherwise is {otherwise.value!r}",
             hint=f"in place of an action: {', '.join(one.value for one in MILD)}",
         )
-    return Rule(
+    return PolicyRule(
         id=name,
         when=_when(given.get("when", {}), f"{where}: when"),
         action=choice(Action, given["action"], f"{where}: action"),
@@ -297,9 +297,9 @@ def _when(given: object, where: str) -> When:
     )
 
 
-def _budget(given: object, where: str) -> Budget:
+def _budget(given: object, where: str) -> ActionBudget:
     table = _table(given, ("times", "within_s"), where, all_of_them=True)
-    return Budget(
+    return ActionBudget(
         whole(table["times"], f"{where}: times", least=0),
         _span(table["within_s"], f"{where}: within_s"),
     )

@@ -63,7 +63,7 @@ _DURATION_WORDS = {
 }
 
 
-class Kind(Enum):
+class QuantityKind(Enum):
     """The kind of quantity. Errors use the value."""
 
     COUNT = "a count"
@@ -76,28 +76,34 @@ class Kind(Enum):
     SHARE = "a share"
 
 
-UNITS: dict[Kind, dict[str, Fraction]] = {
-    Kind.COUNT: {unit: Fraction(size) for unit, size in {"": 1, **_SI, **_BINARY}.items()},
-    Kind.PARAMETERS: {unit: Fraction(size) for unit, size in {"": 1, **_SI, "B": 10**9}.items()},
-    Kind.BYTES: {unit: Fraction(size) for unit, size in {"bytes": 1, "byte": 1, **_BYTES}.items()},
-    Kind.BANDWIDTH: {
+UNITS: dict[QuantityKind, dict[str, Fraction]] = {
+    QuantityKind.COUNT: {unit: Fraction(size) for unit, size in {"": 1, **_SI, **_BINARY}.items()},
+    QuantityKind.PARAMETERS: {
+        unit: Fraction(size) for unit, size in {"": 1, **_SI, "B": 10**9}.items()
+    },
+    QuantityKind.BYTES: {
+        unit: Fraction(size) for unit, size in {"bytes": 1, "byte": 1, **_BYTES}.items()
+    },
+    QuantityKind.BANDWIDTH: {
         **{f"{unit}/s": Fraction(size) for unit, size in {"bytes": 1, **_BYTES}.items()},
         **_BITS,
     },
-    Kind.DURATION: {word: size for size, words in _DURATION_WORDS.items() for word in words},
-    Kind.MONEY: {unit: Fraction(size) for unit, size in {"": 1, **_SI}.items()},
-    Kind.PRICE: {"/h": Fraction(1), "/hour": Fraction(1)},
-    Kind.SHARE: {"": Fraction(1), "%": Fraction(1, 100)},
+    QuantityKind.DURATION: {
+        word: size for size, words in _DURATION_WORDS.items() for word in words
+    },
+    QuantityKind.MONEY: {unit: Fraction(size) for unit, size in {"": 1, **_SI}.items()},
+    QuantityKind.PRICE: {"/h": Fraction(1), "/hour": Fraction(1)},
+    QuantityKind.SHARE: {"": Fraction(1), "%": Fraction(1, 100)},
 }
 EXAMPLES = {
-    Kind.COUNT: "16384 or 16k (16,000)",
-    Kind.PARAMETERS: "405B or 405e9",
-    Kind.BYTES: "5TB or 5TiB",
-    Kind.BANDWIDTH: "2TB/s, 2TiB/s or 400Gb/s (bits)",
-    Kind.DURATION: "3h, 54d, 30min, 2.5s, 500ms or 1h30m",
-    Kind.MONEY: "2500000 or 2.5M",
-    Kind.PRICE: "2.5/h",
-    Kind.SHARE: "5% or 0.05",
+    QuantityKind.COUNT: "16384 or 16k (16,000)",
+    QuantityKind.PARAMETERS: "405B or 405e9",
+    QuantityKind.BYTES: "5TB or 5TiB",
+    QuantityKind.BANDWIDTH: "2TB/s, 2TiB/s or 400Gb/s (bits)",
+    QuantityKind.DURATION: "3h, 54d, 30min, 2.5s, 500ms or 1h30m",
+    QuantityKind.MONEY: "2500000 or 2.5M",
+    QuantityKind.PRICE: "2.5/h",
+    QuantityKind.SHARE: "5% or 0.05",
 }
 
 _NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?"
@@ -106,7 +112,7 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+) ?")
 
 
 def parse(
-    given: object, kind: Kind, *, name: str, zero: bool = False, endless: bool = False
+    given: object, kind: QuantityKind, *, name: str, zero: bool = False, endless: bool = False
 ) -> float:
     """Read a quantity, and return it in the base unit.
 
@@ -134,13 +140,15 @@ def parse(
 
 def parse_count(given: object, *, name: str, zero: bool = False) -> int:
     """Read a COUNT exactly; up to 1e18."""
-    value = _exact(given, Kind.COUNT, name=name, zero=zero)
+    value = _exact(given, QuantityKind.COUNT, name=name, zero=zero)
     if value > COUNT_MAX:
-        raise _refusal(name, given, "is too large", Kind.COUNT)
+        raise _refusal(name, given, "is too large", QuantityKind.COUNT)
     return int(value)
 
 
-def parse_range(given: object, kind: Kind = Kind.COUNT, *, name: str) -> tuple[float, float]:
+def parse_range(
+    given: object, kind: QuantityKind = QuantityKind.COUNT, *, name: str
+) -> tuple[float, float]:
     """Read LOW:HIGH, both as `parse` reads them, LOW below HIGH. Raises UsageError."""
     low_text, colon, high_text = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon or ":" in high_text:
@@ -189,7 +197,7 @@ def need(
             )
 
 
-def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
+def _exact(given: object, kind: QuantityKind, *, name: str, zero: bool) -> Fraction:
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise _refusal(name, given, "is neither text nor a number", kind)
     if isinstance(given, float) and not math.isfinite(given):
@@ -200,7 +208,7 @@ def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
         raise _refusal(name, given, _complaint(text), kind, meant=_meant(text, kind))
     if value < 0 or (value == 0 and not zero):
         raise _refusal(name, given, "is not above 0" if not zero else "is below 0", kind)
-    if kind is Kind.SHARE and value > 1:
+    if kind is QuantityKind.SHARE and value > 1:
         raise _refusal(
             name,
             given,
@@ -208,12 +216,12 @@ def _exact(given: object, kind: Kind, *, name: str, zero: bool) -> Fraction:
             kind,
             meant=f"{text}%" if "%" not in text and value <= 100 else "",
         )
-    if kind is Kind.COUNT and value.denominator != 1:
+    if kind is QuantityKind.COUNT and value.denominator != 1:
         raise _refusal(name, given, "is not a whole number", kind)
     return value
 
 
-def _read(text: str, kind: Kind) -> Fraction | None:
+def _read(text: str, kind: QuantityKind) -> Fraction | None:
     """Return the value if the text is a number and a unit of this kind.
 
     This does not check whether the kind allows the value.
@@ -222,7 +230,7 @@ def _read(text: str, kind: Kind) -> Fraction | None:
         return None
     one = _ONE.fullmatch(text)
     if one is None:
-        return _read_parts(text) if kind is Kind.DURATION else None
+        return _read_parts(text) if kind is QuantityKind.DURATION else None
     sign, number, unit = one.groups()
     size = UNITS[kind].get(unit or "")
     return None if size is None else Fraction(sign + number) * size
@@ -240,7 +248,7 @@ def _read_parts(text: str) -> Fraction | None:
     parts = _PART.findall(text)
     for at, (number, unit) in enumerate(parts):
         minutes = unit == "m" and larger == 3600
-        size = Fraction(60) if minutes else UNITS[Kind.DURATION].get(unit)
+        size = Fraction(60) if minutes else UNITS[QuantityKind.DURATION].get(unit)
         value = Fraction(number) * (size or 0)
         if (
             size is None
@@ -256,7 +264,7 @@ def _read_parts(text: str) -> Fraction | None:
 
 
 def _refusal(
-    name: str, given: object, complaint: str, kind: Kind, *, meant: str = ""
+    name: str, given: object, complaint: str, kind: QuantityKind, *, meant: str = ""
 ) -> UsageError:
     hint = f"did you mean {meant}?" if meant else f"write it as {EXAMPLES[kind]}"
     said = f"{name} is {cut_at_word(str(given), TEXT_MAX_COUNT)!r}, which {complaint}"
@@ -269,7 +277,7 @@ def _complaint(text: str) -> str:
     one = _ONE.fullmatch(text)
     if one is not None and one[3] and f"{one[3]}/s" in _BITS:
         return "is a number of bits"
-    for kind in Kind:
+    for kind in QuantityKind:
         if _read(text, kind) is not None:
             return "has no unit" if one is not None and one[3] is None else f"is {kind.value}"
     if "," in text:
@@ -277,7 +285,7 @@ def _complaint(text: str) -> str:
     return f"has the unknown unit {one[3]!r}" if one else "is not a number with a unit"
 
 
-def _meant(text: str, kind: Kind) -> str:
+def _meant(text: str, kind: QuantityKind) -> str:
     """Return the input with the unit that was probably meant, or "". The result can be read."""
     one = _ONE.fullmatch(text)
     if one is None:
@@ -289,58 +297,60 @@ def _meant(text: str, kind: Kind) -> str:
         *(word for word in known if word.lower() == unit.lower()),
         *difflib.get_close_matches(unit, known, n=1),
     ]
-    if kind is Kind.DURATION and not unit:
+    if kind is QuantityKind.DURATION and not unit:
         return f"{number}s, {number}min or {number}h"
     return next((f"{number}{word}" for word in tries if word in UNITS[kind] and word != unit), "")
 
 
-def _other_kind(unit: str, kind: Kind) -> str:
+def _other_kind(unit: str, kind: QuantityKind) -> str:
     """Return the unit of `kind` that is nearest to one that was written as if for another kind.
 
     405B as bytes is 405GB, 2TB as a bandwidth is 2TB/s.
     """
-    if kind is Kind.BYTES:
+    if kind is QuantityKind.BYTES:
         return {"": "bytes", "B": "GB"}.get(
             unit, unit.removesuffix("/s") if "/" in unit else f"{unit.removesuffix('b')}B"
         )
-    if kind is Kind.BANDWIDTH:
+    if kind is QuantityKind.BANDWIDTH:
         unit = f"{unit.removesuffix('Bps')}B" if unit.endswith("Bps") else unit
         return {"": "GB/s", "B": "GB/s"}.get(
             unit, f"{unit}/s" if unit.endswith(("B", "b")) else f"{unit}B/s"
         )
-    if kind is Kind.PARAMETERS:
+    if kind is QuantityKind.PARAMETERS:
         return {"b": "B", "GB": "B", "GiB": "B"}.get(
             unit, unit.removesuffix("/s").removesuffix("B").removesuffix("i")
         )
-    if kind is Kind.DURATION:
+    if kind is QuantityKind.DURATION:
         return {"m": "min", "M": "min"}.get(unit, "")
-    return {Kind.COUNT: "G" if unit == "B" else unit[:1], Kind.PRICE: "/h", Kind.SHARE: "%"}.get(
-        kind, ""
-    )
+    return {
+        QuantityKind.COUNT: "G" if unit == "B" else unit[:1],
+        QuantityKind.PRICE: "/h",
+        QuantityKind.SHARE: "%",
+    }.get(kind, "")
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
-def echo(value: float, kind: Kind) -> str:
+def echo(value: float, kind: QuantityKind) -> str:
     """Return the value in the shortest of the usual units, so that `parse` reads the same float.
 
     A COUNT is read back as the same int.
     """
-    if value == math.inf and kind is Kind.DURATION:
+    if value == math.inf and kind is QuantityKind.DURATION:
         return NEVER
-    if kind is Kind.DURATION:
+    if kind is QuantityKind.DURATION:
         return _echo_duration(value)
     number = Decimal(repr(value))
-    if kind is Kind.SHARE:
+    if kind is QuantityKind.SHARE:
         return f"{_plain(number * 100)}%"
-    if kind is Kind.PRICE:
+    if kind is QuantityKind.PRICE:
         return f"{_plain(number)}/h"
-    if kind in (Kind.BYTES, Kind.BANDWIDTH):
-        return _echo_bytes(value, number) + ("/s" if kind is Kind.BANDWIDTH else "")
+    if kind in (QuantityKind.BYTES, QuantityKind.BANDWIDTH):
+        return _echo_bytes(value, number) + ("/s" if kind is QuantityKind.BANDWIDTH else "")
     suffixes = (
         [*_SI.items()]
-        if kind is not Kind.PARAMETERS
+        if kind is not QuantityKind.PARAMETERS
         else [("k", 10**3), ("M", 10**6), ("B", 10**9), ("T", 10**12)]
     )
     return min(

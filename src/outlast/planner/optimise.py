@@ -37,7 +37,7 @@ import numpy as np
 
 from outlast.errors import UsageError
 from outlast.model import intervals
-from outlast.model.quantities import Kind, echo
+from outlast.model.quantities import QuantityKind, echo
 from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.histories import BLOCK
 from outlast.planner.readers import AUTO
@@ -488,7 +488,7 @@ def _others(
     tier, per_s = _busiest(resolve(best).scenario)
     for seconds in FIXED_S:
         yield (
-            f"{tier.name} every {echo(seconds, Kind.DURATION)}",
+            f"{tier.name} every {echo(seconds, QuantityKind.DURATION)}",
             _interval(best, tier.name, seconds, "fixed"),
         )
     if per_s and tier.stall_s:

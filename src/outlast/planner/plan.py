@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model.quantities import Kind, echo
+from outlast.model.quantities import QuantityKind, echo
 from outlast.model.redundancy import Code, chance_within, copies, loss_of_group
 from outlast.planner.cluster_file import Cluster, Input
 from outlast.planner.readers import redundancy_numbers
@@ -247,7 +247,7 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
         notes.append(
             f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; those in the"
             " first part of it were simulated:"
-            f" {echo(float(f'{part.job.duration_s:.3g}'), Kind.DURATION)}"
+            f" {echo(float(f'{part.job.duration_s:.3g}'), QuantityKind.DURATION)}"
         )
         loses_nodes = any(scenario.nodes_lost(one.extent) for one in scenario.failures)
         if loses_nodes and part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from outlast.errors import UsageError
 from outlast.model import quantities
-from outlast.model.quantities import Kind
+from outlast.model.quantities import QuantityKind
 from outlast.model.strict import known, one_of
 from outlast.planner.scenario import Wave
 from outlast.planner.spread import Shape, Spread, constant, exponential, lognormal, measured
@@ -40,8 +40,8 @@ class Reader:
     say: Callable[[Any], str]
 
 
-def quantity(kind: Kind, *, zero: bool = False, endless: bool = False) -> Reader:
-    if kind is Kind.COUNT:
+def quantity(kind: QuantityKind, *, zero: bool = False, endless: bool = False) -> Reader:
+    if kind is QuantityKind.COUNT:
         return Reader(
             kind.value,
             lambda given, name: quantities.parse_count(given, name=name, zero=zero),
@@ -114,7 +114,7 @@ def _read_spread(given: object, name: str) -> Spread:
         # as a flag has it: median=5min,p95=20min
         given = dict(part.strip().split("=", 1) for part in given.split(",") if "=" in part)
     if not isinstance(given, dict):
-        return constant(quantities.parse(given, Kind.DURATION, name=name, zero=True))
+        return constant(quantities.parse(given, QuantityKind.DURATION, name=name, zero=True))
     table: dict[str, object] = {str(key).strip(): value for key, value in given.items()}
     known(table, SPREAD_KEYS, name)
     if set(table) == {"measured"}:
@@ -126,12 +126,14 @@ def _read_spread(given: object, name: str) -> Spread:
             )
         return measured(
             [
-                quantities.parse(one, Kind.DURATION, name=f"{name}: measured", zero=True)
+                quantities.parse(one, QuantityKind.DURATION, name=f"{name}: measured", zero=True)
                 for one in samples
             ]
         )
     parsed = {
-        key: quantities.parse(value, Kind.DURATION, name=f"{name}: {key}", zero=key == "mean")
+        key: quantities.parse(
+            value, QuantityKind.DURATION, name=f"{name}: {key}", zero=key == "mean"
+        )
         for key, value in table.items()
     }
     if set(parsed) == {"mean"}:
@@ -149,7 +151,7 @@ def _read_spread(given: object, name: str) -> Spread:
 
 def _say_spread(value: Spread) -> str:
     def said(seconds: float) -> str:
-        return json.dumps(quantities.echo(seconds, Kind.DURATION))
+        return json.dumps(quantities.echo(seconds, QuantityKind.DURATION))
 
     if value.shape is Shape.LOGNORMAL:
         # it was given, and comes back but for the last digits
@@ -185,9 +187,11 @@ def _wave(given: Mapping[str, object], name: str) -> Wave:
             hint='as in { begins = "100d", ends = "200d", factor = 6 }',
         )
     begins_s = quantities.parse(
-        given.get("begins", "0s"), Kind.DURATION, name=f"{name}: begins", zero=True
+        given.get("begins", "0s"), QuantityKind.DURATION, name=f"{name}: begins", zero=True
     )
-    ends_s = quantities.parse(given["ends"], Kind.DURATION, name=f"{name}: ends", endless=True)
+    ends_s = quantities.parse(
+        given["ends"], QuantityKind.DURATION, name=f"{name}: ends", endless=True
+    )
     if ends_s <= begins_s:
         raise UsageError(f"{name} ends before it begins")
     factor = number(least=0.0).read(given["factor"], f"{name}: factor")
@@ -196,7 +200,7 @@ def _wave(given: Mapping[str, object], name: str) -> Wave:
 
 def _say_waves(waves: tuple[Wave, ...]) -> str:
     def said(seconds: float) -> str:
-        return json.dumps(quantities.echo(seconds, Kind.DURATION))
+        return json.dumps(quantities.echo(seconds, QuantityKind.DURATION))
 
     tables = (
         f"{{ begins = {said(one.begins_s)}, ends = {said(one.ends_s)}, factor = {one.factor!r} }}"

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from outlast.model import intervals, reliability
-from outlast.model.quantities import Kind, echo
+from outlast.model.quantities import QuantityKind, echo
 from outlast.model.terms import FailureClass
 from outlast.planner.cluster_file import Cluster, Input, Origin
 from outlast.planner.readers import AUTO, Value, redundancy_numbers
@@ -150,7 +150,9 @@ def _failure(working: _Working, name: str) -> FailureRate:
         working.work_out(
             f"{path}.mttf",
             lambda: exposure_s / seen,
-            "exposure / count" if count else f"none seen in {echo(exposure_s, Kind.DURATION)}",
+            "exposure / count"
+            if count
+            else f"none seen in {echo(exposure_s, QuantityKind.DURATION)}",
         )
         count = seen
     waves = working.value(f"{path}.waves") or ()
@@ -370,7 +372,7 @@ def chosen_interval_s(
     best_s = intervals.best_s(tier.stall_s, mttf_s)
     why = (
         f"costs least (exact for Daly's cost) for {words}, one each"
-        f" {echo(round(mttf_s), Kind.DURATION)}"
+        f" {echo(round(mttf_s), QuantityKind.DURATION)}"
     )
     return _in_steps_s(min(INTERVAL_MOST_S, max(best_s, tier.write_s)), step_s), why
 

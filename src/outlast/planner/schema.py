@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outlast.model.quantities import Kind
+from outlast.model.quantities import QuantityKind
 from outlast.model.terms import FailureClass
 from outlast.planner import readers
 from outlast.planner.readers import (
@@ -45,8 +45,11 @@ class Field:
     why: str = ""
 
 
-DURATION, DURATION_OR_NONE = quantity(Kind.DURATION), quantity(Kind.DURATION, zero=True)
-COUNT, SHARE = quantity(Kind.COUNT), quantity(Kind.SHARE, zero=True)
+DURATION, DURATION_OR_NONE = (
+    quantity(QuantityKind.DURATION),
+    quantity(QuantityKind.DURATION, zero=True),
+)
+COUNT, SHARE = quantity(QuantityKind.COUNT), quantity(QuantityKind.SHARE, zero=True)
 
 JOB: Mapping[str, Field] = {
     "gpus": Field(COUNT, "GPUs that train at a time", 16_384, f"assumption: as many as {LLAMA}"),
@@ -65,7 +68,7 @@ JOB: Mapping[str, Field] = {
         "assumption: 405e9 parameters, 16.8 M tokens, 16,384 GPUs of 400 TFLOP/s [C]",
     ),
     "parameters": Field(
-        quantity(Kind.PARAMETERS), "of the model", "405e9", f"assumption: as {LLAMA}"
+        quantity(QuantityKind.PARAMETERS), "of the model", "405e9", f"assumption: as {LLAMA}"
     ),
     "bytes_per_parameter": Field(
         number(least=0, above=True),
@@ -74,7 +77,8 @@ JOB: Mapping[str, Field] = {
         "assumption: fp32 weights and two Adam moments [C]",
     ),
     "state": Field(
-        quantity(Kind.BYTES), "what a checkpoint holds; else parameters x bytes_per_parameter"
+        quantity(QuantityKind.BYTES),
+        "what a checkpoint holds; else parameters x bytes_per_parameter",
     ),
     "samples_per_step": Field(number(least=0), "in the global batch", 0, "not asked for"),
 }
@@ -85,7 +89,7 @@ FAILURE: Mapping[str, Field] = {
         word(Extent), "what is lost with it", "node", "assumption: the node is taken out for repair"
     ),
     "mttf": Field(
-        quantity(Kind.DURATION, endless=True),
+        quantity(QuantityKind.DURATION, endless=True),
         "mean time to failure of one unit; with a shape, the Weibull scale",
     ),
     "count": Field(number(least=0), "failures that were counted"),
@@ -101,7 +105,7 @@ FAILURE: Mapping[str, Field] = {
 }
 TIER: Mapping[str, Field] = {
     "interval": Field(
-        or_auto(quantity(Kind.DURATION, endless=True)),
+        or_auto(quantity(QuantityKind.DURATION, endless=True)),
         "productive time between two saves",
         readers.AUTO,
         "chosen by the plan",
@@ -134,9 +138,9 @@ TIER: Mapping[str, Field] = {
         "assumption: the safe one; a save that overlaps training costs less",
     ),
     "restore": Field(SPREAD, "reading it back; else as long as the write at the same bandwidth"),
-    "bandwidth": Field(quantity(Kind.BANDWIDTH), "of all of it together"),
+    "bandwidth": Field(quantity(QuantityKind.BANDWIDTH), "of all of it together"),
     "bandwidth_per_gpu": Field(
-        quantity(Kind.BANDWIDTH), "of each GPU's share: grows with the cluster"
+        quantity(QuantityKind.BANDWIDTH), "of each GPU's share: grows with the cluster"
     ),
 }
 RECOVERY: Mapping[str, Field] = {
@@ -162,7 +166,7 @@ RECOVERY: Mapping[str, Field] = {
 }
 REPAIR: Mapping[str, Field] = {
     "spares": Field(
-        or_auto(quantity(Kind.COUNT, zero=True)),
+        or_auto(quantity(QuantityKind.COUNT, zero=True)),
         "nodes that stand ready when the run begins",
         readers.AUTO,
         "chosen by the plan",
@@ -193,7 +197,7 @@ LEMONS: Mapping[str, Field] = {
 }
 STRAGGLERS: Mapping[str, Field] = {
     "mttf": Field(
-        quantity(Kind.DURATION, endless=True),
+        quantity(QuantityKind.DURATION, endless=True),
         "of one node, until it is slow",
         "never",
         "not given: none",
@@ -203,7 +207,10 @@ STRAGGLERS: Mapping[str, Field] = {
 }
 MAINTENANCE: Mapping[str, Field] = {
     "every": Field(
-        quantity(Kind.DURATION, endless=True), "planned interruptions", "never", "not given: none"
+        quantity(QuantityKind.DURATION, endless=True),
+        "planned interruptions",
+        "never",
+        "not given: none",
     ),
     "lasts": Field(DURATION_OR_NONE, "each", "0s", "not given"),
 }
@@ -211,7 +218,9 @@ THROTTLE: Mapping[str, Field] = {
     "share": Field(SHARE, "of speed lost at the hottest hour of a day", 0, "not given: none")
 }
 MONEY: Mapping[str, Field] = {
-    "gpu_hour": Field(quantity(Kind.PRICE), "what one GPU costs; else no money is worked out")
+    "gpu_hour": Field(
+        quantity(QuantityKind.PRICE), "what one GPU costs; else no money is worked out"
+    )
 }
 POWER: Mapping[str, Field] = {
     "gpu": Field(

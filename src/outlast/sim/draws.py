@@ -50,7 +50,7 @@ class Stream:
 
 
 class Pool:
-    """Numbers that are drawn once, for many processes that are to draw alike: see `Luck`."""
+    """Draw numbers once for many processes that draw alike: see `ProcessDraws`."""
 
     def __init__(self, stream: Stream, *, steady: bool) -> None:
         self.units = [stream.between(0.0, 1.0) for _ in range(POOL_UNITS)]
@@ -61,7 +61,7 @@ class Pool:
         self.steady = now or self._always
 
 
-class Luck:
+class ProcessDraws:
     """Draws of one process, from a place in the pool on.
 
     Processes that begin at the same place and do the same draw the same, in any order.
@@ -101,8 +101,8 @@ class Luck:
             else low + (high - low) * self._pool.units[(at * 31 + 17) % POOL_UNITS]
         )
 
-    def copy(self) -> Luck:
+    def copy(self) -> ProcessDraws:
         """Return a source that draws what this one would draw next."""
-        other = Luck(self._pool)
+        other = ProcessDraws(self._pool)
         other.place, other._at = self.place, self._at
         return other

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outlast.model.drill_faults import KINDS, NOT_HERE, FaultKind, Leaves, Portion
-from outlast.model.drill_plan import Plan
+from outlast.model.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
 FIRST_STEP = 4  # a run that has done fewer does not train yet
@@ -54,7 +54,7 @@ class Calendar:
     left_out: dict[str, int]
 
 
-def draw(plan: Plan, *, seed: int, world_size: int, spares: int) -> Calendar:
+def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calendar:
     """Draw the calendar of a plan. Its times are divided by the plan's time scale."""
     chance = random.Random(f"{plan.name} {seed}")
     kinds = [*_each(plan, chance), *_mixed(plan, chance)]
@@ -102,7 +102,7 @@ def why_left_out(name: str) -> str:
     return NOT_HERE.get(name, "it needs more than one host")
 
 
-def _fixed(plan: Plan) -> Iterable[Scheduled]:
+def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
     for one in plan.fixed:
         kind = KINDS[one.kind]
         rank = one.rank if kind.struck == "rank" and one.rank is not None else -1
@@ -116,13 +116,13 @@ def _fixed(plan: Plan) -> Iterable[Scheduled]:
 # --- which ----------------------------------------------------------------------------------------
 
 
-def _each(plan: Plan, chance: random.Random) -> list[tuple[FailureClass, str]]:
+def _each(plan: DrillPlan, chance: random.Random) -> list[tuple[FailureClass, str]]:
     order = list(plan.each)
     chance.shuffle(order)
     return [(KINDS[name].stands_for, name) for name in order]
 
 
-def _mixed(plan: Plan, chance: random.Random) -> list[tuple[FailureClass, str]]:
+def _mixed(plan: DrillPlan, chance: random.Random) -> list[tuple[FailureClass, str]]:
     """Draw kinds by the plan's portions. An exact plan has the count of each portion."""
     if not plan.count:
         return []
@@ -141,13 +141,13 @@ def _kind_of(one: Portion, chance: random.Random) -> str:
 # --- when -----------------------------------------------------------------------------------------
 
 
-def _even(plan: Plan, chance: random.Random) -> Sequence[float]:
+def _even(plan: DrillPlan, chance: random.Random) -> Sequence[float]:
     """Return a time for each of `plan.each`: one in the middle half of each equal part."""
     part_s = plan.over_s / max(1, len(plan.each))
     return [(number + chance.uniform(0.25, 0.75)) * part_s for number in range(len(plan.each))]
 
 
-def _waves(plan: Plan, chance: random.Random) -> Sequence[float]:
+def _waves(plan: DrillPlan, chance: random.Random) -> Sequence[float]:
     """Return the times of what is drawn, or their steps: a share comes closely after another."""
     over = plan.over_steps - FIRST_STEP if plan.over_steps else plan.over_s
     followers = sum(chance.random() < plan.waves for _ in range(plan.count))

@@ -17,7 +17,7 @@ _SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RunRecording:
     """The options and faults by which a recorded run takes the same course, and its digest."""
 
     seed: int
@@ -26,7 +26,7 @@ class Record:
     trace_digest: str
 
 
-def read(text: str, *, source: str, version: str) -> Record:
+def read(text: str, *, source: str, version: str) -> RunRecording:
     """Read a record. Raises UsageError, which names `source`, for any other text.
 
     A record of another version is refused too: its course says nothing about this version.
@@ -67,7 +67,7 @@ def read(text: str, *, source: str, version: str) -> Record:
         for one in said["faults"]
     ]
     planned = fault_plan.read({"schema": fault_plan.SCHEMA, "fault": faults}, source=source)
-    return Record(
+    return RunRecording(
         said["seed"], _options(said["options"], source), planned, str(said["trace_digest"])
     )
 

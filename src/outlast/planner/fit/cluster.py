@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from outlast.model.quantities import Kind, echo
+from outlast.model.quantities import QuantityKind, echo
 from outlast.model.terms import Cause
 from outlast.planner.cluster_file import Cluster, Origin, defaults, parse
 from outlast.planner.cluster_text import render
@@ -167,7 +167,8 @@ def never_seen(one: Calibration) -> tuple[str, ...]:
     left_out = one.bounds if one.rates else one.bounds[1:]
     return tuple(
         f"# never seen: {what_of(rate)}; at most once in"
-        f" {echo(_short(1 / rate.high_per_s), Kind.DURATION)} of a {rate.unit.name.lower()} (95 %)"
+        f" {echo(_short(1 / rate.high_per_s), QuantityKind.DURATION)}"
+        f" of a {rate.unit.name.lower()} (95 %)"
         for rate in left_out
     )
 

@@ -20,7 +20,7 @@ from outlast.sim.world.frame import Frame
 from outlast.sim.world.node import Node
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import FIXED
 
@@ -91,7 +91,7 @@ class MarkVisits:
                 self.by_mark.setdefault(fault.mark or "body", []).append(fault)
 
 
-class Strikes:
+class FaultStrikes:
     """Let each fault of a plan strike when it is due, and keep count.
 
     `struck`: each time, with the second and the worker; `fired`: ids in the order in which they
@@ -195,12 +195,12 @@ class Strikes:
             )
         )
 
-    def cannot_read(self, process: Process) -> None:
+    def cannot_read(self, process: SimulatedProcess) -> None:
         """Note that a process cannot read a file that has changed since it was found to be good."""
         self._refusals += 1
         self._strikes_process(process, "corrupt_disk")
 
-    def fenced(self, process: Process) -> None:
+    def fenced(self, process: SimulatedProcess) -> None:
         """Note that an agent kills a process because its lease is out: what struck the link has
         struck the process.
         """
@@ -212,13 +212,13 @@ class Strikes:
         }:
             self._strikes_process(process, kind)
 
-    def _strikes_process(self, process: Process, kind: str) -> None:
+    def _strikes_process(self, process: SimulatedProcess, kind: str) -> None:
         self._kinds.setdefault(process.pid, set()).add(kind)
 
     def waits_for(self, mark: str) -> bool:
         return mark in self._marks.by_mark
 
-    def at_mark(self, process: Process, mark: str) -> None:
+    def at_mark(self, process: SimulatedProcess, mark: str) -> None:
         for rank in (process.rank, None):  # visits of this rank, and of any rank
             if (rank, mark) in self._marks.visits:
                 self._marks.visits[rank, mark] += 1
@@ -364,7 +364,7 @@ class Strikes:
         else:
             node.link.lags_until_s = world.frame.now_s + fault.for_s
 
-    def _strike(self, process: Process, fault: PlannedFault) -> None:
+    def _strike(self, process: SimulatedProcess, fault: PlannedFault) -> None:
         world = self._world
         if fault.rank is None:
             self._strike_thing(fault)
@@ -403,7 +403,7 @@ class Strikes:
         else:
             process.error = {"raise": "boom", "refuse": "refused"}[fault.kind]
 
-    def _go_on(self, process: Process) -> None:
+    def _go_on(self, process: SimulatedProcess) -> None:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from outlast.sim.rules.agent_reports import AGENT_REPORTS
 from outlast.sim.rules.checker import Checker, Violation
-from outlast.sim.rules.final_observations import NothingMoves, RunOver
+from outlast.sim.rules.final_observations import NothingMoves, RunEnded
 from outlast.sim.rules.hang_verdicts import HANG_VERDICTS
 from outlast.sim.rules.interruption_records import INTERRUPTION_RECORDS
 from outlast.sim.rules.kept_checkpoints import (
@@ -46,7 +46,14 @@ from outlast.sim.rules.restore_points import (
     SealedUsed,
 )
 from outlast.sim.rules.run_end import RUN_END
-from outlast.sim.rules.run_progress import AllEnrol, AllThere, FreshStore, Room, SecondsSum, Stocked
+from outlast.sim.rules.run_progress import (
+    AllEnrol,
+    AllThere,
+    FreshStore,
+    RoomOnNodes,
+    SecondsSum,
+    Stocked,
+)
 from outlast.sim.rules.stop_requests import STOP_REQUESTS
 
 ALL: tuple[type[Checker], ...] = (
@@ -77,7 +84,7 @@ ALL: tuple[type[Checker], ...] = (
     OnlyTheGuilty,
     RightName,
     InTime,
-    Room,
+    RoomOnNodes,
     AllThere,
     Prompt,
     SecondsSum,
@@ -107,7 +114,7 @@ class Checkers:
         self._over = False
 
     def see(self, at_s: float, seen: Observation) -> None:
-        self._over = self._over or isinstance(seen, (RunOver, NothingMoves))
+        self._over = self._over or isinstance(seen, (RunEnded, NothingMoves))
         for checker in self._checkers.get(type(seen), ()):
             checker.now_s = at_s
             for what in checker.see(seen):

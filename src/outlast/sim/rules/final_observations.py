@@ -28,7 +28,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class RunOver:
+class RunEnded:
     """The run is over.
 
     until          the last step that was asked for
@@ -112,7 +112,7 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RecoveryChosen:
     """The coordinator has chosen how it answers an interruption.
 
     rung, reason   as it writes them down

@@ -18,7 +18,7 @@ from outlast.sim.rules.final_observations import (
     FirstFault,
     Noted,
     Rewritten,
-    RunOver,
+    RunEnded,
     TextShown,
     ToWarn,
     Written,
@@ -69,7 +69,7 @@ class SaidOnce(Checker):
             yield f"interruption {one.id} has rung {one.rung}, and was decided at {one.left_s}"
 
 
-class Whole(Checker):
+class WellFormed(Checker):
     """An exception is a user's error, with its words.
 
     A child has a parent that is as old, and ends when the parent does.
@@ -151,7 +151,7 @@ class SaysSinceWhen(Checker):
             )
 
 
-class InOrder(Checker):
+class TimesInOrder(Checker):
     """Its times come in their order, where one clock tells them."""
 
     of = (Noted,)
@@ -299,7 +299,7 @@ class KnewItsStep(Checker):
 class WarnedOnce(Checker):
     """A warning is given once by each coordinator that hears of it, at once."""
 
-    of = (ToWarn, Written, RunOver)
+    of = (ToWarn, Written, RunEnded)
 
     def __init__(self) -> None:
         self._said: set[object] = set()
@@ -308,7 +308,7 @@ class WarnedOnce(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, ToWarn):
             self._due.setdefault((seen.epoch, seen.text), self.now_s)
-        elif isinstance(seen, RunOver):
+        elif isinstance(seen, RunEnded):
             for _, text in [
                 said
                 for said, since_s in self._due.items()
@@ -324,7 +324,7 @@ class WarnedOnce(Checker):
 class SpareWasLost(Checker):
     """A spare that ended too early is reported, if there was one, and only then."""
 
-    of = (TextShown, RunOver)
+    of = (TextShown, RunEnded)
 
     def __init__(self) -> None:
         self._shown = False
@@ -337,7 +337,7 @@ class SpareWasLost(Checker):
                     f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
                 )
         elif (
-            isinstance(seen, RunOver) and not self._shown and seen.early_s > seen.ending_s + TOLD_S
+            isinstance(seen, RunEnded) and not self._shown and seen.early_s > seen.ending_s + TOLD_S
         ):
             yield (
                 f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
@@ -350,7 +350,7 @@ class SaidWhatItIs(Checker):
     A later coordinator has to know both.
     """
 
-    of = (Written, RunOver)
+    of = (Written, RunEnded)
 
     def __init__(self) -> None:
         self._said: list[object] = []
@@ -363,7 +363,7 @@ class SaidWhatItIs(Checker):
                     f" {[*self._said, seen.data['sharded']]}"
                 )
             self._said.append(seen.data["sharded"])
-        elif isinstance(seen, RunOver) and seen.trained and not seen.plain and not seen.noted:
+        elif isinstance(seen, RunEnded) and seen.trained and not seen.plain and not seen.noted:
             yield "the run has trained, and it is not written down that its script has steps"
 
 
@@ -435,10 +435,10 @@ def _deadline_s(seen: FirstFault) -> float:
 
 INTERRUPTION_RECORDS: tuple[type[Checker], ...] = (
     SaidOnce,
-    Whole,
+    WellFormed,
     Steady,
     SaysSinceWhen,
-    InOrder,
+    TimesInOrder,
     Charged,
     ChargedAgain,
     BackWhen,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import RunOver
+from outlast.sim.rules.final_observations import RunEnded
 from outlast.sim.rules.observations import (
     ManifestOrdered,
     Observation,
@@ -110,7 +110,7 @@ class FewStay(Checker):
 class SavesHurtNobody(Checker):
     """A run in which only saves fail does not fail."""
 
-    of = (SaveFailed, RunOver)
+    of = (SaveFailed, RunEnded)
 
     def __init__(self) -> None:
         self._failed: list[int] = []
@@ -119,7 +119,7 @@ class SavesHurtNobody(Checker):
         if isinstance(seen, SaveFailed):
             self._failed.append(seen.step)
         if (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and self._failed
             and seen.state == "failed"
             and not seen.strikes

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import Named, RunOver
+from outlast.sim.rules.final_observations import Named, RunEnded
 from outlast.sim.rules.observations import (
     Observation,
     WentOn,
@@ -38,10 +38,10 @@ NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
 class NoFalseAlarm(Checker):
     """No fault is booked without a strike. A run that is struck once is no crash loop."""
 
-    of = (RunOver,)
+    of = (RunEnded,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, RunOver) and seen.interruptions > seen.strikes:
+        if isinstance(seen, RunEnded) and seen.interruptions > seen.strikes:
             yield (
                 f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
             )
@@ -53,11 +53,11 @@ class OnlyTheGuilty(Checker):
     Of a plain script, which fails with its peers, nobody can say which came first.
     """
 
-    of = (RunOver,)
+    of = (RunEnded,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and not seen.plain
             and (innocent := set(seen.blamed) - set(seen.struck))
         ):

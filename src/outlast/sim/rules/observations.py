@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from outlast.model.messages import Regroup
 from outlast.sim.rules.final_observations import (
     ActionDecided,
-    Answered,
     Booked,
     Diagnosed,
     DrainPlanned,
@@ -15,8 +14,9 @@ from outlast.sim.rules.final_observations import (
     Named,
     Noted,
     NothingMoves,
+    RecoveryChosen,
     Rewritten,
-    RunOver,
+    RunEnded,
     StartedThere,
     StaysOut,
     TextShown,
@@ -410,11 +410,11 @@ Observation = (
     | Stretch
     | Regrouped
     | WentOn
-    | RunOver
+    | RunEnded
     | Named
     | Booked
     | NothingMoves
-    | Answered
+    | RecoveryChosen
     | Noted
     | Stock
     | FirstFault

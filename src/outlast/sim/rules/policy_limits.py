@@ -12,7 +12,7 @@ from outlast.sim.rules.final_observations import (
     ActionDecided,
     Diagnosed,
     DrainPlanned,
-    RunOver,
+    RunEnded,
     StartedThere,
     Written,
 )
@@ -146,7 +146,7 @@ class NotItsOwn(Checker):
 class DrainsSoon(Checker):
     """A barred node is drained while steps are committed, as long as nothing strikes any node."""
 
-    of = (ActionDecided, Written, Planned, StepDone, Stretch, RunOver)
+    of = (ActionDecided, Written, Planned, StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
         self._moved: set[str] = set()  # nodes that are to be drained
@@ -176,7 +176,7 @@ class DrainsSoon(Checker):
             elif seen.kind in ("node_draining", "node_departed"):
                 self._due.discard(node)
         elif (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and self._since is not None
             and not (seen.stop_asked or NODES & set(seen.kinds))
         ):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import RunOver, Written
+from outlast.sim.rules.final_observations import RunEnded, Written
 from outlast.sim.rules.observations import Observation, PowerLost
 
 NOTICED_S = 1.0  # an alarm may ring late
@@ -21,7 +21,7 @@ class CountedOut(Checker):
     What that coordinator knew of leases dies with it.
     """
 
-    of = (PowerLost, Written, RunOver)
+    of = (PowerLost, Written, RunEnded)
 
     def __init__(self) -> None:
         self._due_s: dict[str, float] = {}
@@ -33,7 +33,7 @@ class CountedOut(Checker):
             due_s = self._due_s.pop(str(seen.data["node"]), self.now_s)
             if seen.epoch == 1 and self.now_s > due_s:
                 yield f"node {seen.data['node']} is counted out {self.now_s - due_s:.3f} s too late"
-        elif isinstance(seen, RunOver) and "lose_coordinator" not in seen.kinds:
+        elif isinstance(seen, RunEnded) and "lose_coordinator" not in seen.kinds:
             for node, due_s in self._due_s.items():
                 if self.now_s > due_s:
                     yield (

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from outlast.model.terms import Rung
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import Answered
+from outlast.sim.rules.final_observations import RecoveryChosen
 from outlast.sim.rules.observations import Observation, Planned, StepDone, Stretch
 
 IN_PROCESS = ("in_place", "reenter", "sharded")  # ways in which survivors keep their processes
@@ -18,10 +18,10 @@ IN_PROCESS = ("in_place", "reenter", "sharded")  # ways in which survivors keep 
 class RightRung(Checker):
     """The rung that is written down is what is done."""
 
-    of = (Answered,)
+    of = (RecoveryChosen,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Answered):
+        if not isinstance(seen, RecoveryChosen):
             return
         if (expected := _done(seen)) and seen.rung not in expected:
             yield (
@@ -30,7 +30,7 @@ class RightRung(Checker):
             )
 
 
-def _done(seen: Answered) -> tuple[str, ...]:
+def _done(seen: RecoveryChosen) -> tuple[str, ...]:
     """Return the rungs that this may be called; empty where every process is started again."""
     if not seen.moves:
         return ()
@@ -48,7 +48,7 @@ def _done(seen: Answered) -> tuple[str, ...]:
 class NoDearer(Checker):
     """The first fault after a committed step is answered by the cheapest rung that there is."""
 
-    of = (Planned, StepDone, Stretch, Answered)
+    of = (Planned, StepDone, Stretch, RecoveryChosen)
 
     def __init__(self) -> None:
         self._newest, self._plans = 0, 0
@@ -60,7 +60,7 @@ class NoDearer(Checker):
         elif isinstance(seen, Planned):
             self._plans += 1
         elif (
-            isinstance(seen, Answered)
+            isinstance(seen, RecoveryChosen)
             and self._newest
             and not self._plans
             and not seen.over
@@ -69,7 +69,7 @@ class NoDearer(Checker):
         ):
             yield from self._judge(seen)
 
-    def _judge(self, seen: Answered) -> Iterator[str]:
+    def _judge(self, seen: RecoveryChosen) -> Iterator[str]:
         if not seen.moves:
             if seen.recovery_mode in IN_PROCESS and seen.there and seen.held:
                 yield (

@@ -9,7 +9,7 @@ from outlast.model import limits
 from outlast.model.fault_plan import LINK_KINDS
 from outlast.model.terms import Rung
 from outlast.sim.rules.checker import NEAR_S, Checker
-from outlast.sim.rules.final_observations import NothingMoves, RunOver
+from outlast.sim.rules.final_observations import NothingMoves, RunEnded
 from outlast.sim.rules.observations import (
     Executed,
     KillOrdered,
@@ -60,7 +60,7 @@ class Ends(Checker):
     All steps are committed then, or there is a verdict.
     """
 
-    of = (NothingMoves, RunOver)
+    of = (NothingMoves, RunEnded)
 
     def __init__(self) -> None:
         self._over = False
@@ -68,7 +68,7 @@ class Ends(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, NothingMoves):
             yield f"the run has not ended within {seen.bound_s:g} s: {seen.where}"
-        if isinstance(seen, RunOver):
+        if isinstance(seen, RunEnded):
             if self._over:
                 yield "the run ended twice"
             self._over = True
@@ -84,7 +84,7 @@ class Ends(Checker):
             ):
                 yield f"the run is {seen.state} with exit code {seen.exit_code}: {seen.reason}"
 
-    def _well(self, seen: RunOver) -> Iterator[str]:
+    def _well(self, seen: RunEnded) -> Iterator[str]:
         if seen.exit_code != 0:
             yield f"the run ended well, with exit code {seen.exit_code}"
         if len(seen.done) < seen.ranks:
@@ -101,18 +101,18 @@ class Ends(Checker):
 class AsAsked(Checker):
     """A run that was asked to stop says who asked, and exits with the code that was asked for."""
 
-    of = (RunOver,)
+    of = (RunEnded,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         asked = (
             seen.asked
-            if isinstance(seen, RunOver) and "lose_coordinator" in seen.kinds
+            if isinstance(seen, RunEnded) and "lose_coordinator" in seen.kinds
             else seen.asked[:1]
-            if isinstance(seen, RunOver)
+            if isinstance(seen, RunEnded)
             else ()
         )
         if (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and seen.state == "stopped"
             and (seen.exit_code, seen.reason) not in asked
         ):
@@ -120,7 +120,7 @@ class AsAsked(Checker):
                 f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was"
                 f" asked to stop with {list(seen.asked)}"
             )
-        if isinstance(seen, RunOver) and seen.ending_s > (
+        if isinstance(seen, RunEnded) and seen.ending_s > (
             bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)
         ):
             yield (
@@ -136,7 +136,7 @@ class Paid(Checker):
     nothing. Steps give tokens back.
     """
 
-    of = (StepDone, Stretch, RunOver)
+    of = (StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
         self._most = 0  # steps that any rank has ever done
@@ -144,7 +144,7 @@ class Paid(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
             self._most = max(self._most, seen.step)
-        elif isinstance(seen, RunOver) and seen.spent is not None and seen.policy == "none":
+        elif isinstance(seen, RunEnded) and seen.spent is not None and seen.policy == "none":
             some_free = not set(FREE).isdisjoint(seen.kinds)
             if some_free and not set(seen.kinds).issubset(LINK_KINDS):
                 return
@@ -199,7 +199,7 @@ class NotTooSoon(Checker):
     The record names that time.
     """
 
-    of = (StepDone, Stretch, Planned, RunOver)
+    of = (StepDone, Stretch, Planned, RunEnded)
 
     def __init__(self) -> None:
         self._since_s = 0.0
@@ -208,7 +208,7 @@ class NotTooSoon(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned):
             self._begun = True
-        elif not isinstance(seen, RunOver):
+        elif not isinstance(seen, RunEnded):
             self._since_s = self.now_s
         elif seen.state == "failed":
             for words, least_s in WAITS_S.items():
@@ -228,7 +228,7 @@ class NotGivenUp(Checker):
     names.
     """
 
-    of = (Planned, Regrouped, Executed, StepDone, Stretch, RunOver)
+    of = (Planned, Regrouped, Executed, StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
         self._newest = 0  # step that all ranks have committed
@@ -257,7 +257,7 @@ class NotGivenUp(Checker):
         elif isinstance(seen, StepDone):
             self._executed(seen.step)
             self._has(seen.rank, seen.step, seen.count)
-        elif isinstance(seen, RunOver) and seen.state == "failed":
+        elif isinstance(seen, RunEnded) and seen.state == "failed":
             yield from self._justified(seen)
 
     def _executed(self, step: int) -> None:
@@ -278,7 +278,7 @@ class NotGivenUp(Checker):
             self._first, self._newest, self._since[1] = max(step, self._first), step, 0
             self._done = {later: ranks for later, ranks in self._done.items() if later > step}
 
-    def _justified(self, seen: RunOver) -> Iterator[str]:
+    def _justified(self, seen: RunEnded) -> Iterator[str]:
         for words, kinds in VERDICTS.items():
             if words in seen.reason and kinds and not set(kinds) & set(seen.kinds):
                 yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
@@ -308,7 +308,7 @@ class NotGivenUp(Checker):
                     f" {self._plans} plans"
                 )
 
-    def _loops(self, said: int, step: int, seen: RunOver, *, at_step: bool) -> Iterator[str]:
+    def _loops(self, said: int, step: int, seen: RunEnded, *, at_step: bool) -> Iterator[str]:
         """Check that a run which ends because it fails again and again has failed often enough.
 
         With `at_step` the failures at this step count. Otherwise those count since a new step was
@@ -333,7 +333,7 @@ class NotGivenUp(Checker):
                 f" plans since a step after step {step}"
             )
 
-    def _strikes(self, said: int, seen: RunOver) -> Iterator[str]:
+    def _strikes(self, said: int, seen: RunEnded) -> Iterator[str]:
         """Check that a run which ends for kills from outside was killed as often as it says."""
         if self._newest and set(APART) & set(seen.kinds):
             return  # as in _loops

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.rules.checker import NEAR_S, Checker
-from outlast.sim.rules.final_observations import Booked, RunOver
+from outlast.sim.rules.final_observations import Booked, RunEnded
 from outlast.sim.rules.observations import (
     Begun,
     Observation,
@@ -49,7 +49,7 @@ class FreshStore(Checker):
     It builds its group with the same keys each time, and the old store remembers the dead.
     """
 
-    of = (RankGiven, RunOver)
+    of = (RankGiven, RunEnded)
 
     def __init__(self) -> None:
         self._stores: dict[int, tuple[str, int]] = {}
@@ -58,7 +58,7 @@ class FreshStore(Checker):
         if isinstance(seen, RankGiven):
             self._stores[seen.plan.generation] = seen.plan.store_host, seen.plan.store_port
         elif (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and seen.plain
             and len(set(self._stores.values())) < len(self._stores)
         ):
@@ -85,7 +85,7 @@ class AllEnrol(Checker):
             )
 
 
-class Room(Checker):
+class RoomOnNodes(Checker):
     """No node houses more ranks than it has room for."""
 
     of = (RankGiven,)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import RunOver, TextShown
+from outlast.sim.rules.final_observations import RunEnded, TextShown
 from outlast.sim.rules.observations import KillOrdered, Observation, StopAsked
 
 AT_ONCE_S = 0.4  # all are killed, and that is heard
@@ -60,7 +60,7 @@ class StopsAtOnce(Checker):
     It kills all processes.
     """
 
-    of = (StopAsked, RunOver)
+    of = (StopAsked, RunEnded)
 
     def __init__(self) -> None:
         self._asked_s: float | None = None
@@ -70,7 +70,7 @@ class StopsAtOnce(Checker):
             if seen.single and (seen.again or seen.nothing_yet) and self._asked_s is None:
                 self._asked_s = self.now_s
         elif (
-            isinstance(seen, RunOver)
+            isinstance(seen, RunEnded)
             and self._asked_s is not None
             and not set(HELD_UP) & set(seen.kinds)
             and self.now_s - self._asked_s > AT_ONCE_S

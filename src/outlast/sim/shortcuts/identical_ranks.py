@@ -28,11 +28,11 @@ from outlast.engine.protocol.outputs import Deliver
 from outlast.model.fault_plan import NODE_KINDS, PlannedFault
 from outlast.model.messages import ForWorker, Regroup
 from outlast.model.terms import CAUSES, Cause, Phase
-from outlast.sim.draws import Luck, Pool
+from outlast.sim.draws import Pool, ProcessDraws
 from outlast.sim.options import Options
 from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.booked_seconds import publish
-from outlast.sim.world.processes import Home, Process, copied
+from outlast.sim.world.processes import Home, SimulatedProcess, copied
 
 ENDS = ("kill", "exit")
 
@@ -49,7 +49,7 @@ class IdenticalRanks:
         faults: Sequence[PlannedFault],
         pool: Pool | None,
         *,
-        takes_place: Callable[[Process], None],
+        takes_place: Callable[[SimulatedProcess], None],
         every_rank: bool,
     ) -> None:
         self._pool = pool
@@ -59,7 +59,9 @@ class IdenticalRanks:
         )
         self._apart = _apart(faults, options)
 
-    def form(self, there: dict[int, Process], nodes: Iterable[Home], *, now_s: float) -> None:
+    def form(
+        self, there: dict[int, SimulatedProcess], nodes: Iterable[Home], *, now_s: float
+    ) -> None:
         """Simulate ranks of a node as one from now on, where they are in the same state.
 
         there   the process of each rank; all of them have come to the end of a step
@@ -76,7 +78,7 @@ class IdenticalRanks:
         }:
             # as they go on from here
             group.members = dict.fromkeys(sorted(group.members, key=lambda member: member.rank))
-        alike: dict[tuple[Any, ...], list[Process]] = {}
+        alike: dict[tuple[Any, ...], list[SimulatedProcess]] = {}
         for rank, process in sorted(there.items()):
             alike.setdefault(
                 (process.node.place, rank if rank in self._apart else -1, *_state(process)), []
@@ -90,13 +92,13 @@ class IdenticalRanks:
             node = same[0].node
             groups[node.place] += 1
             for one in (one for process in same for one in (process, *process.mates)):
-                one.luck = Luck(pool, node.drawn_at, groups[node.place], step)
+                one.luck = ProcessDraws(pool, node.drawn_at, groups[node.place], step)
             if len(same) > 1 and not self._none:
                 self._one_of(same)
                 for process in same[1:]:
                     there.pop(process.rank, None)
 
-    def _one_of(self, same: list[Process]) -> None:
+    def _one_of(self, same: list[SimulatedProcess]) -> None:
         """Let the first of these processes stand in for all."""
         stand_in = same[0]
         if not stand_in.mates:
@@ -123,7 +125,7 @@ def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
     return frozenset(struck) | frozenset(range(2 * options.ranks_per_node))
 
 
-def _state(process: Process) -> tuple[Any, ...]:
+def _state(process: SimulatedProcess) -> tuple[Any, ...]:
     """Return all that the course of a process depends on from here on."""
     machine, slots = process.machine, process.node.slots.get(process.rank, {})
     struck = process.repeats_until_s, process.lingers_s, process.held_until_s, process.mute_until_s
@@ -147,7 +149,7 @@ def _state(process: Process) -> tuple[Any, ...]:
     )
 
 
-def _first_mate(stand_in: Process) -> Process:
+def _first_mate(stand_in: SimulatedProcess) -> SimulatedProcess:
     """Return a copy of a process that becomes a stand-in: the mate that it was by itself."""
     mate = copy.copy(stand_in)
     mate.main, mate.backlog, mate.mates = None, [], []
@@ -156,7 +158,7 @@ def _first_mate(stand_in: Process) -> Process:
     return mate
 
 
-def _joins(stand_in: Process, mate: Process, was: Process) -> None:
+def _joins(stand_in: SimulatedProcess, mate: SimulatedProcess, was: SimulatedProcess) -> None:
     """Add a mate to a stand-in. `was` is the process that it was simulated as until now."""
     owed = mate.owed or dict.fromkeys(CAUSES, 0.0)
     mate.owed = {
@@ -173,26 +175,26 @@ def _joins(stand_in: Process, mate: Process, was: Process) -> None:
         was.main = None
 
 
-def _named(stand_in: Process) -> None:
+def _named(stand_in: SimulatedProcess) -> None:
     """Name a stand-in after its first mate."""
     first = stand_in.mates[0]
     stand_in.worker = stand_in.machine.worker = first.worker
     stand_in.rank = stand_in.beacon.rank = first.rank
 
 
-def by_rank(process: Process) -> None:
+def by_rank(process: SimulatedProcess) -> None:
     if process.mates:
         process.mates.sort(key=lambda mate: mate.rank)
         _named(process)
 
 
-def in_order(stand_in: Process, workers: Sequence[int]) -> None:
+def in_order(stand_in: SimulatedProcess, workers: Sequence[int]) -> None:
     """Sort the mates as `workers` are: in this order they come to whatever follows."""
     stand_in.mates.sort(key=lambda mate: workers.index(mate.worker))
     _named(stand_in)
 
 
-def leave(mate: Process) -> None:
+def leave(mate: SimulatedProcess) -> None:
     """Simulate a mate by itself from here on. It has no main thread, because it is about to end."""
     stand_in, owed = mate.stand_in, mate.owed
     assert stand_in is not None and owed is not None
@@ -234,7 +236,7 @@ def leave(mate: Process) -> None:
         _over(stand_in)
 
 
-def _over(stand_in: Process) -> None:
+def _over(stand_in: SimulatedProcess) -> None:
     stand_in.alive = False
     stand_in.node.sleeps_no_more(stand_in)
     if stand_in.group is not None:
@@ -246,7 +248,7 @@ def _over(stand_in: Process) -> None:
         stand_in.main.close()
 
 
-def check_same_orders(stand_in: Process, orders: Sequence[Deliver]) -> None:
+def check_same_orders(stand_in: SimulatedProcess, orders: Sequence[Deliver]) -> None:
     """Check that all mates get a message, and the same one; otherwise raise Parted."""
     first = orders[0].message
     if len(orders) != len(stand_in.mates) or not all(

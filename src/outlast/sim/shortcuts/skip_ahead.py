@@ -26,7 +26,7 @@ from outlast.model import limits
 from outlast.model.messages import Beat, Grant
 from outlast.model.terms import Cause, Phase
 from outlast.sim.durations import LEAST_S, SEAL_S, pause_s, steady_step_s
-from outlast.sim.faults.strikes import Strikes
+from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.options import LONG_LIFE_STEPS
 from outlast.sim.rules.observations import Stretch
 from outlast.sim.shortcuts.identical_ranks import IdenticalRanks, by_rank
@@ -38,7 +38,7 @@ from outlast.sim.world.frame import Frame
 from outlast.sim.world.node import Node
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
-from outlast.sim.world.processes import Process, SealedStep
+from outlast.sim.world.processes import SealedStep, SimulatedProcess
 from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import BUSY
 
@@ -67,7 +67,7 @@ class Skipped(Protocol):
     def requested_stops(self) -> RequestedStops: ...
 
     @property
-    def strikes(self) -> Strikes: ...
+    def strikes(self) -> FaultStrikes: ...
 
     @property
     def collectives(self) -> Collectives: ...
@@ -104,7 +104,7 @@ class SkipAhead:
         # generation, and the newest step in it that a barrier was thought of at
         self._considered = (0, 0)
         self._not_before = (0, 0)
-        self._there: dict[int, Process] = {}
+        self._there: dict[int, SimulatedProcess] = {}
         self._count = 0  # ranks that are there
         self._planned: int | None = None  # what the timeline calls the end of the pause
         # the last step of the stretch that is simulated, and when it ends
@@ -136,7 +136,7 @@ class SkipAhead:
         """Return True if a rank that has committed `step` has to wait for the others."""
         return step == self._barrier_at
 
-    def arrive(self, process: Process) -> None:
+    def arrive(self, process: SimulatedProcess) -> None:
         by_rank(process)
         self._there[process.rank] = process
         self._count += process.count
@@ -197,18 +197,18 @@ class SkipAhead:
     def _go_on(self) -> None:
         self._resume(self._clear())
 
-    def _clear(self) -> list[Process]:
+    def _clear(self) -> list[SimulatedProcess]:
         self._world.chance.calm(False)
         self._barrier_at, self._planned, self._goal = -1, None, None
         return self._take()
 
-    def _take(self) -> list[Process]:
+    def _take(self) -> list[SimulatedProcess]:
         there = [self._there[rank] for rank in sorted(self._there)]
         self._there.clear()
         self._count = 0
         return there
 
-    def _resume(self, there: list[Process]) -> None:
+    def _resume(self, there: list[SimulatedProcess]) -> None:
         for process in there:
             self._world.frame.timeline.after(
                 0.0, partial(process.node.resume_if, process, process.token, None)
@@ -376,7 +376,7 @@ class SkipAhead:
                         )
                     )
 
-    def _move(self, process: Process, count: int, last: int, began_s: float) -> None:
+    def _move(self, process: SimulatedProcess, count: int, last: int, began_s: float) -> None:
         """Move one process on, as if its main thread had done `count` steps."""
         machine, book, now_s = process.machine, process.book, self._world.frame.now_s
         book.begin_step(now_s=began_s)

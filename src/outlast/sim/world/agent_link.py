@@ -81,7 +81,7 @@ class _Connection:
     arrives_s: dict[str, float] = field(default_factory=lambda: {"up": 0.0, "down": 0.0})
 
 
-class AgentLink:
+class SimulatedAgentLink:
     """The link between one agent and the coordinator.
 
     `number` counts connections: what was sent over an older one never arrives.

@@ -13,10 +13,10 @@ from dataclasses import replace
 from outlast.model.goodput import Accounting, account_session
 from outlast.model.records import Interruption, Life
 from outlast.model.terms import Phase
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 
 
-def publish(process: Process, phase: Phase, *, now_s: float) -> None:
+def publish(process: SimulatedProcess, phase: Phase, *, now_s: float) -> None:
     """Publish that the main thread is in `phase` from now on, and what its book has settled."""
     beacon, machine = process.beacon, process.machine
     beacon.phase, beacon.beats, beacon.at_ns = (
@@ -44,14 +44,14 @@ class Lives:
         # by worker: of those that live on though their rank is another's
         self._over: dict[int, Life] = {}
 
-    def outlived(self, process: Process, *, now_s: float) -> None:
+    def outlived(self, process: SimulatedProcess, *, now_s: float) -> None:
         """Note that the rank of a living process is given to another one.
 
         Seconds that it still books once its node goes on do not count.
         """
         self._over.setdefault(process.worker, _life(process, now_s=now_s))
 
-    def ended(self, process: Process, *, now_s: float) -> None:
+    def ended(self, process: SimulatedProcess, *, now_s: float) -> None:
         if process.rank < 0 <= process.beacon.rank:
             # Its node stood still. When it learned that it held a rank, another process did, so the
             # seconds that it booked do not count.
@@ -78,7 +78,7 @@ class Lives:
         )
 
 
-def _life(process: Process, *, now_s: float) -> Life:
+def _life(process: SimulatedProcess, *, now_s: float) -> Life:
     """Return the life of a process that ends now."""
     beacon = process.beacon
     opened_s = beacon.opened_ns / 1e9 if beacon.opened_ns and beacon.rank >= 0 else None

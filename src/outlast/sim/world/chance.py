@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlast.sim.draws import Draws, Luck, Pool, Stream
+from outlast.sim.draws import Draws, Pool, ProcessDraws, Stream
 from outlast.sim.options import Options
 
 
@@ -40,7 +40,7 @@ class Chance:
             self.begins = False
             self.calm(False)
 
-    def lasting(self, luck: Luck | None, least_s: float, most_s: float) -> float:
+    def lasting(self, luck: ProcessDraws | None, least_s: float, most_s: float) -> float:
         """Return how long some work of the script takes."""
         draws: Draws = luck or self.work
         return draws.between(least_s, most_s)

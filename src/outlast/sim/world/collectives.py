@@ -20,11 +20,13 @@ from outlast.model.messages import STORE, Regroup
 from outlast.sim.draws import Draws, Stream
 from outlast.sim.durations import SETTLE_MOST_S, SETTLE_S
 from outlast.sim.world.paths import GIVES_UP_S, Paths
-from outlast.sim.world.processes import Group, Home, PeerFailure, Process
+from outlast.sim.world.processes import Home, PeerFailure, SimulatedGroup, SimulatedProcess
 from outlast.sim.world.timeline import Timeline
 
 COLLECTIVE = ("collective", None)
-Resume = Callable[[Process, int, Exception | None], None]  # process, its token, what it raises
+Resume = Callable[
+    [SimulatedProcess, int, Exception | None], None
+]  # process, its token, what it raises
 
 
 class Collectives:
@@ -51,17 +53,19 @@ class Collectives:
         self._resume = resume
         self._paths = paths
         self._turns = turns
-        self._groups: dict[tuple[int, int], Group] = {}
+        self._groups: dict[tuple[int, int], SimulatedGroup] = {}
 
     # --- building ---------------------------------------------------------------------------------
 
-    def build(self, process: Process, plan: Regroup, store: Home) -> None:
+    def build(self, process: SimulatedProcess, plan: Regroup, store: Home) -> None:
         """Let a process wait for the group of `plan`; `store` is the node that hosts the store."""
-        group = self._groups.setdefault((plan.generation, plan.store_port), Group())
+        group = self._groups.setdefault((plan.generation, plan.store_port), SimulatedGroup())
         process.group, process.collectives = group, 0
         self._come(process, group, store, self._timeline.now_s + limits.STORE_DEADLINE_S)
 
-    def _come(self, process: Process, group: Group, store: Home, until_s: float) -> None:
+    def _come(
+        self, process: SimulatedProcess, group: SimulatedGroup, store: Home, until_s: float
+    ) -> None:
         """Take a process into the group, once the store knows of it."""
         if (heals_s := self._paths.heals_s(process.node, store)) > self._timeline.now_s:
             self._try_again(
@@ -82,7 +86,7 @@ class Collectives:
         for member in list(group.members):
             self._connect(member, group, self._timeline.now_s + limits.GROUP_CONNECT_S)
 
-    def _connect(self, member: Process, group: Group, until_s: float) -> None:
+    def _connect(self, member: SimulatedProcess, group: SimulatedGroup, until_s: float) -> None:
         group.made_s = now_s = self._timeline.now_s
         if self._paths.whole or not member.alive or member.group is not group:
             self._settle(member, group)
@@ -105,7 +109,7 @@ class Collectives:
 
     def _try_again(
         self,
-        process: Process,
+        process: SimulatedProcess,
         at_s: float,
         until_s: float,
         unreached: tuple[int, ...],
@@ -129,7 +133,7 @@ class Collectives:
 
     # --- collectives ------------------------------------------------------------------------------
 
-    def enter(self, process: Process) -> None:
+    def enter(self, process: SimulatedProcess) -> None:
         """Let a process wait in the next collective of its group."""
         group = process.group
         if group is None or group.lost:
@@ -145,7 +149,9 @@ class Collectives:
                 if member.waits == COLLECTIVE and member.collectives == number + 1:
                     self._come_through(member, group, rings, self._timeline.now_s + GIVES_UP_S)
 
-    def _come_through(self, member: Process, group: Group, rings: bool, until_s: float) -> None:
+    def _come_through(
+        self, member: SimulatedProcess, group: SimulatedGroup, rings: bool, until_s: float
+    ) -> None:
         """Let a member leave the collective, once the data that it waits for can have arrived.
 
         With `rings` that has passed through all members; otherwise it comes from each of them.
@@ -167,7 +173,7 @@ class Collectives:
         else:
             self._later(member, self._draws(member).between(SETTLE_S, SETTLE_MOST_S), None)
 
-    def cut_off(self, process: Process) -> tuple[int, ...]:
+    def cut_off(self, process: SimulatedProcess) -> tuple[int, ...]:
         """Return the ranks that do not acknowledge what it has sent in its present collective."""
         group = process.group
         if self._paths.whole or group is None or not _waits_for(process, "collective"):
@@ -181,7 +187,7 @@ class Collectives:
 
     # --- the end of a group -----------------------------------------------------------------------
 
-    def leave(self, process: Process, *, well: bool = False) -> None:
+    def leave(self, process: SimulatedProcess, *, well: bool = False) -> None:
         """Take a process out of its group: it dies, or shuts its sockets.
 
         Those that still wait raise, a little later, if they have not come through by then.
@@ -208,7 +214,7 @@ class Collectives:
             ):
                 self._hears_of(member, process.node, group)
 
-    def _hears_of(self, member: Process, node: Home, group: Group) -> None:
+    def _hears_of(self, member: SimulatedProcess, node: Home, group: SimulatedGroup) -> None:
         at_s = self._paths.flows_s(member.node, node, made_s=group.made_s)
         if at_s > self._timeline.now_s:
             group.unheard.setdefault(member)
@@ -217,7 +223,7 @@ class Collectives:
             group.unheard.pop(member, None)
             self._later(member, self._hears_after_s(member), PeerFailure("a peer is gone"))
 
-    def _hears_after_s(self, member: Process) -> float:
+    def _hears_after_s(self, member: SimulatedProcess) -> float:
         """Draw after how long a member hears that another has left.
 
         Of several that leave at the same moment, the first leaves the others. The order makes no
@@ -254,12 +260,12 @@ class Collectives:
                     else:
                         group.unheard.setdefault(member)
 
-    def wake(self, process: Process, error: Exception | None) -> None:
+    def wake(self, process: SimulatedProcess, error: Exception | None) -> None:
         process.token += 1
         process.node.sleeps_no_more(process)
         self._later(process, self._draws(process).between(0.0002, 0.002), error)
 
-    def _settle(self, member: Process, group: Group) -> None:
+    def _settle(self, member: SimulatedProcess, group: SimulatedGroup) -> None:
         """End the collective well, because all have entered, unless a peer is lost before that.
 
         A member that has left waits for something else.
@@ -271,16 +277,16 @@ class Collectives:
                 PeerFailure("a peer is gone") if group.lost else None,
             )
 
-    def _draws(self, process: Process) -> Draws:
+    def _draws(self, process: SimulatedProcess) -> Draws:
         return process.luck or self._stream
 
-    def _later(self, process: Process, delay_s: float, error: Exception | None) -> None:
+    def _later(self, process: SimulatedProcess, delay_s: float, error: Exception | None) -> None:
         self._timeline.after(delay_s, partial(self._resume, process, process.token, error))
 
 
-def _ranks_of(units: Iterable[Process]) -> tuple[int, ...]:
+def _ranks_of(units: Iterable[SimulatedProcess]) -> tuple[int, ...]:
     return tuple(sorted(one.rank for unit in units for one in unit.each()))
 
 
-def _waits_for(process: Process, *what: str) -> bool:
+def _waits_for(process: SimulatedProcess, *what: str) -> bool:
     return process.waits is not None and process.waits[0] in what

@@ -37,7 +37,7 @@ from outlast.sim.rules.observations import ManifestOrdered
 from outlast.sim.shortcuts.identical_nodes import Echo, IdenticalNodes
 from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.chance import Chance
-from outlast.sim.world.coordinator_watch import CoordinatorWatch, Watched, brief
+from outlast.sim.world.coordinator_watch import CoordinatorWatch, WatchedParts, brief
 from outlast.sim.world.node import Node
 from outlast.sim.world.simulated_ledger import SimulatedLedger
 from outlast.sim.world.timeline import FIXED, ROUTINE
@@ -48,7 +48,7 @@ KEEP_READ_S = 0.005  # to read all copies in the vault
 WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
 
 
-class Hosting(Watched, Protocol):
+class Hosting(WatchedParts, Protocol):
     """The parts of the world that the coordinator can reach."""
 
     @property

@@ -43,7 +43,7 @@ from outlast.model.messages import (
 )
 from outlast.model.records import Interruption
 from outlast.model.terms import Phase
-from outlast.sim.rules.final_observations import Answered, ToWarn
+from outlast.sim.rules.final_observations import RecoveryChosen, ToWarn
 from outlast.sim.rules.observations import (
     Asked,
     HungSaid,
@@ -56,17 +56,17 @@ from outlast.sim.rules.observations import (
 )
 from outlast.sim.rules.run_end import APART
 from outlast.sim.world.plan_watch import CutLink, Planning, PlanWatch, see_begun
-from outlast.sim.world.processes import TORN, Process
-from outlast.sim.world.run_accounts import Accounts
+from outlast.sim.world.processes import TORN, SimulatedProcess
+from outlast.sim.world.run_accounts import RunAccounts
 
 _WHO: dict[type, str] = {}  # the field with the sender or receiver of a message
 
 
-class Watched(Planning, Protocol):
+class WatchedParts(Planning, Protocol):
     """The parts of the world that the watch looks at beside the coordinator."""
 
     @property
-    def accounts(self) -> Accounts: ...
+    def accounts(self) -> RunAccounts: ...
 
     @property
     def has_twins(self) -> bool: ...
@@ -160,7 +160,7 @@ class CoordinatorWatch:
     `plans`: what is seen of its plans. `staged_s`: when its stage changed last.
     """
 
-    def __init__(self, world: Watched) -> None:
+    def __init__(self, world: WatchedParts) -> None:
         options = world.frame.options
         self.plans = PlanWatch(world)
         self.workers = HeardWorkers()
@@ -322,7 +322,7 @@ class CoordinatorWatch:
             p.machine.over or p.machine.committed >= options.steps for p in housed
         )
         self._frame.see(
-            Answered(
+            RecoveryChosen(
                 rung=record.rung.value if record.rung is not None else "",
                 reason=record.reason,
                 moves=moves,
@@ -405,7 +405,7 @@ def _nobody() -> dict[str, list[int]]:
 
 
 def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list[int]]:
-    """Return the ranks by how they go on, as `Answered` names it."""
+    """Return the ranks by how they go on, as `RecoveryChosen` names it."""
     ranks = _nobody()
     for member in coordinator.roster.members():
         if member.started_s == now_s:
@@ -417,7 +417,7 @@ def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list
     return ranks
 
 
-def _stands_ready(process: Process, known: set[int]) -> bool:
+def _stands_ready(process: SimulatedProcess, known: set[int]) -> bool:
     """Return True if a process stands still, its state is whole, and it may act."""
     # Others wait for nothing but their agent, which will kill them.
     may_act = process.worker in known or not process.node.still.outlives_lease

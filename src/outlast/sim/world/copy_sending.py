@@ -12,7 +12,7 @@ from typing import Protocol
 from outlast.model.messages import CopyKept, Images, Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.sim.world.paths import Paths
-from outlast.sim.world.processes import Home, PeerFailure, Process, Thread
+from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess, Thread
 from outlast.sim.world.timeline import Timeline
 
 COPY_S, COPY_MOST_S = 0.0005, 0.02  # an image is on its way
@@ -20,7 +20,7 @@ LOOK_S = 0.02  # one that waits looks this often whether it is to leave
 KEPT_COUNT = 2  # copies of images of one rank
 
 
-class HeldCopies:
+class SimulatedCopies:
     """The copies that one node keeps for ranks of others, until it loses power."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class HeldCopies:
         self._generations.clear()
 
 
-class Nodes(Protocol):
+class NodesOfWorld(Protocol):
     """The nodes of the world."""
 
     @property
@@ -66,7 +66,7 @@ class Way(Protocol):
     """The world, as far as a sender of copies uses it."""
 
     @property
-    def population(self) -> Nodes: ...
+    def population(self) -> NodesOfWorld: ...
 
     @property
     def paths(self) -> Paths: ...
@@ -77,15 +77,17 @@ class Way(Protocol):
     @property
     def now_s(self) -> float: ...
 
-    def lasting(self, process: Process, least_s: float, most_s: float) -> float: ...
+    def lasting(self, process: SimulatedProcess, least_s: float, most_s: float) -> float: ...
 
-    def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None: ...
+    def enter(
+        self, process: SimulatedProcess, phase: Phase, *, cause: Cause | None = None
+    ) -> None: ...
 
 
 class CopySending:
     """The copies of one rank's images on their way to the node that its plan names."""
 
-    def __init__(self, world: Way, process: Process) -> None:
+    def __init__(self, world: Way, process: SimulatedProcess) -> None:
         self._world = world
         self._p = process
         self._plan: Regroup | None = None

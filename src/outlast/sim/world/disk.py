@@ -19,7 +19,7 @@ from outlast.model.messages import Checkpointed
 from outlast.sim.draws import Stream
 from outlast.sim.rules.observations import Pruned, Saved
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 
 COPY_S = (0.001, 0.003)  # training stands still for the copy of a shard
 WRITE_S = (0.005, 0.06)
@@ -159,7 +159,7 @@ class Disks:
     def copy_s(self) -> float:
         return self._stream.between(*COPY_S)
 
-    def write_shard(self, process: Process, step: int) -> None:
+    def write_shard(self, process: SimulatedProcess, step: int) -> None:
         """Let a thread of the process write its shard, one after the other, and report it."""
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
@@ -200,10 +200,10 @@ class Disks:
 
         self._frame.timeline.after(process.saves_until_s - self._frame.now_s, done)
 
-    def _disk_of(self, process: Process) -> int:
+    def _disk_of(self, process: SimulatedProcess) -> int:
         return self._frame.options.node_names.index(process.node.name)
 
-    def read_shard_s(self, process: Process) -> float:
+    def read_shard_s(self, process: SimulatedProcess) -> float:
         return self._takes_s(self._disk_of(process), READ_S)
 
     # --- the coordinator's part -------------------------------------------------------------------

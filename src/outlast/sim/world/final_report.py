@@ -11,15 +11,15 @@ from outlast.model import limits
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.sim.durations import BODY_SPREAD_S
-from outlast.sim.faults.strikes import Strikes
+from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.options import LONG_LIFE_STEPS
-from outlast.sim.rules.final_observations import Booked, FirstFault, Named, Noted, RunOver
+from outlast.sim.rules.final_observations import Booked, FirstFault, Named, Noted, RunEnded
 from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import pid_of
 from outlast.sim.world.requested_stops import RequestedStops
-from outlast.sim.world.run_accounts import Accounts
+from outlast.sim.world.run_accounts import RunAccounts
 from outlast.sim.world.steps_done import StepsDone
 from outlast.sim.world.verdicts import Verdicts
 
@@ -42,9 +42,9 @@ class FinalReport:
     frame: Frame
     host: CoordinatorHost
     population: Population
-    strikes: Strikes
+    strikes: FaultStrikes
     verdicts: Verdicts
-    accounts: Accounts
+    accounts: RunAccounts
     steps: StepsDone
     requested_stops: RequestedStops
 
@@ -75,10 +75,10 @@ class FinalReport:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _run_over(self, interruptions: Mapping[int, Interruption], end: End) -> RunOver:
+    def _run_over(self, interruptions: Mapping[int, Interruption], end: End) -> RunEnded:
         options, strikes, stops = self.frame.options, self.strikes, self.requested_stops
         given = options.max_restarts
-        return RunOver(
+        return RunEnded(
             state=end.state,
             exit_code=end.exit_code,
             reason=end.reason,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from outlast.sim.draws import Draws, Stream
 from outlast.sim.durations import LEAST_S
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.timeline import Timeline
 
 APART_S = 1e-6
@@ -40,7 +40,7 @@ class Links:
         )
         self._timeline.at(at_s, act)
 
-    def send_to(self, process: Process, act: Callable[[], None]) -> None:
+    def send_to(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
         """Send from the agent to a process, which may be held, or hear everything twice."""
         process.told_s = max(
             self._arrival_s(process.luck or self._stream),
@@ -49,7 +49,7 @@ class Links:
         )
         self._both(process, process.told_s, act)
 
-    def send_from(self, process: Process, act: Callable[[], None]) -> None:
+    def send_from(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
         """Send to the agent what a process says, or what the kernel says of it."""
         process.said_s = max(
             self._arrival_s(process.luck or self._stream),
@@ -61,7 +61,7 @@ class Links:
     def _arrival_s(self, draws: Draws) -> float:
         return self._timeline.now_s + draws.between(LEAST_S, self._most_s)
 
-    def _both(self, process: Process, at_s: float, act: Callable[[], None]) -> None:
+    def _both(self, process: SimulatedProcess, at_s: float, act: Callable[[], None]) -> None:
         self._timeline.at(at_s, act)
         if process.repeats_until_s > self._timeline.now_s:
             self._timeline.after(
@@ -69,6 +69,6 @@ class Links:
             )
 
 
-def _after(process: Process, at_s: float) -> float:
+def _after(process: SimulatedProcess, at_s: float) -> float:
     """Return the earliest time for the next word. It may not come before another's last word."""
     return at_s if process.luck is None else at_s + APART_S

@@ -6,7 +6,7 @@ A main thread is a generator that yields where it waits:
     ("collective", None)  in a collective  ("build", p)   building the group of plan p
     ("barrier", None)     with all others, between two steps: see shortcuts/skip_ahead.py
 
-Tensors are one number here: the step that the state in memory is of (`Process.content`).
+Tensors are one number here: the step that the state in memory is of (`SimulatedProcess.content`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.durations import SEAL_MOST_S, SEAL_S
 from outlast.sim.rules.observations import Arrived
 from outlast.sim.world.copy_sending import CopySending
-from outlast.sim.world.processes import Died, PeerFailure, Process, SealedStep, Thread, UserError
+from outlast.sim.world.processes import (
+    Died,
+    PeerFailure,
+    SealedStep,
+    SimulatedProcess,
+    Thread,
+    UserError,
+)
 from outlast.sim.world.world import World
 
 USER_PLACES = ("setup", "body", "reduced", "applied")  # the script's own code runs there
@@ -32,7 +39,7 @@ class MainThread:
     It stands in for the membership, the session and the images of a worker's runtime.
     """
 
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, world: World, process: SimulatedProcess) -> None:
         self.world = world
         self.p = process
         self.node = process.node

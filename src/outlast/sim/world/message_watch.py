@@ -22,9 +22,9 @@ from outlast.model.messages import (
 )
 from outlast.sim.rules.final_observations import StaysOut
 from outlast.sim.rules.observations import Enrolled, SharedLate
-from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.standstill import Standstill
 from outlast.sim.world.store import Store
 
@@ -43,7 +43,7 @@ class Speaker(Protocol):
     lives: bool
 
     @property
-    def processes(self) -> dict[int, Process]: ...
+    def processes(self) -> dict[int, SimulatedProcess]: ...
 
     @property
     def doomed(self) -> set[int]: ...
@@ -52,12 +52,12 @@ class Speaker(Protocol):
     def agent_session(self) -> AgentSession | None: ...
 
     @property
-    def link(self) -> AgentLink: ...
+    def link(self) -> SimulatedAgentLink: ...
 
     @property
     def still(self) -> Standstill: ...
 
-    def alive(self) -> list[Process]: ...
+    def alive(self) -> list[SimulatedProcess]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class MessageWatch:
         )
         self._frame.see(Enrolled(self._node.name, over, unnamed, lost, untold))
 
-    def _is_last(self, process: Process) -> bool:
+    def _is_last(self, process: SimulatedProcess) -> bool:
         """Return True if the agent knows that the process ended, and its rank has no other process
         here.
         """

@@ -46,14 +46,14 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 from outlast.model.terms import Cause, Phase
-from outlast.sim.draws import Luck, Stream
+from outlast.sim.draws import ProcessDraws, Stream
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.rules.observations import PowerLost, RankGiven
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
-from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
-from outlast.sim.world.copy_sending import HeldCopies
+from outlast.sim.world.copy_sending import SimulatedCopies
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.node_clock import NodeClock
@@ -61,7 +61,7 @@ from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readi
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
-from outlast.sim.world.processes import PeerFailure, Process
+from outlast.sim.world.processes import PeerFailure, SimulatedProcess
 from outlast.sim.world.standstill import Standstill
 from outlast.sim.world.timeline import FIXED
 
@@ -95,7 +95,7 @@ class Node:
         self._memory = NodeMemory()
         self._world = world
         self._timers = NodeTimers(frame.timeline, self.clock, self._rings)
-        self.link = AgentLink(frame, self, world.host, world.chance, given.luck or lines)
+        self.link = SimulatedAgentLink(frame, self, world.host, world.chance, given.luck or lines)
         self.still = Standstill(
             frame, self, standstills, isolate=lambda for_s: world.isolate(self, for_s)
         )
@@ -151,11 +151,11 @@ class Node:
         return self._given.drawn_at
 
     @property
-    def luck(self) -> Luck | None:
+    def luck(self) -> ProcessDraws | None:
         return self._given.luck
 
     @property
-    def processes(self) -> dict[int, Process]:
+    def processes(self) -> dict[int, SimulatedProcess]:
         return self._memory.processes
 
     @property
@@ -167,7 +167,7 @@ class Node:
         return self._memory.kept
 
     @property
-    def copies(self) -> HeldCopies:
+    def copies(self) -> SimulatedCopies:
         return self._memory.copies
 
     @property
@@ -219,16 +219,16 @@ class Node:
         return self.clock.world_s(local_s)
 
     def resume_if(
-        self, process: Process, token: int, error: Exception | None, value: Any = None
+        self, process: SimulatedProcess, token: int, error: Exception | None, value: Any = None
     ) -> None:
         """Let a main thread go on, if it still waits for what `token` numbers."""
         self._runner.resume_if(process, token, error, value)
 
-    def sleeps_no_more(self, process: Process) -> None:
+    def sleeps_no_more(self, process: SimulatedProcess) -> None:
         """Cancel the end of a main thread's sleep."""
         self._runner.sleeps_no_more(process)
 
-    def alive(self) -> list[Process]:
+    def alive(self) -> list[SimulatedProcess]:
         return [process for process in self.processes.values() if process.alive]
 
     # --- the agent --------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Node:
         self.stir()
         self.do(self._seat.ear.on_event(message, now_s=self.now_s))
 
-    def lends(self, process: Process) -> bool:
+    def lends(self, process: SimulatedProcess) -> bool:
         """Return True if the lease that the agent left in shared memory lets `process` act."""
         session = self.agent_session
         return session is None or process.machine.may_act(
@@ -381,7 +381,7 @@ class Node:
 
     def do(self, outputs: list[Output]) -> None:
         """Carry out what the agent asks for."""
-        orders_to: dict[Process, list[Deliver]] = {}
+        orders_to: dict[SimulatedProcess, list[Deliver]] = {}
         for output in outputs:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
@@ -463,7 +463,7 @@ class Node:
             Beacon(worker=order.worker, rank=order.rank),
         )
         book = Book(now_s=self._frame.now_s, cause=Cause.STARTUP)
-        process = Process(
+        process = SimulatedProcess(
             order.worker, order.rank, order.kind, order.generation, machine, beacon, book,
             self._frame.now_s, self,
         )  # fmt: skip
@@ -484,11 +484,11 @@ class Node:
         else:
             self._runner.resume(process, None, None)
 
-    def event(self, process: Process, message: Any) -> None:
+    def event(self, process: SimulatedProcess, message: Any) -> None:
         """Let the agent hear an event of the kernel."""
         self._from(process, lambda: self.do(self._seat.ear.on_event(message, now_s=self.now_s)))
 
-    def tell(self, process: Process, message: Any) -> None:
+    def tell(self, process: SimulatedProcess, message: Any) -> None:
         """Let the agent hear what a process says."""
         workers, agent_session = tuple([mate.worker for mate in process.mates]), self.agent_session
         if agent_session is None:
@@ -506,7 +506,7 @@ class Node:
 
         self._from(process, arrives)
 
-    def _from(self, process: Process, act: Callable[[], None]) -> None:
+    def _from(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
         """Carry an event to the agent, if it is still the one that started the process."""
         boots = self._seat.number
 
@@ -517,17 +517,19 @@ class Node:
 
         self._given.links.send_from(process, lambda: self.still.agent.through(arrive))
 
-    def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
+    def end(
+        self, process: SimulatedProcess | None, exit_code: int | None, signal: int | None
+    ) -> None:
         """End a process, and say so to the agent."""
         self._runner.end(process, exit_code, signal)
 
-    def _reap(self, process: Process, exited: WorkerExited) -> None:
+    def _reap(self, process: SimulatedProcess, exited: WorkerExited) -> None:
         """Let the agent hear of the end of a process. Until then its beacon can be read."""
         process.reaped = True
         self.heard_by_agent(exited)
         self._seat.words.ends()
 
-    def _deliver(self, process: Process, *orders: Deliver) -> None:
+    def _deliver(self, process: SimulatedProcess, *orders: Deliver) -> None:
         """Give a process one order, or a stand-in one for each of its mates, in their order."""
         if not process.alive:
             return
@@ -549,7 +551,7 @@ class Node:
         for output in outputs:
             self.carry_out_in(process, output)
 
-    def _moves(self, process: Process, output: Output) -> bool:
+    def _moves(self, process: SimulatedProcess, output: Output) -> bool:
         """Return True if the output is more than an answer of the listener."""
         return (
             isinstance(output, Say)
@@ -557,7 +559,7 @@ class Node:
             or (isinstance(output, WakeForPlan) and waits_for_plan(process))
         )
 
-    def _is_given(self, process: Process, plan: Regroup, living: int) -> None:
+    def _is_given(self, process: SimulatedProcess, plan: Regroup, living: int) -> None:
         """Let the rules see that a process gets a rank. `living` counts the ranks on this node."""
         others = tuple(
             p.worker
@@ -570,7 +572,7 @@ class Node:
         self._world.population.takes_rank(process, plan.rank)
         self._world.population.done.discard(plan.rank)
 
-    def carry_out_in(self, process: Process, output: Output) -> None:
+    def carry_out_in(self, process: SimulatedProcess, output: Output) -> None:
         """Carry out what the worker's own machine asks for."""
         if isinstance(output, Say):
             self.tell(process, output.message)

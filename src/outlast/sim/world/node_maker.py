@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outlast.sim.draws import Luck, Stream
+from outlast.sim.draws import ProcessDraws, Stream
 from outlast.sim.options import Options
 from outlast.sim.shortcuts.identical_nodes import PLACE, Echo, IdenticalNodes, Likeness
 from outlast.sim.world.links import Links
@@ -33,7 +33,7 @@ def make_nodes(
         clock, luck = _clock(clocks, options), None
         if place in alike and chance.pool is not None:
             shared = clock if likeness is not None and place == likeness.herald else shared
-            clock, luck = shared, Luck(chance.pool, PLACE)
+            clock, luck = shared, ProcessDraws(chance.pool, PLACE)
         which = twins.place_of(place) if twins is not None else -1
         if which > 0 and twins is not None:
             yield name, Echo(twins, which)

@@ -12,16 +12,18 @@ from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.durable import newest_common
 from outlast.model.messages import Images
-from outlast.sim.draws import Draws, Luck
+from outlast.sim.draws import Draws, ProcessDraws
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
-from outlast.sim.world.copy_sending import HeldCopies
+from outlast.sim.world.copy_sending import SimulatedCopies
 from outlast.sim.world.links import Links
 from outlast.sim.world.message_watch import MessageWatch
-from outlast.sim.world.processes import Process, Thread
+from outlast.sim.world.processes import SimulatedProcess, Thread
 
 PINGS_KEPT = 4
-Script = Callable[[Any, Process], Thread]  # given the parts of the world that the script uses
+Script = Callable[
+    [Any, SimulatedProcess], Thread
+]  # given the parts of the world that the script uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class NodeGiven:
     kernel: Draws
     twins: IdenticalNodes | None
     drawn_at: int
-    luck: Luck | None
+    luck: ProcessDraws | None
     rests: bool
 
 
@@ -55,10 +57,10 @@ class NodeMemory:
     each was asked whether it lives.
     """
 
-    processes: dict[int, Process] = field(default_factory=dict)
+    processes: dict[int, SimulatedProcess] = field(default_factory=dict)
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
     kept: dict[int, dict[int, int]] = field(default_factory=dict)
-    copies: HeldCopies = field(default_factory=HeldCopies)
+    copies: SimulatedCopies = field(default_factory=SimulatedCopies)
     heard_s: dict[int, float] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     pinged: dict[int, deque[float]] = field(default_factory=dict)
@@ -106,11 +108,11 @@ class AgentSeat:
 
 
 def readings_of(
-    processes: Mapping[int, Process], agent: Agent, *, now_s: float
+    processes: Mapping[int, SimulatedProcess], agent: Agent, *, now_s: float
 ) -> tuple[dict[int, Reading], bool]:
     """Return what the agent reads of each process, and whether any waits for a processor."""
     readings: dict[int, Reading] = {}
-    unit: Process | None = None
+    unit: SimulatedProcess | None = None
     found: Reading | None = None
     starving = [one for one in processes.values() if not one.reaped and one.starves]
     for process in processes.values():

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from outlast.engine.coordinator.machine import Coordinator
-from outlast.sim.draws import Luck
+from outlast.sim.draws import ProcessDraws
 from outlast.sim.world.agent_link import CoordinatorEnd
 from outlast.sim.world.booked_seconds import Lives
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.collectives import Collectives
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.processes import Home, Process, TransferImage
+from outlast.sim.world.processes import Home, SimulatedProcess, TransferImage
 from outlast.sim.world.store import Store
 
 
@@ -23,11 +23,11 @@ class Ranks(Protocol):
     done: set[int]
     lives: Lives
 
-    def owners(self, rank: int) -> list[Process]: ...
+    def owners(self, rank: int) -> list[SimulatedProcess]: ...
 
-    def takes_rank(self, process: Process, rank: int) -> None: ...
+    def takes_rank(self, process: SimulatedProcess, rank: int) -> None: ...
 
-    def luck(self, process: Process) -> Luck | None: ...
+    def luck(self, process: SimulatedProcess) -> ProcessDraws | None: ...
 
 
 class CoordinatorPlace(CoordinatorEnd, Protocol):
@@ -42,13 +42,13 @@ class CoordinatorPlace(CoordinatorEnd, Protocol):
 class Fences(Protocol):
     """The part of the world that books what strikes a process."""
 
-    def fenced(self, process: Process) -> None: ...
+    def fenced(self, process: SimulatedProcess) -> None: ...
 
 
 class Barrier(Protocol):
     """The barrier at which ranks wait before a stretch is skipped."""
 
-    def arrive(self, process: Process) -> None: ...
+    def arrive(self, process: SimulatedProcess) -> None: ...
 
     def give_up(self) -> None: ...
 

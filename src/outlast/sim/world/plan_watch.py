@@ -12,7 +12,7 @@ from outlast.model import limits
 from outlast.model.messages import Donated, Regroup, StartStore
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
-from outlast.sim.faults.strikes import Strikes
+from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.rules.final_observations import DrainPlanned
 from outlast.sim.rules.observations import Begun, Offered, Planned
 from outlast.sim.world.disk import Disks, step_of
@@ -48,7 +48,7 @@ class Planning(Protocol):
     def requested_stops(self) -> RequestedStops: ...
 
     @property
-    def strikes(self) -> Strikes: ...
+    def strikes(self) -> FaultStrikes: ...
 
     @property
     def disks(self) -> Disks: ...

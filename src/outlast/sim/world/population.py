@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from outlast.sim.draws import Luck, Pool
+from outlast.sim.draws import Pool, ProcessDraws
 from outlast.sim.shortcuts import identical_nodes
 from outlast.sim.shortcuts.identical_nodes import Echo, IdenticalNodes
 from outlast.sim.shortcuts.parted import Parted
-from outlast.sim.world.agent_link import AgentLink
+from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.booked_seconds import Lives
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.node import Node
 from outlast.sim.world.node_parts import kept_by_all
-from outlast.sim.world.processes import Home, Process
+from outlast.sim.world.processes import Home, SimulatedProcess
 
 
 class Population:
@@ -35,8 +35,8 @@ class Population:
         self._frame = frame
         self._twins = twins
         self._pool = pool
-        self._lines: dict[str, AgentLink | Echo] = {}
-        self._by_rank: dict[int, dict[int, Process]] = {}
+        self._lines: dict[str, SimulatedAgentLink | Echo] = {}
+        self._by_rank: dict[int, dict[int, SimulatedProcess]] = {}
 
     def add(self, name: str, place: Node | Echo) -> None:
         """Take in a node, or one of those that another node is simulated for."""
@@ -53,7 +53,7 @@ class Population:
         """
         return kept_by_all(self.nodes[0].kept, ranks=ranks)
 
-    def line_to(self, name: str) -> AgentLink | Echo:
+    def line_to(self, name: str) -> SimulatedAgentLink | Echo:
         """Return the coordinator's end of the link of a node."""
         return self._lines[name]
 
@@ -61,7 +61,7 @@ class Population:
         """Return True if the node of this name has no power."""
         return any(node.name == name and not node.lives for node in self.nodes)
 
-    def alive(self) -> list[Process]:
+    def alive(self) -> list[SimulatedProcess]:
         """Return all processes that live."""
         return [
             process for node in self.nodes for process in node.processes.values() if process.alive
@@ -69,19 +69,19 @@ class Population:
 
     # --- ranks ------------------------------------------------------------------------------------
 
-    def in_rank(self, rank: int) -> list[Process]:
+    def in_rank(self, rank: int) -> list[SimulatedProcess]:
         """Return the living processes that hold `rank`, or hold it still."""
         return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
 
-    def owners(self, rank: int) -> list[Process]:
+    def owners(self, rank: int) -> list[SimulatedProcess]:
         """Return the same processes, without those that may not act any more."""
         return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
 
-    def holders_by_worker(self, rank: int) -> dict[int, Process]:
+    def holders_by_worker(self, rank: int) -> dict[int, SimulatedProcess]:
         """Return the processes that hold or held `rank`, by worker."""
         return self._by_rank[rank]
 
-    def takes_rank(self, process: Process, rank: int) -> None:
+    def takes_rank(self, process: SimulatedProcess, rank: int) -> None:
         """Give `rank` to a process: at its birth, or by a plan."""
         if self._twins is not None and self._twins.houses(rank) and process.node.twins is None:
             raise Parted(f"rank {rank} of identical nodes is given to {process.node.name}")
@@ -93,18 +93,18 @@ class Population:
         process.rank = rank
         self._by_rank.setdefault(rank, {})[process.worker] = process
 
-    def takes_place(self, mate: Process) -> None:
+    def takes_place(self, mate: SimulatedProcess) -> None:
         """Let `mate` take the place of a process that is a stand-in from now on."""
         mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
 
-    def luck(self, process: Process) -> Luck | None:
+    def luck(self, process: SimulatedProcess) -> ProcessDraws | None:
         """Return the source that a new process draws from; None: the common streams."""
         if self._pool is None:
             return None
         if process.node.drawn_at == identical_nodes.PLACE:
             place = process.rank % self._frame.options.ranks_per_node
-            return Luck(self._pool, identical_nodes.PLACE, place)
-        return Luck(self._pool, process.worker)
+            return ProcessDraws(self._pool, identical_nodes.PLACE, place)
+        return ProcessDraws(self._pool, process.worker)
 
     def with_those_alike(self, ranks: Iterable[int]) -> set[int]:
         """Return these ranks, and those that are simulated as one of them."""

@@ -11,7 +11,7 @@ from outlast.model.messages import Regroup, WorkerExited
 from outlast.model.terms import Phase
 from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.world.node_ports import Surroundings
-from outlast.sim.world.processes import Home, PeerFailure, Process
+from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess
 from outlast.sim.world.standstill import Gate
 from outlast.sim.world.timeline import BUSY, FIXED
 
@@ -30,8 +30,8 @@ class ProcessRunner:
         node: Home,
         kernel: Gate,
         *,
-        to_agent: Callable[[Process, Callable[[], None]], None],
-        reap: Callable[[Process, WorkerExited], None],
+        to_agent: Callable[[SimulatedProcess, Callable[[], None]], None],
+        reap: Callable[[SimulatedProcess, WorkerExited], None],
     ) -> None:
         self._world = world
         self._frame = world.frame
@@ -40,12 +40,12 @@ class ProcessRunner:
         self._to_agent = to_agent
         self._reap = reap
 
-    def sleeps_no_more(self, process: Process) -> None:
+    def sleeps_no_more(self, process: SimulatedProcess) -> None:
         if process.alarm:
             self._frame.timeline.cancel(process.alarm, sort=BUSY)
             process.alarm = 0
 
-    def wakes(self, process: Process) -> bool:
+    def wakes(self, process: SimulatedProcess) -> bool:
         waits = process.waits
         return waits is not None and (
             waits[0] in ("collective", "build")
@@ -53,7 +53,7 @@ class ProcessRunner:
         )
 
     def resume_if(
-        self, process: Process, token: int, error: Exception | None, value: Any = None
+        self, process: SimulatedProcess, token: int, error: Exception | None, value: Any = None
     ) -> None:
         if not process.alive or process.token != token:
             return
@@ -62,11 +62,11 @@ class ProcessRunner:
         elif not process.hung:
             self.resume(process, value, error)
 
-    def _wakes_up(self, process: Process, token: int) -> None:
+    def _wakes_up(self, process: SimulatedProcess, token: int) -> None:
         process.alarm = 0
         self.resume_if(process, token, None)
 
-    def resume(self, process: Process, value: Any, error: Exception | None) -> None:
+    def resume(self, process: SimulatedProcess, value: Any, error: Exception | None) -> None:
         """Run the main thread up to its next wait."""
         assert process.main is not None
         self._node.stir()
@@ -95,7 +95,7 @@ class ProcessRunner:
         else:
             self._build(process, waits[1])
 
-    def offer_plan(self, process: Process) -> None:
+    def offer_plan(self, process: SimulatedProcess) -> None:
         plan = (
             process.machine.newer_plan(than=process.waits[1]) if process.waits is not None else None
         )
@@ -103,7 +103,7 @@ class ProcessRunner:
             token = process.token
             self._frame.timeline.after(0.0, lambda: self.resume_if(process, token, None, plan))
 
-    def _build(self, process: Process, plan: Regroup) -> None:
+    def _build(self, process: SimulatedProcess, plan: Regroup) -> None:
         store = self._world.store
         if (
             (process.machine.broken and process.machine.generation == plan.generation)
@@ -117,7 +117,7 @@ class ProcessRunner:
 
     # --- ends --------------------------------------------------------------------------------
 
-    def kill(self, process: Process | None) -> None:
+    def kill(self, process: SimulatedProcess | None) -> None:
         """End a process as SIGKILL does.
 
         A process that is in the kernel runs no code of its own any more, and ends later.
@@ -132,7 +132,7 @@ class ProcessRunner:
         else:
             self.end(process, None, 9)
 
-    def terminate(self, process: Process | None) -> None:
+    def terminate(self, process: SimulatedProcess | None) -> None:
         """End a process as SIGTERM does, which the script leaves to the kernel.
 
         A stopped process takes the signal once it goes on.
@@ -145,7 +145,9 @@ class ProcessRunner:
         else:
             self.end(process, None, 15)
 
-    def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None:
+    def end(
+        self, process: SimulatedProcess | None, exit_code: int | None, signal: int | None
+    ) -> None:
         """End a process, and each of its mates, and let the agent hear of it."""
         if process is None or not process.alive:
             return  # it was ended by something else before
@@ -183,7 +185,9 @@ class ProcessRunner:
         exited = self._exit_of(process, exit_code, signal)
         self._to_agent(process, lambda: self._reap(process, exited))
 
-    def _exit_of(self, process: Process, exit_code: int | None, signal: int | None) -> WorkerExited:
+    def _exit_of(
+        self, process: SimulatedProcess, exit_code: int | None, signal: int | None
+    ) -> WorkerExited:
         """Return what the kernel, the beacon and the slots say of a process that has ended."""
         rank, now_s = process.beacon.rank, self._node.now_s
         slots = self._node.slots.get(rank, {}) if rank >= 0 else {}
@@ -204,5 +208,5 @@ class ProcessRunner:
         )
 
 
-def waits_for_plan(process: Process) -> bool:
+def waits_for_plan(process: SimulatedProcess) -> bool:
     return process.waits is not None and process.waits[0] == "plan"

@@ -16,7 +16,7 @@ from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
 from outlast.model.messages import CopyKept, FromAgent
 from outlast.model.terms import Cause
-from outlast.sim.draws import Luck
+from outlast.sim.draws import ProcessDraws
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 
@@ -26,7 +26,7 @@ Thread = Generator[Act, Any, Any]
 TORN = -2
 
 
-class HeldCopies(Protocol):
+class CopiesOnNode(Protocol):
     """The copies that a node keeps of images of ranks of other nodes."""
 
     def put(self, rank: int, generation: int, step: int) -> CopyKept | None: ...
@@ -70,13 +70,13 @@ class Home(Protocol):
     def twins(self) -> IdenticalNodes | None: ...
 
     @property
-    def luck(self) -> Luck | None: ...
+    def luck(self) -> ProcessDraws | None: ...
 
     @property
     def ticks(self) -> AgentTicks: ...
 
     @property
-    def processes(self) -> dict[int, Process]: ...
+    def processes(self) -> dict[int, SimulatedProcess]: ...
 
     @property
     def slots(self) -> dict[int, dict[int, int]]: ...
@@ -85,7 +85,7 @@ class Home(Protocol):
     def kept(self) -> dict[int, dict[int, int]]: ...
 
     @property
-    def copies(self) -> HeldCopies: ...
+    def copies(self) -> CopiesOnNode: ...
 
     @property
     def heard_s(self) -> dict[int, float]: ...
@@ -107,24 +107,26 @@ class Home(Protocol):
 
     def world_s(self, local_s: float) -> float: ...
 
-    def alive(self) -> list[Process]: ...
+    def alive(self) -> list[SimulatedProcess]: ...
 
     def stir(self) -> None: ...
 
-    def lends(self, process: Process) -> bool: ...
+    def lends(self, process: SimulatedProcess) -> bool: ...
 
-    def tell(self, process: Process, message: Any) -> None: ...
+    def tell(self, process: SimulatedProcess, message: Any) -> None: ...
 
     def heard_by_agent(self, message: FromAgent) -> None: ...
 
-    def carry_out_in(self, process: Process, output: Output) -> None: ...
+    def carry_out_in(self, process: SimulatedProcess, output: Output) -> None: ...
 
-    def end(self, process: Process | None, exit_code: int | None, signal: int | None) -> None: ...
+    def end(
+        self, process: SimulatedProcess | None, exit_code: int | None, signal: int | None
+    ) -> None: ...
 
-    def sleeps_no_more(self, process: Process) -> None: ...
+    def sleeps_no_more(self, process: SimulatedProcess) -> None: ...
 
     def resume_if(
-        self, process: Process, token: int, error: Exception | None, value: Any = None
+        self, process: SimulatedProcess, token: int, error: Exception | None, value: Any = None
     ) -> None: ...
 
 
@@ -203,7 +205,7 @@ def pid_of(worker: int) -> int:
 
 
 @dataclass(eq=False)
-class Group:
+class SimulatedGroup:
     """The process group of one generation.
 
     `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
@@ -214,20 +216,20 @@ class Group:
     """
 
     # in the order in which they came; a stand-in is one
-    members: dict[Process, None] = field(default_factory=dict)
+    members: dict[SimulatedProcess, None] = field(default_factory=dict)
     size: int = 0
     entered: dict[int, int] = field(default_factory=dict)
     lost: bool = False
     well: bool = False
     made_s: float = 0.0
-    unheard: dict[Process, None] = field(default_factory=dict)
+    unheard: dict[SimulatedProcess, None] = field(default_factory=dict)
     stops: set[int] = field(default_factory=set)
     saves: set[int] = field(default_factory=set)
     lates: set[int] = field(default_factory=set)
 
 
 @dataclass(eq=False)
-class Process:
+class SimulatedProcess:
     """One simulated process.
 
     `waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
@@ -269,7 +271,7 @@ class Process:
     lingers_s: float = 0.0  # it ends so long after it was killed
     dying: bool = False
     repeats_until_s: float = 0.0  # messages to and from it come twice
-    group: Group | None = None
+    group: SimulatedGroup | None = None
     collectives: int = 0
     content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
     best: int = -1  # the newest that it ever was of
@@ -286,15 +288,15 @@ class Process:
     error: str = ""  # to be raised at the next user code
     saves_until_s: float = 0.0  # a thread of it writes its shard of a checkpoint
     read: Reading | None = None  # by the agent, last
-    luck: Luck | None = None  # where the ranks of a node draw alike
+    luck: ProcessDraws | None = None  # where the ranks of a node draw alike
     told_s: float = 0.0  # when the newest message to it arrives
     said_s: float = 0.0  # when the newest from it does
-    stand_in: Process | None = None
-    mates: list[Process] = field(default_factory=list)  # by rank
+    stand_in: SimulatedProcess | None = None
+    mates: list[SimulatedProcess] = field(default_factory=list)  # by rank
     # of a mate: seconds that it has booked beyond its stand-in's book
     owed: dict[Cause, float] | None = None
 
-    def each(self) -> list[Process]:
+    def each(self) -> list[SimulatedProcess]:
         """Return the processes that it is simulated for."""
         return self.mates or [self]
 
@@ -304,7 +306,7 @@ class Process:
         return (len(self.mates) or 1) * self.node.count
 
     @property
-    def unit(self) -> Process:
+    def unit(self) -> SimulatedProcess:
         """Return the process that is simulated for it: itself, or its stand-in."""
         return self if self.stand_in is None else self.stand_in
 

@@ -8,7 +8,7 @@ from outlast.sim.world.booked_seconds import Lives, Worked
 from outlast.sim.world.recovery_times import RecoveryTimes
 
 
-class Accounts:
+class RunAccounts:
     """The world's own books.
 
     `recovery_times`: when each generation was at work. `lives`: of the processes, as the ledger

@@ -22,8 +22,8 @@ from outlast.sim.world.processes import (
     Died,
     Home,
     PeerFailure,
-    Process,
     SealedStep,
+    SimulatedProcess,
     Thread,
     UserError,
 )
@@ -56,7 +56,9 @@ class Main:
     run.steps.
     """
 
-    def __init__(self, world: World, process: Process, *, mode: str, has_main: bool) -> None:
+    def __init__(
+        self, world: World, process: SimulatedProcess, *, mode: str, has_main: bool
+    ) -> None:
         self.thread = MainThread(world, process)
         self.world, self.p = world, process
         self.mode, self.has_main = mode, has_main

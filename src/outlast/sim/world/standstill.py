@@ -12,7 +12,7 @@ from outlast.engine.cluster.agent_session import AgentSession
 from outlast.sim.draws import Stream
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.processes import Process
+from outlast.sim.world.processes import SimulatedProcess
 
 # so long after its agent goes on, what lives on a node whose lease is out may still have to be
 # killed
@@ -61,7 +61,7 @@ class Sleeper(Protocol):
     @property
     def agent_session(self) -> AgentSession | None: ...
 
-    def alive(self) -> list[Process]: ...
+    def alive(self) -> list[SimulatedProcess]: ...
 
 
 class Standstill:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from outlast.model.messages import StoreLost, StoreUp
 from outlast.sim.draws import Stream
 from outlast.sim.world.collectives import Collectives
-from outlast.sim.world.processes import Home, PeerFailure, Process
+from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess
 from outlast.sim.world.timeline import Timeline
 
 
@@ -23,7 +23,7 @@ class Store:
         collectives: Collectives,
         kernel: Stream,
         *,
-        alive: Callable[[], list[Process]],
+        alive: Callable[[], list[SimulatedProcess]],
     ) -> None:
         self._timeline = timeline
         self._collectives = collectives

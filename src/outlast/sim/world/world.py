@@ -13,7 +13,7 @@ from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Phase
 from outlast.sim.draws import Stream
-from outlast.sim.faults.strikes import STEP_MARKS, Strikes
+from outlast.sim.faults.strikes import STEP_MARKS, FaultStrikes
 from outlast.sim.options import Options
 from outlast.sim.rules.checker import Violation
 from outlast.sim.rules.checkers import Checkers
@@ -43,9 +43,9 @@ from outlast.sim.world.node_maker import make_nodes
 from outlast.sim.world.node_parts import Script
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
-from outlast.sim.world.processes import Home, Process, TransferImage
+from outlast.sim.world.processes import Home, SimulatedProcess, TransferImage
 from outlast.sim.world.requested_stops import RequestedStops
-from outlast.sim.world.run_accounts import Accounts
+from outlast.sim.world.run_accounts import RunAccounts
 from outlast.sim.world.state_holders import StateHolders
 from outlast.sim.world.steps_done import StepsDone
 from outlast.sim.world.store import Store
@@ -78,7 +78,7 @@ class Shared:
 class Watching:
     """The parts that look at the run from outside: counts of faults, verdicts, holders of state."""
 
-    strikes: Strikes
+    strikes: FaultStrikes
     verdicts: Verdicts
     state_holders: StateHolders
 
@@ -142,7 +142,7 @@ class World:
         self.frame = Frame(options, began_s=BEGAN_S)
         self.chance = Chance(seed, options, steady=steady, begins=likeness is not None)
         self.steps = StepsDone()
-        self.accounts = Accounts(options)
+        self.accounts = RunAccounts(options)
         self.requested_stops = RequestedStops()
         self.population = Population(self.frame, twins, self.chance.pool, self.accounts.lives)
         self.host = CoordinatorHost(self)
@@ -189,7 +189,7 @@ class World:
         )
 
     def _watch(self, faults: tuple[PlannedFault, ...]) -> Watching:
-        strikes = Strikes(self, faults)
+        strikes = FaultStrikes(self, faults)
         return Watching(
             strikes,
             Verdicts(self.frame, self.host, self.requested_stops, self.chance.stream("verdicts")),
@@ -332,11 +332,11 @@ class World:
 
     # --- what the script tells --------------------------------------------------------------------
 
-    def lasting(self, process: Process, least_s: float, most_s: float) -> float:
+    def lasting(self, process: SimulatedProcess, least_s: float, most_s: float) -> float:
         """Return how long some work of the script takes."""
         return self.chance.lasting(process.luck, least_s, most_s)
 
-    def passes(self, process: Process, mark: str) -> None:
+    def passes(self, process: SimulatedProcess, mark: str) -> None:
         """Note that the main thread of a process is at `mark`, and let faults strike there."""
         each = process.each()
         if mark == "joined":
@@ -348,7 +348,7 @@ class World:
             for one in tuple(each):
                 strikes.at_mark(one, mark)
 
-    def enter(self, process: Process, phase: Phase, *, cause: Cause | None = None) -> None:
+    def enter(self, process: SimulatedProcess, phase: Phase, *, cause: Cause | None = None) -> None:
         """Note that the main thread begins something else, as Session.enter does."""
         now_s = self.frame.timeline.now_s
         if cause is not None:
@@ -365,7 +365,7 @@ class World:
         if self.steps.executes(step):
             self.frame.see(Executed(step))
 
-    def has_committed(self, process: Process, step: int) -> None:
+    def has_committed(self, process: SimulatedProcess, step: int) -> None:
         """Note that a rank, or each rank of a stand-in, has committed `step`."""
         options, now_s, node = self.frame.options, self.frame.now_s, process.node
         generation, self.steps.last = process.machine.generation, step
@@ -395,7 +395,7 @@ class World:
             self.steps.committed = max(self.steps.committed, step)
         self.skip_ahead.committed(generation, step)
 
-    def _owners(self, process: Process, *, alone: bool) -> tuple[int, ...]:
+    def _owners(self, process: SimulatedProcess, *, alone: bool) -> tuple[int, ...]:
         """Return the workers that may commit for the rank of `process`, itself most often."""
         holders = self.population.holders_by_worker(process.rank)
         if alone and len(holders) == 1 and process.worker in holders and not process.dying:
@@ -508,7 +508,7 @@ class World:
         return self.shared.disks
 
     @property
-    def strikes(self) -> Strikes:
+    def strikes(self) -> FaultStrikes:
         return self.watching.strikes
 
     @property
@@ -556,5 +556,5 @@ class World:
         self.frame.say(what)
 
 
-def _resume_if(process: Process, token: int, error: Exception | None) -> None:
+def _resume_if(process: SimulatedProcess, token: int, error: Exception | None) -> None:
     process.node.resume_if(process, token, error)
