@@ -29,7 +29,7 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
-    Tier,
+    ScenarioTier,
     Unit,
 )
 from outlast.planner.spread import constant, exponential, lognormal
@@ -47,11 +47,11 @@ ROWS = (
     (FailureClass.GPU_SYSTEM_PROCESSOR, Unit.GPU, Extent.NODE, 17),
     (FailureClass.UNKNOWN, Unit.NODE, Extent.NODE, 42),
 )
-STORAGE = Tier("storage", 240.0, 2.5, 30.0, Extent.RUN, lognormal(120.0, 300.0))
-REPLICAS = Tier("replicas", 6.2, 0.0, 0.0, Extent.RACK, constant(20.0))
+STORAGE = ScenarioTier("storage", 240.0, 2.5, 30.0, Extent.RUN, lognormal(120.0, 300.0))
+REPLICAS = ScenarioTier("replicas", 6.2, 0.0, 0.0, Extent.RACK, constant(20.0))
 
 
-def scenario(gpus: int, tiers: tuple[Tier, ...]) -> Scenario:
+def scenario(gpus: int, tiers: tuple[ScenarioTier, ...]) -> Scenario:
     """Return a run of so many GPUs, each failing as often as those of ROWS."""
     measured = Job(16_384, 54 * DAY_S, nodes_per_rack=2, step_s=6.2)
     rates = tuple(

@@ -54,7 +54,7 @@ from outlast.planner.scenario import (
     Lemons,
     Recovery,
     Scenario,
-    Tier,
+    ScenarioTier,
     Unit,
 )
 from outlast.planner.spread import constant, lognormal
@@ -81,7 +81,9 @@ RULES = Rules(node_wait_s=math.inf)
 def barest() -> Scenario:
     """Return the barest model as a scenario of outlast."""
     rate = FailureRate(FailureClass.UNKNOWN, Unit.GPU, Extent.PROCESS, BAREST.gpu_mttf_s)
-    storage = Tier("storage", BAREST.interval_s, BAREST.stall_s, 0.0, Extent.RUN, constant(60.0))
+    storage = ScenarioTier(
+        "storage", BAREST.interval_s, BAREST.stall_s, 0.0, Extent.RUN, constant(60.0)
+    )
     recovery = Recovery(constant(30.0), constant(BAREST.restart_s - 90.0))
     return Scenario(
         "barest", Job(GPUS, BAREST.duration_s, step_s=STEP_S), (rate,), (storage,), recovery
@@ -91,8 +93,8 @@ def barest() -> Scenario:
 def full() -> Scenario:
     """Return the full model, as the head of this page describes it."""
     known = resolve(preset("llama3-405b")).scenario
-    peers = Tier("peers", 120.0, 0.04, 10.0, Extent.NODE, lognormal(20.0, 60.0))
-    storage = Tier("storage", 3_600.0, 2.5, 60.0, Extent.RUN, lognormal(120.0, 300.0))
+    peers = ScenarioTier("peers", 120.0, 0.04, 10.0, Extent.NODE, lognormal(20.0, 60.0))
+    storage = ScenarioTier("storage", 3_600.0, 2.5, 60.0, Extent.RUN, lognormal(120.0, 300.0))
     repair = replace(known.repair, time=lognormal(18 * HOUR_S, 72 * HOUR_S), wrong=0.1, missed=0.05)
     recovery = Recovery(lognormal(30.0, 120.0), known.recovery.regroup, lognormal(30.0, 90.0))
     return replace(

@@ -53,7 +53,7 @@ from benchmarks._titan import (
 from outlast.model.reliability import rate_interval_per_s
 from outlast.planner.fit.counts import Prediction, fit_size, predict
 from outlast.planner.fit.regression import PoissonFit, fit_poisson
-from outlast.planner.fit.weibull import Lives, decide_shape
+from outlast.planner.fit.weibull import Lifetimes, decide_shape
 from outlast.planner.spread import normal_quantile
 
 CUTS = ("2016-01", "2017-01")
@@ -272,11 +272,11 @@ def overview(boards: Boards, cells: Cells, say: Callable[[str], None]) -> None:
         say(f"age, {name} boards: {decide_shape(lives_of(boards, batch)).reason}")
 
 
-def lives_of(boards: Boards, batch: int) -> Lives:
+def lives_of(boards: Boards, batch: int) -> Lifetimes:
     """Return the stretches of a batch by age in seconds. Those that an event ended are failures."""
     chosen = (boards.batch[boards.stretch_board] == batch) & (boards.end > boards.begin)
     born = boards.first[boards.stretch_board[chosen]]
-    return Lives.of(
+    return Lifetimes.of(
         entry_s=(boards.begin[chosen] - born) * DAY_S,
         exit_s=(boards.end[chosen] - born) * DAY_S,
         failed=boards.ended_by_event[chosen],

@@ -38,9 +38,17 @@ from outlast.model.terms import FailureClass, Rung
 from outlast.planner import decisions
 from outlast.planner.histories import draw
 from outlast.planner.runs import run
-from outlast.planner.scenario import Extent, FailureRate, Job, Recovery, Scenario, Tier, Unit
+from outlast.planner.scenario import (
+    Extent,
+    FailureRate,
+    Job,
+    Recovery,
+    Scenario,
+    ScenarioTier,
+    Unit,
+)
 from outlast.planner.spread import Spread, constant, measured
-from outlast.planner.stops import Stop, run_with_stops
+from outlast.planner.stops import Stoppage, run_with_stops
 
 RESAMPLES, REPLICAS = 24, 256  # fits drawn again; runs of each
 CLOCKED = 48  # runs whose single recoveries are looked at, for MTTR
@@ -143,7 +151,7 @@ def _ended(known: Fit, variant: Variant, *, seed: int) -> float:
     return decisions.estimate(scenario, draw(scenario, seed=seed, replicas=CLOCKED)).ended / CLOCKED
 
 
-def mttrs_s(stops: Sequence[Stop]) -> list[float]:
+def mttrs_s(stops: Sequence[Stoppage]) -> list[float]:
     """Return how long each recovery took that ended before the run did.
 
     Failures that strike during a recovery are one family with it: all are over when training goes
@@ -225,7 +233,7 @@ def _scenario(known: Fit, variant: Variant, *, stall_s: float, interval_s: float
             ),
         ),
         tiers=(
-            Tier(
+            ScenarioTier(
                 "images",
                 interval_s,
                 stall_s,

@@ -33,7 +33,7 @@ from outlast.planner.scenario import (
     Maintenance,
     Recovery,
     Scenario,
-    Tier,
+    ScenarioTier,
     Unit,
 )
 from outlast.planner.spread import constant, exponential
@@ -83,7 +83,7 @@ def llama(recovery_s: float, stall_s: float, interval_s: float) -> Scenario:
         LLAMA.duration_s * LLAMA.gpus / UNEXPECTED_COUNT,
         count=UNEXPECTED_COUNT,
     )
-    storage = Tier("storage", interval_s, stall_s, 0.0, Extent.RUN, constant(0.0))
+    storage = ScenarioTier("storage", interval_s, stall_s, 0.0, Extent.RUN, constant(0.0))
     recovery = Recovery(detect=constant(0.0), regroup=exponential(recovery_s))
     stops = (
         Maintenance(every_s=LLAMA.duration_s / PLANNED_COUNT, lasts_s=recovery_s)
@@ -151,7 +151,7 @@ def hsdp(stall_s: float) -> Scenario:
     """
     job = Job(gpus=100_000, duration_s=30 * DAY_S)
     strikes = FailureRate(FailureClass.UNKNOWN, Unit.RUN, Extent.PROCESS, HSDP_MTTF_S)
-    alive = Tier("replicas", job.step_s, 0.0, 0.0, Extent.RUN, constant(0.0))
+    alive = ScenarioTier("replicas", job.step_s, 0.0, 0.0, Extent.RUN, constant(0.0))
     return Scenario(
         "FT-HSDP",
         job,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from outlast.planner import readers
 from outlast.planner.cluster_file import Cluster, Input, Origin, defaults
 from outlast.planner.readers import Value
-from outlast.planner.scenario import FailureRate, Scenario, Tier
+from outlast.planner.scenario import FailureRate, Scenario, ScenarioTier
 
 
 def of_scenario(scenario: Scenario, *, source: str = "") -> Cluster:
@@ -95,7 +95,7 @@ def _failure(rate: FailureRate) -> dict[str, Value]:
     return out | ({"waves": rate.waves} if rate.waves else {})
 
 
-def _tier(tier: Tier) -> dict[str, Value]:
+def _tier(tier: ScenarioTier) -> dict[str, Value]:
     interval: Value = tier.interval_s if not math.isnan(tier.interval_s) else readers.AUTO
     return {
         "interval": interval,

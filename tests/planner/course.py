@@ -21,7 +21,7 @@ from enum import Enum
 
 from outlast.model.terms import Cause, FailureClass
 from outlast.planner.histories import History, Luck
-from outlast.planner.scenario import Extent, FailureRate, Scenario, Tier, Unit
+from outlast.planner.scenario import Extent, FailureRate, Scenario, ScenarioTier, Unit
 
 
 class Phase(str, Enum):
@@ -191,7 +191,7 @@ class _Saves:
             ((math.floor(position / steps) + 1) * steps for steps in saving), default=math.inf
         )
 
-    def due_at(self, position: float) -> Iterator[tuple[int, Tier]]:
+    def due_at(self, position: float) -> Iterator[tuple[int, ScenarioTier]]:
         for index, tier in enumerate(self._tiers):
             if not self._live[index] and position % self._steps[index] == 0:
                 yield index, tier

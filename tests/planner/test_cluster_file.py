@@ -26,8 +26,8 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
+    ScenarioTier,
     Stragglers,
-    Tier,
     Unit,
     Wave,
 )
@@ -439,8 +439,8 @@ scenarios = st.builds(
         ),
         tuple(failures),
         (
-            Tier("memory", seconds, 0.0, seconds, Extent.NODE, spread, "seen"),
-            Tier("disk", math.inf, seconds, 0.0, Extent.RUN, spread, "seen"),
+            ScenarioTier("memory", seconds, 0.0, seconds, Extent.NODE, spread, "seen"),
+            ScenarioTier("disk", math.inf, seconds, 0.0, Extent.RUN, spread, "seen"),
         ),
         Recovery(spread, spread, spread, True, "seen"),
         Repair(2, spread, share, share, "seen"),

@@ -16,11 +16,11 @@ from outlast.engine.restore import decide_sharded
 from outlast.model import limits
 from outlast.model.policy import Action
 from outlast.model.terms import FailureClass, Mechanism
-from outlast.planner.deciding.acting import Acting, Diagnosis, Incident
+from outlast.planner.deciding.acting import Acting, Incident, PerfectDiagnosis
 from outlast.planner.deciding.hangs import ASKING_S, Hangs
-from outlast.planner.deciding.membership import Membership, Strike
-from outlast.planner.deciding.tiers import Kind, Tiers
-from outlast.planner.scenario import Extent, Job, Tier
+from outlast.planner.deciding.membership import SimulatedMembership, StruckRanks
+from outlast.planner.deciding.tiers import TierKind, Tiers
+from outlast.planner.scenario import Extent, Job, ScenarioTier
 from outlast.planner.spread import constant
 from tests.planner.worlds import tier, tier_lists, world
 
@@ -32,7 +32,7 @@ JOB = Job(gpus=30, duration_s=1e6, gpus_per_node=4, nodes_per_rack=3)
 
 
 def walked(
-    tiers: tuple[Tier, ...], begin: int, for_s: float
+    tiers: tuple[ScenarioTier, ...], begin: int, for_s: float
 ) -> tuple[float, float, dict[int, int]]:
     """Position, seconds of stalls and what is written, save by save, with steps of 1 s."""
     position, now_s, stall_s, written = float(begin), 0.0, 0.0, {}
@@ -57,7 +57,7 @@ def walked(
 @given(tiers=tier_lists(1.0), begin=st.integers(0, 2_000), for_s=st.floats(0.0, 3_000.0))
 @settings(max_examples=150)
 def test_a_stretch_by_arithmetic_is_the_one_that_is_walked_save_by_save(
-    tiers: tuple[Tier, ...], begin: int, for_s: float
+    tiers: tuple[ScenarioTier, ...], begin: int, for_s: float
 ) -> None:
     held = Tiers(world(tiers=tiers))
     trained = held.train(begin, for_s)
@@ -78,7 +78,12 @@ def test_a_tier_is_what_the_engine_takes_it_for() -> None:
         tier("c", 10.0),
         tier("d", 1.0),
     )
-    assert Tiers(world(tiers=tiers)).kinds == [Kind.LIVE, Kind.IMAGE, Kind.DURABLE, Kind.LIVE]
+    assert Tiers(world(tiers=tiers)).kinds == [
+        TierKind.LIVE,
+        TierKind.IMAGE,
+        TierKind.DURABLE,
+        TierKind.LIVE,
+    ]
 
 
 # --- who lives where ------------------------------------------------------------------------------
@@ -101,7 +106,7 @@ def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(
     events: list[tuple[Extent, float, float]], spares: int, parked: bool
 ) -> None:
     """Processes, nodes and racks are lost and replaced, as soon as there are nodes."""
-    members, now_s = Membership(JOB, spares), 0.0
+    members, now_s = SimulatedMembership(JOB, spares), 0.0
     for extent, at, repair_s in events:
         members.come_back(now_s)
         strike = members.struck(extent, at)
@@ -121,18 +126,18 @@ def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(
 
 
 def test_what_a_failure_strikes_is_whole_nodes_and_racks_with_their_ranks() -> None:
-    members = Membership(JOB, 0)
-    assert members.struck(Extent.PROCESS, 0.5) == Strike((15,), ())
-    assert members.struck(Extent.NODE, 0.5) == Strike((12, 13, 14, 15), (3,))
-    assert members.struck(Extent.NODE, 0.99) == Strike((28, 29), (7,))
+    members = SimulatedMembership(JOB, 0)
+    assert members.struck(Extent.PROCESS, 0.5) == StruckRanks((15,), ())
+    assert members.struck(Extent.NODE, 0.5) == StruckRanks((12, 13, 14, 15), (3,))
+    assert members.struck(Extent.NODE, 0.99) == StruckRanks((28, 29), (7,))
     assert members.struck(Extent.RACK, 0.5).seats == (3, 4, 5)
     assert members.struck(Extent.RACK, 0.99).seats == (5, 6, 7)
-    assert members.struck(Extent.RUN, 0.5) == Strike(tuple(range(30)), ())
+    assert members.struck(Extent.RUN, 0.5) == StruckRanks(tuple(range(30)), ())
 
 
 @given(lost=st.sets(st.integers(0, 29)))
 def test_what_is_left_is_said_of_each_rank_once(lost: set[int]) -> None:
-    holdings = Membership(JOB, 0).holdings(
+    holdings = SimulatedMembership(JOB, 0).holdings(
         sorted(lost), committed=7, usable=True, sealed=(6, 5), left=(5,), begun=True
     )
     assert sorted(rank for held in holdings for rank in held.ranks) == list(range(30))
@@ -179,7 +184,7 @@ def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
 
 
 def acting(spares: int) -> Acting:
-    return Acting(Diagnosis(), Membership(JOB, spares))
+    return Acting(PerfectDiagnosis(), SimulatedMembership(JOB, spares))
 
 
 def broken(node: str, *, outage: int, due_s: float = 1.0) -> Incident:
@@ -225,7 +230,7 @@ def test_a_tier_of_a_scenario_keeps_its_place() -> None:
     tiers = (
         tier("a", 10.0, stall_s=4.0),
         tier("live", 1.0, survives=Extent.NODE),
-        Tier("b", 10.0, 6.0, 0.0, Extent.RUN, constant(1.0)),
+        ScenarioTier("b", 10.0, 6.0, 0.0, Extent.RUN, constant(1.0)),
     )
     held = Tiers(world(tiers=tiers))
     assert dict(held.train(0, 15.0).written) == {0: 10}

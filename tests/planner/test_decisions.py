@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from outlast.model import limits
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
-from outlast.planner.deciding.acting import Diagnosis
-from outlast.planner.deciding.decided import ENDS, Answer, Decided, Rules, Unmodelled
+from outlast.planner.deciding.acting import PerfectDiagnosis
+from outlast.planner.deciding.decided import ENDS, Decided, DecidedInterruption, Rules, Unmodelled
 from outlast.planner.decisions import estimate, live
 from outlast.planner.histories import History, draw
 from outlast.planner.runs import run
-from outlast.planner.scenario import Extent, FailureRate, Repair, Scenario, Tier, Unit
+from outlast.planner.scenario import Extent, FailureRate, Repair, Scenario, ScenarioTier, Unit
 from outlast.planner.spread import constant, exponential, lognormal
 from tests.planner import course
 from tests.planner.worlds import (
@@ -116,7 +116,7 @@ def cluster(
     *,
     gpus: int,
     days: float,
-    tiers: tuple[Tier, ...],
+    tiers: tuple[ScenarioTier, ...],
     spares: int,
     hours: dict[Extent, float],
 ) -> Scenario:
@@ -147,9 +147,9 @@ def cluster(
     return replace(scenario, name=name, recovery=recovers)
 
 
-DISK = Tier("disk", 1200.0, 3.0, 60.0, Extent.RUN, lognormal(120.0, 300.0))
-MEMORY = Tier("memory", 50.0, 0.5, 5.0, Extent.RACK, constant(15.0))
-LIVE = Tier("replicas", 5.0, 0.0, 0.0, Extent.RACK, constant(10.0))
+DISK = ScenarioTier("disk", 1200.0, 3.0, 60.0, Extent.RUN, lognormal(120.0, 300.0))
+MEMORY = ScenarioTier("memory", 50.0, 0.5, 5.0, Extent.RACK, constant(15.0))
+LIVE = ScenarioTier("replicas", 5.0, 0.0, 0.0, Extent.RACK, constant(10.0))
 CLUSTERS = (
     cluster(
         "replicated",
@@ -263,7 +263,7 @@ def test_seconds_by_cause_sum_to_the_duration_at_any_scale(power: int) -> None:
 # --- what is decided ------------------------------------------------------------------------------
 
 
-def only(decided: Decided) -> Answer:
+def only(decided: Decided) -> DecidedInterruption:
     (answer,) = decided.answers
     return answer
 
@@ -518,7 +518,7 @@ def test_who_hangs_while_all_join_is_missed_by_the_deadline_of_a_boot() -> None:
 
 # --- the policy -----------------------------------------------------------------------------------
 
-TOLD = Rules(diagnosis=Diagnosis(delay_s=20.0))
+TOLD = Rules(diagnosis=PerfectDiagnosis(delay_s=20.0))
 
 
 def broken_gpu(extent: Extent) -> Scenario:

@@ -13,7 +13,7 @@ from numpy.random import PCG64, Generator
 
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
-from outlast.planner.fit.observed import EXTENT_OF, UNIT_OF, Failure, Observed
+from outlast.planner.fit.observed import EXTENT_OF, UNIT_OF, Observed, ObservedFailure
 from outlast.planner.fit.rates import (
     bound_per_s,
     class_rate,
@@ -36,15 +36,19 @@ def poisson(luck: Generator, mean: float) -> int:
 
 
 def record(
-    *failures: Failure, ranks: int = 8, days: float = 10.0, nodes: int = 1, source: str = "a"
+    *failures: ObservedFailure,
+    ranks: int = 8,
+    days: float = 10.0,
+    nodes: int = 1,
+    source: str = "a",
 ) -> Observed:
     span_s = days * DAY_S
     exposure_s = {Unit.GPU: ranks * span_s, Unit.NODE: nodes * span_s, Unit.RUN: span_s}
     return Observed(source, failures, exposure_s, span_s)
 
 
-def gpu(at_s: float = 1.0, extent: Extent = Extent.PROCESS) -> Failure:
-    return Failure(at_s, FailureClass.GPU, extent)
+def gpu(at_s: float = 1.0, extent: Extent = Extent.PROCESS) -> ObservedFailure:
+    return ObservedFailure(at_s, FailureClass.GPU, extent)
 
 
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0, 60.0])
@@ -102,7 +106,7 @@ def test_a_rate_needs_exposure(exposure_s: float) -> None:
 
 
 def test_records_are_taken_together_class_by_class_and_extent_by_extent() -> None:
-    user = Failure(5.0, FailureClass.USER_CODE, Extent.PROCESS)
+    user = ObservedFailure(5.0, FailureClass.USER_CODE, Extent.PROCESS)
     rates = class_rates(
         [
             record(gpu(), gpu(), user),
@@ -126,7 +130,7 @@ def test_records_that_watched_different_things_are_not_taken_together() -> None:
 
 
 def test_the_loss_of_a_run_is_counted_by_runs_whatever_its_class() -> None:
-    [rate] = class_rates([record(Failure(1.0, FailureClass.UNKNOWN, Extent.RUN))])
+    [rate] = class_rates([record(ObservedFailure(1.0, FailureClass.UNKNOWN, Extent.RUN))])
     assert rate.unit is Unit.RUN
 
 

@@ -12,31 +12,31 @@ from hypothesis import strategies as st
 from numpy.random import PCG64, Generator
 
 from outlast.errors import UsageError
-from outlast.planner.fit.weibull import FEW, SHAPE_MAX, Lives, decide_shape, fit_weibull
+from outlast.planner.fit.weibull import FEW, SHAPE_MAX, Lifetimes, decide_shape, fit_weibull
 
 
 def drawn(
     luck: Generator, *, shape: float, scale_s: float, units: int, window_s: float, oldest_s: float
-) -> Lives:
+) -> Lifetimes:
     """Units of ages up to `oldest_s` when the record begins, each watched until it fails or the
     window is over.
     """
     entry_s = luck.random(units) * oldest_s
     life_s = scale_s * ((entry_s / scale_s) ** shape - np.log1p(-luck.random(units))) ** (1 / shape)
-    return Lives.of(
+    return Lifetimes.of(
         entry_s=entry_s,
         exit_s=np.minimum(life_s, entry_s + window_s),
         failed=life_s <= entry_s + window_s,
     )
 
 
-def sets(shape: float, *, count: int, seed: int, units: int = 150) -> Iterator[Lives]:
+def sets(shape: float, *, count: int, seed: int, units: int = 150) -> Iterator[Lifetimes]:
     luck = Generator(PCG64(seed))
     for _ in range(count):
         yield drawn(luck, shape=shape, scale_s=1000.0, units=units, window_s=700.0, oldest_s=1200.0)
 
 
-def log_likelihood(lives: Lives, shape: float, scale_s: float) -> float:
+def log_likelihood(lives: Lifetimes, shape: float, scale_s: float) -> float:
     """As the law says it, without any of the module's algebra."""
     hazard = np.log(shape / scale_s) + (shape - 1) * np.log(lives.exit_s[lives.failed] / scale_s)
     return float(
@@ -62,7 +62,7 @@ def test_without_the_age_at_which_watching_began_the_shape_is_wrong() -> None:
     for lives in sets(2.5, count=60, seed=4):
         true.append(fit_weibull(lives).shape)
         naive.append(
-            fit_weibull(Lives(np.zeros_like(lives.entry_s), lives.exit_s, lives.failed)).shape
+            fit_weibull(Lifetimes(np.zeros_like(lives.entry_s), lives.exit_s, lives.failed)).shape
         )
     error = np.std(true) / math.sqrt(len(true))
     assert abs(np.mean(true) - 2.5) < 4 * error
@@ -75,7 +75,9 @@ def test_without_the_units_that_did_not_fail_the_scale_is_wrong() -> None:
         true.append(fit_weibull(lives).scale_s)
         some = lives.failed
         naive.append(
-            fit_weibull(Lives(lives.entry_s[some], lives.exit_s[some], lives.failed[some])).scale_s
+            fit_weibull(
+                Lifetimes(lives.entry_s[some], lives.exit_s[some], lives.failed[some])
+            ).scale_s
         )
     assert np.median(true) == pytest.approx(1000.0, rel=0.1)
     assert np.median(naive) < 500.0
@@ -142,7 +144,7 @@ def test_a_unit_that_is_mended_and_goes_on_keeps_its_age() -> None:
         entry += cuts[:-1]
         exit_ += cuts[1:]
         failed += [*[True] * (len(cuts) - 2), False]
-    fit = fit_weibull(Lives.of(entry_s=entry, exit_s=exit_, failed=failed))
+    fit = fit_weibull(Lifetimes.of(entry_s=entry, exit_s=exit_, failed=failed))
     assert fit.shape_low <= 2.0 <= fit.shape_high
     assert fit.shape_high - fit.shape_low < 0.4
 
@@ -152,13 +154,13 @@ def test_a_unit_that_is_mended_and_goes_on_keeps_its_age() -> None:
 def test_the_unit_of_time_changes_nothing_but_the_scale(unit: float, seed: int) -> None:
     [lives] = sets(1.5, count=1, seed=seed, units=60)
     plain = fit_weibull(lives)
-    other = fit_weibull(Lives(lives.entry_s * unit, lives.exit_s * unit, lives.failed))
+    other = fit_weibull(Lifetimes(lives.entry_s * unit, lives.exit_s * unit, lives.failed))
     assert other.shape == pytest.approx(plain.shape, rel=1e-6)
     assert other.scale_s == pytest.approx(plain.scale_s * unit, rel=1e-6)
 
 
 def test_few_failures_tell_no_shape() -> None:
-    lives = Lives.of(
+    lives = Lifetimes.of(
         entry_s=[0.0] * 50,
         exit_s=np.arange(1.0, 51.0),
         failed=[True] * (FEW - 1) + [False] * (51 - FEW),
@@ -169,7 +171,7 @@ def test_few_failures_tell_no_shape() -> None:
 
 
 def test_failures_all_at_the_greatest_age_have_no_shape() -> None:
-    lives = Lives.of(entry_s=[0.0] * 9, exit_s=[5.0] * 9, failed=[True] * 9)
+    lives = Lifetimes.of(entry_s=[0.0] * 9, exit_s=[5.0] * 9, failed=[True] * 9)
     assert "no shape fits" in decide_shape(lives).reason
     with pytest.raises(UsageError, match="no shape is the most likely"):
         fit_weibull(lives)
@@ -181,7 +183,7 @@ def test_a_shape_at_the_edge_is_no_weibull_law() -> None:
     """
     exits = [*(1000.0 + np.arange(10) * 1e-3), *[1000.02] * 10]
     verdict = decide_shape(
-        Lives.of(entry_s=[0.0] * 20, exit_s=exits, failed=[True] * 10 + [False] * 10)
+        Lifetimes.of(entry_s=[0.0] * 20, exit_s=exits, failed=[True] * 10 + [False] * 10)
     )
     assert verdict.fit is not None
     assert verdict.fit.shape == pytest.approx(SHAPE_MAX)
@@ -191,7 +193,7 @@ def test_a_shape_at_the_edge_is_no_weibull_law() -> None:
 
 def test_no_failure_is_an_error_that_says_what_there_is() -> None:
     with pytest.raises(UsageError, match="no failure was seen"):
-        fit_weibull(Lives.of(entry_s=[0.0], exit_s=[1.0], failed=[False]))
+        fit_weibull(Lifetimes.of(entry_s=[0.0], exit_s=[1.0], failed=[False]))
 
 
 @pytest.mark.parametrize(
@@ -206,9 +208,9 @@ def test_no_failure_is_an_error_that_says_what_there_is() -> None:
 )
 def test_ages_that_cannot_be_are_refused(entry: list[float], exit_: list[float]) -> None:
     with pytest.raises(UsageError, match="stretch 1 of life"):
-        Lives.of(entry_s=entry, exit_s=exit_, failed=[True])
+        Lifetimes.of(entry_s=entry, exit_s=exit_, failed=[True])
 
 
 def test_as_many_beginnings_as_ends() -> None:
     with pytest.raises(UsageError, match="as many beginnings as ends"):
-        Lives.of(entry_s=[0.0], exit_s=[1.0, 2.0], failed=[True, False])
+        Lifetimes.of(entry_s=[0.0], exit_s=[1.0, 2.0], failed=[True, False])

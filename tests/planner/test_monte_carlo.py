@@ -26,8 +26,8 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
+    ScenarioTier,
     Stragglers,
-    Tier,
     Unit,
 )
 from outlast.planner.spread import constant, exponential, lognormal
@@ -143,9 +143,9 @@ def test_a_run_of_a_large_cluster_is_the_one_that_the_definition_says() -> None:
         FailureRate(FailureClass.DEPENDENCY, Unit.RUN, Extent.RUN, 2e5),
     )
     tiers = (
-        Tier("vault", 60.0, 0.05, 0.0, Extent.PROCESS, constant(3.0)),
-        Tier("peers", 300.0, 0.5, 5.0, Extent.NODE, constant(20.0)),
-        Tier("store", 1800.0, 3.0, 300.0, Extent.RUN, lognormal(120.0, 300.0)),
+        ScenarioTier("vault", 60.0, 0.05, 0.0, Extent.PROCESS, constant(3.0)),
+        ScenarioTier("peers", 300.0, 0.5, 5.0, Extent.NODE, constant(20.0)),
+        ScenarioTier("store", 1800.0, 3.0, 300.0, Extent.RUN, lognormal(120.0, 300.0)),
     )
     big = world(duration_s=2 * DAY_S, gpus=16_384, failures=failures, tiers=tiers, step_s=6.0)
     big = replace(

@@ -15,7 +15,7 @@ import pytest
 from outlast.errors import UsageError
 from outlast.model import intervals
 from outlast.planner.cluster_file import Cluster, Origin, parse
-from outlast.planner.optimise import Budget, Parameter, optimise
+from outlast.planner.optimise import Parameter, SpareBudget, optimise
 from outlast.planner.plan import Plan, overhead, plan, samples_per_day
 from outlast.planner.resolve import rate_per_s, resolve
 from outlast.planner.scale import grid, max_gpus, mttf_of, scale
@@ -392,7 +392,9 @@ def test_spares_are_weighed_against_the_gpus_that_they_are() -> None:
     """Too few make the run wait, too many stand idle; a budget is kept to the node."""
     cluster = with_nodes(repair__time="1d", job__duration="10d")
     found = optimise(cluster, [Parameter.SPARES], seed=13, replicas=256)
-    tight = optimise(cluster, [Parameter.SPARES], seed=13, replicas=256, budget=Budget(share=0.04))
+    tight = optimise(
+        cluster, [Parameter.SPARES], seed=13, replicas=256, budget=SpareBudget(share=0.04)
+    )
     assert 8 <= found.options[0].spares <= 24
     assert tight.options[0].spares == 5
     assert tight.options[0].value < found.options[0].value
@@ -401,9 +403,9 @@ def test_spares_are_weighed_against_the_gpus_that_they_are() -> None:
 def test_a_budget_in_money_buys_whole_nodes() -> None:
     scenario = resolve(with_nodes(job__duration="10d", money__gpu_hour="2/h")).scenario
     one_node = 8 * 240 * 2.0
-    assert Budget(money=3.5 * one_node).spares_most(scenario) == 3
+    assert SpareBudget(money=3.5 * one_node).spares_most(scenario) == 3
     with pytest.raises(UsageError, match="price of a GPU-hour"):
-        Budget(money=1.0).spares_most(resolve(bare()).scenario)
+        SpareBudget(money=1.0).spares_most(resolve(bare()).scenario)
 
 
 def test_tiers_and_redundancy_are_chosen_together_with_their_intervals() -> None:

@@ -7,16 +7,16 @@ import math
 import pytest
 
 from outlast.planner.power import Draw, Power, power
-from outlast.planner.scenario import Extent, Job, Recovery, Scenario, Tier
+from outlast.planner.scenario import Extent, Job, Recovery, Scenario, ScenarioTier
 from outlast.planner.spread import constant
-from outlast.planner.stops import Stop
+from outlast.planner.stops import Stoppage
 
 DRAW = Draw(gpu_w=700.0, idle=0.2, edge_s=2.0)
 DAY_S = 86_400.0
 
 
 def scenario(*, stall_s: float = 3.0, step_s: float = 5.0) -> Scenario:
-    tier = Tier("storage", 600.0, stall_s, 0.0, Extent.RUN, constant(1.0))
+    tier = ScenarioTier("storage", 600.0, stall_s, 0.0, Extent.RUN, constant(1.0))
     return Scenario(
         "one",
         Job(1000, 10 * DAY_S, step_s=step_s),
@@ -26,12 +26,12 @@ def scenario(*, stall_s: float = 3.0, step_s: float = 5.0) -> Scenario:
     )
 
 
-def of(stops: list[Stop], **how: float) -> Power:
+def of(stops: list[Stoppage], **how: float) -> Power:
     return power(scenario(**how), stops, draw=DRAW, ettr=0.9)
 
 
 def test_a_failure_drops_all_gpus_to_idle_and_back() -> None:
-    found = of([Stop(1000.0, 1300.0), Stop(5000.0, 5100.0)])
+    found = of([Stoppage(1000.0, 1300.0), Stoppage(5000.0, 5100.0)])
     failure = found.swings[0]
     assert found.training_w == 700_000.0
     assert (failure.kind, failure.count, failure.amplitude_w) == (
@@ -44,7 +44,7 @@ def test_a_failure_drops_all_gpus_to_idle_and_back() -> None:
 
 
 def test_a_stop_that_the_end_of_the_run_cuts_off_lasts_until_then() -> None:
-    failure = of([Stop(1000.0, 1300.0), Stop(10 * DAY_S - 500, None)]).swings[0]
+    failure = of([Stoppage(1000.0, 1300.0), Stoppage(10 * DAY_S - 500, None)]).swings[0]
     assert (failure.count, failure.longest_s) == (2, 500.0)
 
 
@@ -74,7 +74,7 @@ def test_of_steps_nothing_but_the_frequency_is_told() -> None:
 
 
 def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
-    remedy = of([Stop(1000.0, 1300.0)]).remedies[1]
+    remedy = of([Stoppage(1000.0, 1300.0)]).remedies[1]
     assert remedy.ramp_w_per_s == pytest.approx(560_000.0 / 60)
     assert remedy.ettr_cost == pytest.approx(60 / (10 * DAY_S))
 
@@ -83,7 +83,7 @@ def test_a_power_floor_costs_energy_only_while_the_run_stands() -> None:
     """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 +
     0.1 x 0.2.
     """
-    remedy = of([Stop(0.0, DAY_S)], stall_s=0.0).remedies[2]
+    remedy = of([Stoppage(0.0, DAY_S)], stall_s=0.0).remedies[2]
     assert remedy.amplitude_w == pytest.approx(350_000.0)
     assert remedy.energy_cost == pytest.approx(0.03 / 0.92)
 

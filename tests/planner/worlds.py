@@ -20,7 +20,7 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
-    Tier,
+    ScenarioTier,
     Unit,
     Wave,
 )
@@ -53,8 +53,8 @@ def tier(
     write_s: float = 0.0,
     survives: Extent = Extent.RUN,
     restore_s: float = 3.0,
-) -> Tier:
-    return Tier(name, interval_s, stall_s, write_s, survives, constant(restore_s))
+) -> ScenarioTier:
+    return ScenarioTier(name, interval_s, stall_s, write_s, survives, constant(restore_s))
 
 
 def recovery(
@@ -68,7 +68,7 @@ def world(
     duration_s: float = 300.0,
     gpus: int = 32,
     failures: tuple[FailureRate, ...] = (process(), node(), rack(), everything()),
-    tiers: tuple[Tier, ...] = (tier("disk", 100.0, stall_s=10.0),),
+    tiers: tuple[ScenarioTier, ...] = (tier("disk", 100.0, stall_s=10.0),),
     recovers: Recovery | None = None,
     repair: Repair | None = None,
     lemons: Lemons | None = None,
@@ -128,7 +128,7 @@ def spreads(draw: st.DrawFn, high_s: float) -> Spread:
 
 
 @st.composite
-def tier_lists(draw: st.DrawFn, step_s: float) -> tuple[Tier, ...]:
+def tier_lists(draw: st.DrawFn, step_s: float) -> tuple[ScenarioTier, ...]:
     """Nested and not, live ones, ones that stall for longer than their interval, ones never
     written.
     """
@@ -140,7 +140,7 @@ def tier_lists(draw: st.DrawFn, step_s: float) -> tuple[Tier, ...]:
         write_s = 0.0 if alive else draw(st.sampled_from([0.0, 0.0, 3.7, 55.5, 1000.0]))
         interval_s = draw(st.sampled_from([steps * step_s] * 9 + [float("inf")]))
         tiers.append(
-            Tier(
+            ScenarioTier(
                 f"tier {index}",
                 interval_s,
                 stall_s,

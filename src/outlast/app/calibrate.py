@@ -33,7 +33,7 @@ from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_
 from outlast.planner.fit.cluster import cluster_of, never_seen
 from outlast.planner.fit.failures_table import read_failures
 from outlast.planner.fit.ledgers import booked, is_imported, observe
-from outlast.planner.fit.phases import Phase, Phases, phases_of
+from outlast.planner.fit.phases import Phases, PhaseSamples, phases_of
 from outlast.planner.fit.rates import LEVEL, ClassRate
 from outlast.planner.scenario import Unit
 from outlast.runtime.given import check_new, read_lines, write_new
@@ -273,7 +273,7 @@ def _phases(phases: Phases, *, wide: bool) -> Table:
     return table
 
 
-def _kinds(phase: Phase) -> str:
+def _kinds(phase: PhaseSamples) -> str:
     """Say how many there are of each kind, and their mean: `14 hang (530 ms), 15 signal (1 ms)`."""
     names = {kind: kind.replace("_", " ") for kind in phase.by}
     if len(names) == 1:

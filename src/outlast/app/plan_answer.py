@@ -13,7 +13,7 @@ from outlast.model import quantities
 from outlast.model.quantities import QuantityKind
 from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
-from outlast.planner.optimise import Budget, Optimum, Parameter, optimise, replicas_for_search
+from outlast.planner.optimise import Optimum, Parameter, SpareBudget, optimise, replicas_for_search
 from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan
 from outlast.planner.power import Draw, Power, power
 from outlast.planner.resolve import resolve
@@ -105,12 +105,14 @@ def _sizes(text: str | None) -> Sequence[int]:
     return grid(low, high)
 
 
-def _budget(text: str | None) -> Budget:
+def _budget(text: str | None) -> SpareBudget:
     if text is None:
-        return Budget()
+        return SpareBudget()
     if "%" in text:
-        return Budget(share=quantities.parse(text, QuantityKind.SHARE, name="--budget", zero=True))
-    return Budget(money=quantities.parse(text, QuantityKind.MONEY, name="--budget", zero=True))
+        return SpareBudget(
+            share=quantities.parse(text, QuantityKind.SHARE, name="--budget", zero=True)
+        )
+    return SpareBudget(money=quantities.parse(text, QuantityKind.MONEY, name="--budget", zero=True))
 
 
 def _mapper(args: argparse.Namespace) -> Mapper:

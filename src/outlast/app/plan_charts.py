@@ -7,7 +7,7 @@ import math
 from outlast.app.charts import Bars, Chart, Curves, Line
 from outlast.app.plan_answer import Found
 from outlast.app.words import long_duration
-from outlast.planner.optimise import Curve
+from outlast.planner.optimise import ParameterCurve
 from outlast.planner.plan import Plan
 from outlast.planner.scale import Scale
 
@@ -71,7 +71,7 @@ def _tornado(plan: Plan) -> Bars:
     )
 
 
-def _searched(curve: Curve) -> Curves:
+def _searched(curve: ParameterCurve) -> Curves:
     say_x = gpus_words if curve.parameter == "repair.spares" else long_duration
     chosen = curve.x.index(curve.chosen)
     line = Line("productive", curve.x, curve.value)

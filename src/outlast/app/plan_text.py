@@ -13,7 +13,7 @@ from outlast.planner.cluster_file import Input, Origin
 from outlast.planner.optimise import Option
 from outlast.planner.plan import Plan
 from outlast.planner.power import Power
-from outlast.planner.sensitivity import Swing
+from outlast.planner.sensitivity import EttrSwing
 
 LABEL_COLUMNS = 16
 ASSUMED_MOST, SWINGS_MOST = 8, 5
@@ -182,7 +182,7 @@ def _sensitive(found: Found) -> Iterator[str]:
     yield from (f"  {_swing(one)}" for one in swings[:SWINGS_MOST])
 
 
-def _swing(one: Swing) -> str:
+def _swing(one: EttrSwing) -> str:
     return (
         f"{one.path} = {one.value}: ETTR {percent(one.ettr_low)} at {one.low},"
         f" {percent(one.ettr_high)} at {one.high} ({one.why})"

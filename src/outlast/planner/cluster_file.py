@@ -48,7 +48,7 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model.strict import known, toml
-from outlast.planner.readers import Reader, Value
+from outlast.planner.readers import Value, ValueReader
 from outlast.planner.schema import DEFAULT_LISTS, LISTS, TABLES, Field
 
 SCHEMA = 1
@@ -82,7 +82,7 @@ class Input:
     range: tuple[Value, Value] | None = None
 
     @property
-    def reader(self) -> Reader:
+    def reader(self) -> ValueReader:
         return field_of(self.path).reader
 
     @property
@@ -291,7 +291,7 @@ def _table(
     return out
 
 
-def _range(given: object, reader: Reader, where: str) -> tuple[Value, Value] | None:
+def _range(given: object, reader: ValueReader, where: str) -> tuple[Value, Value] | None:
     if given is None:
         return None
     if not isinstance(given, list) or len(given) != 2:

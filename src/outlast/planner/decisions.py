@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 
 from outlast.model.terms import Cause
 from outlast.planner.deciding.decided import Decided, Rules, Unmodelled
-from outlast.planner.deciding.failures import Lemons, failures
+from outlast.planner.deciding.failures import LemonCount, failures
 from outlast.planner.deciding.replica import Replica
 from outlast.planner.histories import Histories, History
 from outlast.planner.scenario import Scenario
@@ -50,7 +50,7 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
     rules: the options of outlast; None: their defaults.
     """
     lemons, stops, duration_s = (
-        Lemons(scenario, history.lemons),
+        LemonCount(scenario, history.lemons),
         scenario.maintenance,
         scenario.job.duration_s,
     )
@@ -80,7 +80,7 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class DecisionEstimate:
     """The results over all replicas.
 
     ETTR is `position_s` over the duration of the job. So the ETTR of a run that the engine ended
@@ -109,7 +109,9 @@ class Estimate:
         return self.decisions / self.interruptions if self.interruptions else math.nan
 
 
-def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = None) -> Estimate:
+def estimate(
+    scenario: Scenario, histories: Histories, rules: Rules | None = None
+) -> DecisionEstimate:
     """Run every replica of these histories, one after the other.
 
     A replica of 16,384 GPUs and 54 days takes under a second.
@@ -117,7 +119,7 @@ def estimate(scenario: Scenario, histories: Histories, rules: Rules | None = Non
     runs = [live(scenario, histories.one(replica), rules) for replica in range(histories.replicas)]
     ettr = [run.position_s / scenario.job.duration_s for run in runs]
     unmodelled = Counter(kind for run in runs for kind in run.unmodelled)
-    return Estimate(
+    return DecisionEstimate(
         len(runs),
         statistics.fmean(ettr),
         statistics.stdev(ettr) / math.sqrt(len(runs)) if len(runs) > 1 else math.inf,

@@ -35,7 +35,7 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
-    Tier,
+    ScenarioTier,
     Unit,
 )
 from outlast.planner.spread import constant, measured
@@ -184,15 +184,15 @@ def _step_s(options: Options) -> float:
     return steady_step_s(options) - (SEAL_S if options.recovery_mode == "sharded" else 0.0)
 
 
-def _tier(options: Options) -> Tier:
+def _tier(options: Options) -> ScenarioTier:
     """Return the tier of the state.
 
     Replicated state lives wherever a rank does. Of sharded state, each rank seals an image in its
     node's memory after every step.
     """
     if options.recovery_mode == "sharded":
-        return Tier("images", _step_s(options), SEAL_S, 0.0, Extent.PROCESS, constant(0.0))
-    return Tier("replicas", _step_s(options), 0.0, 0.0, Extent.RACK, constant(0.0))
+        return ScenarioTier("images", _step_s(options), SEAL_S, 0.0, Extent.PROCESS, constant(0.0))
+    return ScenarioTier("replicas", _step_s(options), 0.0, 0.0, Extent.RACK, constant(0.0))
 
 
 class GivenHistory(Histories):

@@ -42,7 +42,7 @@ from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.histories import BLOCK
 from outlast.planner.readers import AUTO
 from outlast.planner.resolve import INTERVAL_MOST_S, rates_by_extent, resolve
-from outlast.planner.scenario import Scenario, Tier
+from outlast.planner.scenario import Scenario, ScenarioTier
 from outlast.planner.schema import LISTS
 from outlast.planner.sweep import Mapper, Summary, in_order, run_all
 
@@ -81,7 +81,7 @@ class Parameter(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SpareBudget:
     """The budget for spares: `share` of the GPUs, or `money` in all. inf: no bound."""
 
     share: float = math.inf
@@ -136,7 +136,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class ParameterCurve:
     """The values of one parameter when it was looked at last, and which one was chosen.
 
     They are on the failures that it was chosen on.
@@ -160,7 +160,7 @@ class Optimum:
 
     cluster: Cluster
     options: tuple[Option, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[ParameterCurve, ...]
     simulations: int
 
     def facts(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def optimise(
     *,
     seed: int,
     replicas: int,
-    budget: Budget = Budget(),
+    budget: SpareBudget = SpareBudget(),
     mapper: Mapper = in_order,
 ) -> Optimum:
     """Search for the best. Raises UsageError for a budget in money without a price."""
@@ -234,10 +234,10 @@ class _Search:
     """A search. `best` is the cluster with the best parameters so far, all of them settled."""
 
     def __init__(
-        self, cluster: Cluster, seed: int, replicas: int, budget: Budget, mapper: Mapper
+        self, cluster: Cluster, seed: int, replicas: int, budget: SpareBudget, mapper: Mapper
     ) -> None:
         self.best = _settled(cluster)
-        self.curves: dict[str, Curve] = {}
+        self.curves: dict[str, ParameterCurve] = {}
         self.simulations = 0
         self._seed, self._replicas, self._mapper = seed, replicas, mapper
         self.spares_most = budget.spares_most(resolve(self.best).scenario)
@@ -277,7 +277,9 @@ class _Search:
             ]
             seen |= zip(seconds, self._choose(clusters), strict=True)
         x = tuple(sorted(seen))
-        self.curves[path] = Curve(path, self.best.value(path), x, tuple(seen[one] for one in x))
+        self.curves[path] = ParameterCurve(
+            path, self.best.value(path), x, tuple(seen[one] for one in x)
+        )
 
     def _spares(self) -> None:
         usual = max(
@@ -297,7 +299,7 @@ class _Search:
                 counts, self._choose([_spares(self.best, count) for count in counts]), strict=True
             )
         x = tuple(sorted(seen))
-        self.curves["repair.spares"] = Curve(
+        self.curves["repair.spares"] = ParameterCurve(
             "repair.spares",
             self.best.value("repair.spares"),
             tuple(map(float, x)),
@@ -504,7 +506,7 @@ def _others(
             )
 
 
-def _busiest(scenario: Scenario) -> tuple[Tier, float]:
+def _busiest(scenario: Scenario) -> tuple[ScenarioTier, float]:
     """Return the tier that serves most failures, and how many per second.
 
     It serves those that no cheaper tier in use survives.
@@ -514,7 +516,7 @@ def _busiest(scenario: Scenario) -> tuple[Tier, float]:
         key=lambda tier: tier.survives,
     )
     rates = rates_by_extent(scenario.failures, scenario.job)
-    served: list[tuple[Tier, float]] = []
+    served: list[tuple[ScenarioTier, float]] = []
     below = -1
     for tier in in_use:
         served.append(

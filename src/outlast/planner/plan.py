@@ -28,7 +28,7 @@ from outlast.planner.readers import redundancy_numbers
 from outlast.planner.resolve import Resolved, rate_per_s, rates_by_extent, resolve
 from outlast.planner.scale import binding_of, durable, mttf_of
 from outlast.planner.scenario import DAY_S, HOUR_S, Extent, Scenario
-from outlast.planner.sensitivity import Swing, tornado
+from outlast.planner.sensitivity import EttrSwing, tornado
 from outlast.planner.sweep import (
     FAILURES_MOST,
     REPAIRS_LEAST,
@@ -83,7 +83,7 @@ class Plan:
     by_class: dict[str, float]
     interruptions: float
     redundancy: dict[str, dict[str, Any]]
-    sensitivity: tuple[Swing, ...]
+    sensitivity: tuple[EttrSwing, ...]
     sensitivity_base: float
     simulated: dict[str, float]
     notes: tuple[str, ...]

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from outlast.planner.scenario import DAY_S, Scenario
-from outlast.planner.stops import Stop
+from outlast.planner.stops import Stoppage
 
 BAND_HZ = (0.1, 20.0)
 STAGGERS_S = (10.0, 60.0)
@@ -105,7 +105,7 @@ class Power:
         }
 
 
-def power(scenario: Scenario, stops: Sequence[Stop], *, draw: Draw, ettr: float) -> Power:
+def power(scenario: Scenario, stops: Sequence[Stoppage], *, draw: Draw, ettr: float) -> Power:
     """Return the swings of one simulated run, and what would soften them.
 
     stops  when failures made training stand still (`stops.run_with_stops`)

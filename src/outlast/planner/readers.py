@@ -28,7 +28,7 @@ Value: TypeAlias = float | int | str | bool | Spread | tuple[Wave, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class ValueReader:
     """Read and write one kind of value.
 
     `read(given, name)` raises UsageError, which names the input. `say(value)` returns TOML that is
@@ -40,21 +40,21 @@ class Reader:
     say: Callable[[Any], str]
 
 
-def quantity(kind: QuantityKind, *, zero: bool = False, endless: bool = False) -> Reader:
+def quantity(kind: QuantityKind, *, zero: bool = False, endless: bool = False) -> ValueReader:
     if kind is QuantityKind.COUNT:
-        return Reader(
+        return ValueReader(
             kind.value,
             lambda given, name: quantities.parse_count(given, name=name, zero=zero),
             lambda value: str(int(value)),
         )
-    return Reader(
+    return ValueReader(
         kind.value,
         lambda given, name: quantities.parse(given, kind, name=name, zero=zero, endless=endless),
         lambda value: json.dumps(quantities.echo(value, kind)),
     )
 
 
-def number(*, least: float, above: bool = False) -> Reader:
+def number(*, least: float, above: bool = False) -> ValueReader:
     """Return a reader of a bare number, as a factor or a shape."""
 
     def read(given: object, name: str) -> float:
@@ -68,10 +68,10 @@ def number(*, least: float, above: bool = False) -> Reader:
             )
         return value
 
-    return Reader("a number", read, lambda value: repr(value).removesuffix(".0"))
+    return ValueReader("a number", read, lambda value: repr(value).removesuffix(".0"))
 
 
-def word(choices: type[Enum]) -> Reader:
+def word(choices: type[Enum]) -> ValueReader:
     """Return a reader of an enumeration: by value, or by lower-case name for numbers.
 
     The value is the text.
@@ -83,7 +83,7 @@ def word(choices: type[Enum]) -> Reader:
     def read(given: object, name: str) -> str:
         return one_of(given, names, name)
 
-    return Reader(f"one of {', '.join(names)}", read, json.dumps)
+    return ValueReader(f"one of {', '.join(names)}", read, json.dumps)
 
 
 def _read_flag(given: object, name: str) -> bool:
@@ -100,8 +100,8 @@ def _read_text(given: object, name: str) -> str:
     return given
 
 
-FLAG = Reader("true or false", _read_flag, lambda value: "true" if value else "false")
-TEXT = Reader("a text", _read_text, json.dumps)
+FLAG = ValueReader("true or false", _read_flag, lambda value: "true" if value else "false")
+TEXT = ValueReader("a text", _read_text, json.dumps)
 
 
 # --- durations that vary --------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def _say_spread(value: Spread) -> str:
     return said(value.numbers[0])
 
 
-SPREAD = Reader("a duration that may vary", _read_spread, _say_spread)
+SPREAD = ValueReader("a duration that may vary", _read_spread, _say_spread)
 
 
 # --- waves, watts, intervals ----------------------------------------------------------------------
@@ -209,7 +209,7 @@ def _say_waves(waves: tuple[Wave, ...]) -> str:
     return f"[{', '.join(tables)}]"
 
 
-WAVES = Reader("waves", _read_waves, _say_waves)
+WAVES = ValueReader("waves", _read_waves, _say_waves)
 
 _WATTS = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(W|kW|MW)")
 _WATT_SIZES = {"MW": 1e6, "kW": 1e3, "W": 1.0}
@@ -223,7 +223,7 @@ def _read_watts(given: object, name: str) -> float:
     return value
 
 
-WATTS = Reader(
+WATTS = ValueReader(
     "a power",
     _read_watts,
     lambda value: json.dumps(f"{value:.15g}W" if value < 1e15 else f"{value / 1e6:.15g}MW"),
@@ -232,9 +232,9 @@ WATTS = Reader(
 AUTO = "auto"
 
 
-def or_auto(reader: Reader) -> Reader:
+def or_auto(reader: ValueReader) -> ValueReader:
     """Return a reader of what `reader` reads, or of `auto`: then the plan chooses."""
-    return Reader(
+    return ValueReader(
         f"{reader.what}, or auto",
         lambda given, name: AUTO if given == AUTO else reader.read(given, name),
         lambda value: json.dumps(AUTO) if value == AUTO else reader.say(value),
@@ -256,7 +256,7 @@ def _read_redundancy(given: object, name: str) -> str:
     return given
 
 
-REDUNDANCY = Reader("none, copies=N or parity=K+M", _read_redundancy, json.dumps)
+REDUNDANCY = ValueReader("none, copies=N or parity=K+M", _read_redundancy, json.dumps)
 
 
 def redundancy_numbers(text: str) -> tuple[int, int, int]:

@@ -35,8 +35,8 @@ from outlast.planner.scenario import (
     Recovery,
     Repair,
     Scenario,
+    ScenarioTier,
     Stragglers,
-    Tier,
     Unit,
 )
 from outlast.planner.spread import Spread, constant
@@ -250,13 +250,15 @@ def rates_by_extent(failures: tuple[FailureRate, ...], job: Job) -> dict[Extent,
 # --- tiers ----------------------------------------------------------------------------------------
 
 
-def _tiers(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> tuple[Tier, ...]:
+def _tiers(
+    working: _Working, job: Job, failures: tuple[FailureRate, ...]
+) -> tuple[ScenarioTier, ...]:
     half_done = [_tier(working, name, job) for name in working.cluster.tiers]
     rates = rates_by_extent(failures, job)
     return tuple(_with_interval(working, tier, half_done, rates, job) for tier in half_done)
 
 
-def _tier(working: _Working, name: str, job: Job) -> Tier:
+def _tier(working: _Working, name: str, job: Job) -> ScenarioTier:
     """Return the tier; its interval is NaN where the plan is to choose it."""
     path = f"tier.{name}"
     traffic = _traffic(working, path)
@@ -287,7 +289,7 @@ def _tier(working: _Working, name: str, job: Job) -> Tier:
         "as long as the save takes" if math.isnan(seconds) else "state / bandwidth, read back",
     )
     interval = working.value(f"{path}.interval")
-    return Tier(
+    return ScenarioTier(
         name=name,
         interval_s=math.nan if interval == AUTO else working.number(f"{path}.interval"),
         stall_s=stall_s,
@@ -332,8 +334,12 @@ def _survives(working: _Working, path: str) -> str:
 
 
 def _with_interval(
-    working: _Working, tier: Tier, tiers: list[Tier], rates: dict[Extent, float], job: Job
-) -> Tier:
+    working: _Working,
+    tier: ScenarioTier,
+    tiers: list[ScenarioTier],
+    rates: dict[Extent, float],
+    job: Job,
+) -> ScenarioTier:
     if not math.isnan(tier.interval_s):
         return tier
     interval_s, why = chosen_interval_s(tier, tiers, rates, step_s=job.step_s)
@@ -344,7 +350,7 @@ def _with_interval(
 
 
 def chosen_interval_s(
-    tier: Tier, tiers: list[Tier], rates: dict[Extent, float], *, step_s: float
+    tier: ScenarioTier, tiers: list[ScenarioTier], rates: dict[Extent, float], *, step_s: float
 ) -> tuple[float, str]:
     """Return the interval for the failures that need this tier, and why.
 

@@ -19,7 +19,7 @@ from outlast.model.terms import Cause
 from outlast.planner.histories import Histories, Luck
 from outlast.planner.outcomes import Outcomes
 from outlast.planner.repairs import ALL, Returns, Rows
-from outlast.planner.saves import STANDSTILL_PACE_S, Floats, Saves
+from outlast.planner.saves import STANDSTILL_PACE_S, Floats, ScenarioSaves
 from outlast.planner.scenario import Scenario
 from outlast.planner.strikes import Counts, Flags, Seconds, SecondsEach, Strike, Strikes
 
@@ -100,7 +100,7 @@ class Runs:
         self._survives = np.array([int(tier.survives) for tier in scenario.tiers], dtype=np.int8)[
             :, None
         ]
-        self._saves = Saves(scenario)
+        self._saves = ScenarioSaves(scenario)
         self._state = _State(histories.replicas, len(scenario.tiers), len(scenario.failures))
         self._returns = Returns(scenario, histories.replicas) if strikes.loses_nodes else None
 

@@ -37,7 +37,7 @@ NEARLY = 1 - 1e-9  # more than rounding takes away
 NEVER_STEPS = 1e300  # the interval of a tier that never saves, finite for the same reason
 
 
-class Saves:
+class ScenarioSaves:
     """The saves of one scenario's tiers."""
 
     def __init__(self, scenario: Scenario) -> None:

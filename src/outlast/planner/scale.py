@@ -29,7 +29,7 @@ from outlast.model import intervals, scaling
 from outlast.planner.cluster_file import Cluster, Origin
 from outlast.planner.readers import AUTO
 from outlast.planner.resolve import rate_per_s, resolve
-from outlast.planner.scenario import Scenario, Tier
+from outlast.planner.scenario import Scenario, ScenarioTier
 from outlast.planner.sweep import REPAIRS_LEAST, Mapper, Summary, Term, in_order, run_all, window
 
 PER_DECADE = 2
@@ -40,7 +40,7 @@ USABLE = (0.9, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScaleRow:
     """The results at one size.
 
     ettr           simulated, with the model as it is
@@ -65,7 +65,7 @@ class Row:
 class Scale:
     """How far a run can grow: a row for each size, and the most GPUs under each assumption."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ScaleRow, ...]
     max_gpus: dict[str, float]
 
     def facts(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _with_enough_spares(scenario: Scenario) -> Scenario:
     return replace(scenario, repair=replace(scenario.repair, spare_nodes=scenario.job.nodes))
 
 
-def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> Row:
+def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> ScaleRow:
     mttf_s = mttf_of(scenario)
     tier = durable(scenario)
     job = scenario.job
@@ -175,7 +175,7 @@ def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> Row:
         + scenario.recovery.take.mean_s
         + tier.restore.mean_s
     )
-    return Row(
+    return ScaleRow(
         gpus=job.gpus,
         mttf_s=mttf_s,
         save_s=tier.stall_s + tier.write_s,
@@ -196,7 +196,7 @@ def mttf_of(scenario: Scenario) -> float:
     return 1 / per_s if per_s else math.inf
 
 
-def durable(scenario: Scenario) -> Tier:
+def durable(scenario: Scenario) -> ScenarioTier:
     """Return the tier in use that survives most; of several, the last."""
     in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)] or list(
         scenario.tiers

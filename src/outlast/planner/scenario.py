@@ -137,7 +137,7 @@ class FailureRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Tier:
+class ScenarioTier:
     """A place where state is kept.
 
     `survives` is the largest extent of a failure after which the state can still be restored.
@@ -305,7 +305,7 @@ class Scenario:
     name: str
     job: Job
     failures: tuple[FailureRate, ...]
-    tiers: tuple[Tier, ...]
+    tiers: tuple[ScenarioTier, ...]
     recovery: Recovery
     repair: Repair = field(default_factory=Repair)
     lemons: Lemons = field(default_factory=Lemons)
@@ -319,17 +319,17 @@ class Scenario:
                 hint="change the value; `outlast plan` echoes all of them",
             )
 
-    def interval_steps(self, tier: Tier) -> float:
+    def interval_steps(self, tier: ScenarioTier) -> float:
         """Return the interval in whole steps, at least one; inf where the tier never saves."""
         if not math.isfinite(tier.interval_s):
             return math.inf
         return float(max(1, math.floor(tier.interval_s / self.job.step_s + 0.5)))
 
-    def interval_s(self, tier: Tier) -> float:
+    def interval_s(self, tier: ScenarioTier) -> float:
         """Return the interval in seconds, of whole steps; inf where the tier never saves."""
         return self.interval_steps(tier) * self.job.step_s
 
-    def is_live(self, tier: Tier) -> bool:
+    def is_live(self, tier: ScenarioTier) -> bool:
         """Return True for the live state of replicas: it saves each step without a stall."""
         return tier.stall_s == 0 and tier.write_s == 0 and self.interval_steps(tier) == 1
 

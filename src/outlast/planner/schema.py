@@ -24,7 +24,7 @@ from outlast.planner.readers import (
     SPREAD,
     WATTS,
     WAVES,
-    Reader,
+    ValueReader,
     number,
     or_auto,
     quantity,
@@ -39,7 +39,7 @@ LLAMA = "Llama 3 405B, arXiv 2407.21783, section 3.3 [P]"
 class Field:
     """One key. `default` is as a file would have it, and `why` says where it comes from."""
 
-    reader: Reader
+    reader: ValueReader
     about: str
     default: object = None
     why: str = ""

@@ -68,7 +68,7 @@ FIRST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Swing:
+class EttrSwing:
     """The ETTR where one input is at its low end, and where it is at its high end.
 
     why  where the ends come from
@@ -123,7 +123,7 @@ def tornado(
     failures_most: int,
     everything: bool,
     mapper: Mapper = in_order,
-) -> tuple[float, tuple[Swing, ...]]:
+) -> tuple[float, tuple[EttrSwing, ...]]:
     """Return the ETTR with nothing changed, and the swings, widest first.
 
     Swings that change nothing are left out.
@@ -148,7 +148,9 @@ def tornado(
     swings = []
     for end, pair in zip(ends, pairs, strict=True):
         low, high = (next(results) if scenario is not None else math.nan for scenario in pair)
-        swings.append(Swing(end.path, end.value, end.low, end.high, end.why, end.source, low, high))
+        swings.append(
+            EttrSwing(end.path, end.value, end.low, end.high, end.why, end.source, low, high)
+        )
     return base, tuple(sorted((one for one in swings if one.width > 0), key=lambda one: -one.width))
 
 

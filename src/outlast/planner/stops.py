@@ -23,7 +23,7 @@ from outlast.planner.strikes import Strikes
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stoppage:
     """One stretch in which training stood still, from the first failure in it.
 
     A failure that strikes during a recovery prolongs the stop and begins no new one.
@@ -37,7 +37,7 @@ class Stop:
 
 def run_with_stops(
     scenario: Scenario, histories: Histories
-) -> tuple[Outcomes, tuple[tuple[Stop, ...], ...]]:
+) -> tuple[Outcomes, tuple[tuple[Stoppage, ...], ...]]:
     """Return what became of each replica, and the stops of each replica in their order."""
     strikes = Strikes(scenario, histories)
     runs = Runs(scenario, histories, strikes)
@@ -60,8 +60,8 @@ def run_with_stops(
     )
 
 
-def _on_the_wall(scenario: Scenario, begin_s: float, end_s: float) -> Stop:
+def _on_the_wall(scenario: Scenario, begin_s: float, end_s: float) -> Stoppage:
     """Put the maintenance stops back into times of the course."""
     stops = scenario.maintenance
     is_over = end_s <= stops.worked_s(scenario.job.duration_s)
-    return Stop(stops.wall_s(begin_s), stops.wall_s(end_s) if is_over else None)
+    return Stoppage(stops.wall_s(begin_s), stops.wall_s(end_s) if is_over else None)

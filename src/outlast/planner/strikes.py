@@ -62,7 +62,7 @@ class Strikes:
         self._nodes_lost = np.array(
             [scenario.nodes_lost(rate.extent) for rate in scenario.failures], dtype=np.int64
         )
-        self._diagnosis = InOrder(histories, Luck.DIAGNOSIS, self.order)
+        self._diagnosis = OrderedColumn(histories, Luck.DIAGNOSIS, self.order)
         self._lemons = (
             _Lemons(scenario, histories, self.order) if scenario.lemons.factor > 1 else None
         )
@@ -114,7 +114,7 @@ class Seconds:
         self, spread: Spread, histories: Histories, column: Luck, order: NDArray[np.intp]
     ) -> None:
         self._fixed = np.array([spread.numbers[0]]) if _is_fixed(spread) else None
-        self._rows = InOrder(histories, column, order, spread.quantile)
+        self._rows = OrderedColumn(histories, column, order, spread.quantile)
 
     def at(self, strike: Strike) -> Floats:
         """Return it after this failure: (n,), or (1,). Ask in the order of failures."""
@@ -134,7 +134,7 @@ class SecondsEach:
             if all(map(_is_fixed, spreads))
             else None
         )
-        self._rows = InOrder(histories, column, order, partial(quantiles, spreads))
+        self._rows = OrderedColumn(histories, column, order, partial(quantiles, spreads))
 
     def at(self, strike: Strike) -> Floats:
         """Return them after this failure: (J, n), or (J, 1). Ask in the order of failures."""
@@ -153,7 +153,7 @@ def _is_fixed(spread: Spread) -> bool:
     )
 
 
-class InOrder:
+class OrderedColumn:
     """A column of luck, or what is `made` of it, row by row.
 
     Only the rows that are asked for are made, some at a time. Replicas are in this order.
@@ -189,8 +189,8 @@ class _Lemons:
         self._bound, self._nodes = scenario.lemons_bound, scenario.job.nodes
         self._caught, self._missed = scenario.lemons.caught, scenario.repair.missed
         self._here, self._mended = (
-            InOrder(histories, Luck.LEMON, order),
-            InOrder(histories, Luck.MENDED, order),
+            OrderedColumn(histories, Luck.LEMON, order),
+            OrderedColumn(histories, Luck.MENDED, order),
         )
         self._of_node = np.array(
             [rate.unit in (Unit.GPU, Unit.NODE) for rate in scenario.failures], dtype=np.bool_

@@ -22,13 +22,13 @@ from outlast.engine.policy import ActionVerdict, Past, decide_action, past_of
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action, Policy
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Verdict
-from outlast.planner.deciding.membership import Membership
+from outlast.planner.deciding.membership import SimulatedMembership
 
 UNKNOWN_MOST = 0.5  # the most confidence in a class that is not known
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class PerfectDiagnosis:
     """How interruptions are diagnosed: each verdict is right.
 
     delay_s     seconds from detection to the verdict
@@ -66,8 +66,8 @@ class Acting:
                that was decided for it
     """
 
-    diagnosis: Diagnosis
-    members: Membership
+    diagnosis: PerfectDiagnosis
+    members: SimulatedMembership
     incidents: list[Incident] = field(default_factory=list)
     past: list[Past] = field(default_factory=list)
     leaving: dict[str, Action] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from enum import Enum
 
 from outlast.model import limits
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
-from outlast.planner.deciding.acting import Diagnosis
+from outlast.planner.deciding.acting import PerfectDiagnosis
 from outlast.planner.scenario import Extent
 
 
@@ -78,7 +78,7 @@ class Rules:
     node_wait_s: float = limits.NODE_WAIT_S
     max_restarts: int | None = None
     hangs: frozenset[FailureClass] = frozenset()
-    diagnosis: Diagnosis | None = None
+    diagnosis: PerfectDiagnosis | None = None
     parked: bool = True
 
 
@@ -108,7 +108,7 @@ class Chosen:
 
 
 @dataclass(slots=True)
-class Answer:
+class DecidedInterruption:
     """One interruption, and what the engine decided about it.
 
     at_s        wall-clock time of the failure
@@ -152,7 +152,7 @@ class Decided:
 
     position_s: float = 0.0
     seconds: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[DecidedInterruption] = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
     unmodelled: Counter[Unmodelled] = field(default_factory=Counter)
     ended_s: float | None = None

@@ -17,13 +17,13 @@ from outlast.planner.scenario import Extent, FailureRate, Scenario, Unit
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class PlannedFailure:
     """One failure, with the durations that the recovery from it would take.
 
     at_s       wall-clock time of the failure
     worked_s   the same, without the maintenance stops before it
     rate       the rate of the scenario that it belongs to
-    extra      one of the failures that only lemons have: see Lemons.happens
+    extra      one of the failures that only lemons have: see LemonCount.happens
     repair_s   until a lost node is back
     restore_s  for each tier, the seconds to restore from it
     luck       random numbers in [0, 1), by column: see histories.Luck
@@ -64,7 +64,7 @@ class Failure:
         )
 
 
-def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
+def failures(scenario: Scenario, history: History) -> Iterator[PlannedFailure]:
     """Yield the failures before the end of the run."""
     recovery, repair, luck, stops = (
         scenario.recovery,
@@ -85,7 +85,7 @@ def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
     for k, at_s in enumerate(history.at_s.tolist()):
         if at_s >= scenario.job.duration_s:
             return
-        yield Failure(
+        yield PlannedFailure(
             at_s,
             stops.worked_s(at_s),
             scenario.failures[history.which[k]],
@@ -100,7 +100,7 @@ def failures(scenario: Scenario, history: History) -> Iterator[Failure]:
 
 
 @dataclass(slots=True)
-class Lemons:
+class LemonCount:
     """The number of lemons: nodes that fail more often than others.
 
     Nothing says which nodes these are: see scenario.py.
@@ -109,7 +109,7 @@ class Lemons:
     scenario: Scenario
     count: int
 
-    def happens(self, failure: Failure) -> bool:
+    def happens(self, failure: PlannedFailure) -> bool:
         """Return whether this failure happens.
 
         An extra failure happens with a probability that is proportional to the number of lemons.
@@ -117,7 +117,7 @@ class Lemons:
         bound = self.scenario.lemons_bound
         return not failure.extra or failure.luck[Luck.LEMON] < min(self.count, bound) / bound
 
-    def book(self, failure: Failure) -> None:
+    def book(self, failure: PlannedFailure) -> None:
         """Adjust the number of lemons after a node failed.
 
         A lemon may be found and replaced. A healthy node may be repaired badly and become a lemon.

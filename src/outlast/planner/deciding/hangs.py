@@ -31,7 +31,7 @@ ASKING_S = 2.5 * limits.TICK_S
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BlamedRank:
     """A rank that was blamed for a hang.
 
     after_s     seconds from the moment at which the rank stopped until it was blamed
@@ -74,7 +74,7 @@ class Hangs:
         else:
             self.began |= dict.fromkeys(ranks, step)
 
-    def find(self, rank: int, *, step: int, into_step_s: float) -> Found:
+    def find(self, rank: int, *, step: int, into_step_s: float) -> BlamedRank:
         """Find a rank that has stopped in the step after `step`, while all others wait for it.
 
         It has stopped `into_step_s` after the beginning of that step.
@@ -99,7 +99,7 @@ class Hangs:
         members = self._member_reports()
         members[rank] = replace(members[rank], collectives=0)
         overdue = self._deadlines(others_s) if others_s <= found_s else {rank: own_s}
-        return Found(
+        return BlamedRank(
             max(0.0, found_s - into_step_s) + ASKING_S,
             own_s,
             find_culprits(members=members, overdue=overdue),

@@ -24,22 +24,22 @@ from outlast.planner.scenario import Extent, Job
 
 
 @dataclass(frozen=True, slots=True)
-class Strike:
+class StruckRanks:
     """The ranks that one failure takes, in rising order, and the seats whose node is lost."""
 
     ranks: tuple[int, ...]
     seats: tuple[int, ...]
 
-    def and_also(self, other: Strike) -> Strike:
+    def and_also(self, other: StruckRanks) -> StruckRanks:
         if not (self.ranks and other.ranks):
             return self if self.ranks else other
-        return Strike(
+        return StruckRanks(
             tuple(sorted({*self.ranks, *other.ranks})), tuple(sorted({*self.seats, *other.seats}))
         )
 
 
 @dataclass(slots=True)
-class Membership:
+class SimulatedMembership:
     """The nodes of a simulated run, and the ranks on them.
 
     nodes      for each seat, the name of the node in it
@@ -69,7 +69,7 @@ class Membership:
 
     # --- what is lost -----------------------------------------------------------------------------
 
-    def struck(self, extent: Extent, at: float) -> Strike:
+    def struck(self, extent: Extent, at: float) -> StruckRanks:
         """Return what a failure of this extent takes, at a place `at` in [0, 1) along all ranks.
 
         If the nodes do not fill the last rack, it is the last `nodes_per_rack` nodes, so it shares
@@ -78,19 +78,21 @@ class Membership:
         job = self.job
         rank = min(math.floor(at * job.gpus), job.gpus - 1)
         if extent is Extent.PROCESS:
-            return Strike((rank,), ())
+            return StruckRanks((rank,), ())
         if extent is Extent.RUN:
-            return Strike(self.everybody, ())
+            return StruckRanks(self.everybody, ())
         seat, count = rank // job.gpus_per_node, 1
         if extent is Extent.RACK:
             count = min(job.nodes_per_rack, job.nodes)
             seat = min(seat // count * count, job.nodes - count)
         return self.seats(range(seat, seat + count))
 
-    def seats(self, seats: Iterable[int]) -> Strike:
+    def seats(self, seats: Iterable[int]) -> StruckRanks:
         """Return a strike that takes the nodes of these seats, and all their ranks."""
         lost = sorted(seats)
-        return Strike(tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost))
+        return StruckRanks(
+            tuple(rank for seat in lost for rank in self.ranks_of(seat)), tuple(lost)
+        )
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
         """Return `count` seats from `first` on, cyclically, that are not `gone`.
@@ -184,7 +186,7 @@ class Membership:
         coming = [back_s for back_s, node in sorted(self._repaired) if node not in self.barred]
         return max(from_s, coming[short - 1]) if len(coming) >= short else math.inf
 
-    def take(self, strike: Strike, *, parked: bool) -> list[int]:
+    def take(self, strike: StruckRanks, *, parked: bool) -> list[int]:
         """Let `engine.placement` find a place for each lost rank, and take it.
 
         Return, in the order of the ranks, the worker numbers of the spares that take them, or -1

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from outlast.engine.budget import default_budgets
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung
 from outlast.model.terms import Cause, Mechanism
-from outlast.planner.deciding.decided import Answer, Rules
-from outlast.planner.deciding.membership import Strike
-from outlast.planner.deciding.restoring import Point
+from outlast.planner.deciding.decided import DecidedInterruption, Rules
+from outlast.planner.deciding.membership import StruckRanks
+from outlast.planner.deciding.restoring import RestorePoint
 from outlast.planner.scenario import Extent
 
-NONE = Strike((), ())
+NONE = StruckRanks((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Hit:
     mechanism  how the failure shows
     """
 
-    dead: Strike
+    dead: StruckRanks
     raised: frozenset[int]
     nodes: tuple[str, ...]
     mechanism: Mechanism
@@ -45,8 +45,8 @@ class Loss:
     nodes    number of lost nodes
     """
 
-    dead: Strike = NONE
-    without: Strike = NONE
+    dead: StruckRanks = NONE
+    without: StruckRanks = NONE
     raised: frozenset[int] = frozenset()
     extent: Extent = Extent.PROCESS
     nodes: int = 0
@@ -80,7 +80,7 @@ class Unseen:
 
 
 @dataclass(slots=True)
-class Recovery:
+class RecoveryUnderway:
     """A recovery, from the failure to the moment at which training goes on.
 
     since_s     when the run stopped training
@@ -100,8 +100,8 @@ class Recovery:
     decides_s: float
     gives_up_s: float
     loss: Loss
-    point: Point
-    answers: tuple[Answer, ...]
+    point: RestorePoint
+    answers: tuple[DecidedInterruption, ...]
     unseen: Unseen | None = None
     decided: bool = False
     no_starts: bool = False
@@ -138,7 +138,7 @@ class Ladder:
     def note_committed(self, step: int) -> None:
         self._step, self._trained = max(self._step, step), self._trained or step > 0
 
-    def rung(self, recovery: Recovery, spares: list[int]) -> RecoveryVerdict:
+    def rung(self, recovery: RecoveryUnderway, spares: list[int]) -> RecoveryVerdict:
         """Return the engine's choice for this recovery, and keep the budgets that it leaves.
 
         `spares`: worker numbers of the parked processes that take the lost ranks.

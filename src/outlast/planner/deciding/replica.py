@@ -21,13 +21,20 @@ from outlast.model import limits
 from outlast.model.policy import Action
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.planner.deciding.acting import Acting, Incident
-from outlast.planner.deciding.decided import Answer, Chosen, Decided, Fallback, Rules, Unmodelled
-from outlast.planner.deciding.failures import Failure
+from outlast.planner.deciding.decided import (
+    Chosen,
+    Decided,
+    DecidedInterruption,
+    Fallback,
+    Rules,
+    Unmodelled,
+)
+from outlast.planner.deciding.failures import PlannedFailure
 from outlast.planner.deciding.hangs import Hangs
-from outlast.planner.deciding.membership import Membership, Strike
-from outlast.planner.deciding.recoveries import NONE, Hit, Ladder, Loss, Recovery, Unseen
-from outlast.planner.deciding.restoring import Point, Restoring
-from outlast.planner.deciding.tiers import Kind, Tiers
+from outlast.planner.deciding.membership import SimulatedMembership, StruckRanks
+from outlast.planner.deciding.recoveries import NONE, Hit, Ladder, Loss, RecoveryUnderway, Unseen
+from outlast.planner.deciding.restoring import RestorePoint, Restoring
+from outlast.planner.deciding.tiers import TierKind, Tiers
 from outlast.planner.histories import Luck
 from outlast.planner.scenario import Extent, Scenario
 
@@ -73,7 +80,7 @@ class Replica:
     def __init__(self, scenario: Scenario, rules: Rules) -> None:
         self.out = Decided()
         self._scenario, self._rules = scenario, rules
-        self._members = Membership(scenario.job, scenario.repair.spare_nodes)
+        self._members = SimulatedMembership(scenario.job, scenario.repair.spare_nodes)
         self._tiers = Tiers(scenario)
         self._engine = _Engine(
             Restoring(self._members, self._tiers, self.out.asked, rules.recovery_mode),
@@ -81,7 +88,7 @@ class Replica:
             Hangs(scenario.job.gpus, scenario.job.step_s),
             Acting(rules.diagnosis, self._members) if rules.diagnosis is not None else None,
         )
-        self._recovery: Recovery | None = None
+        self._recovery: RecoveryUnderway | None = None
         self._stretch = _Stretch()
         self._drain_due_s = math.inf
 
@@ -150,7 +157,7 @@ class Replica:
 
     # --- a failure --------------------------------------------------------------------------------
 
-    def fail(self, failure: Failure) -> None:
+    def fail(self, failure: PlannedFailure) -> None:
         """Let a failure strike, and begin to recover from it.
 
         `go_on_until` was called with the time of the failure.
@@ -179,7 +186,7 @@ class Replica:
         )
         self.out.seconds[Cause.REPEATED] += lost_s
         tier = None if point.tier is None else self._scenario.tiers[point.tier].name
-        answer = Answer(
+        answer = DecidedInterruption(
             at_s,
             failure.rate.failure_class,
             hit.mechanism,
@@ -202,13 +209,13 @@ class Replica:
 
     def _start_recovery(
         self,
-        failure: Failure,
-        answer: Answer,
-        before: Recovery | None,
+        failure: PlannedFailure,
+        answer: DecidedInterruption,
+        before: RecoveryUnderway | None,
         loss: Loss,
-        point: Point,
+        point: RestorePoint,
         unseen: Unseen | None,
-    ) -> Recovery:
+    ) -> RecoveryUnderway:
         """Return a recovery with the durations of the scenario.
 
         But if `unseen` is given, the product's deadlines say how long detection takes.
@@ -234,7 +241,7 @@ class Replica:
             if ready_s > regrouped_s + rules.node_wait_s
             else math.inf
         )
-        return Recovery(
+        return RecoveryUnderway(
             at_s,
             phases,
             ready_s,
@@ -245,7 +252,7 @@ class Replica:
             unseen,
         )
 
-    def _hit(self, failure: Failure) -> Hit:
+    def _hit(self, failure: PlannedFailure) -> Hit:
         """Return which processes and nodes the failure takes, and put these nodes into repair."""
         members, extent, failure_class = (
             self._members,
@@ -280,7 +287,7 @@ class Replica:
         )
 
     def _unseen(
-        self, hit: Hit, position: float, failure: Failure, before: Recovery | None
+        self, hit: Hit, position: float, failure: PlannedFailure, before: RecoveryUnderway | None
     ) -> Unseen | None:
         """Return when the product's deadlines find a rank that hangs, of this failure or of one
         before it; None where none hangs.
@@ -313,7 +320,9 @@ class Replica:
         # it stood still as it should, and does not join
         return Unseen(at_s + hangs.joins_s(before.no_starts), limits.REGROUP_DEADLINE_S)
 
-    def _differences(self, point: Point, extent: Extent, failure: Failure) -> list[Unmodelled]:
+    def _differences(
+        self, point: RestorePoint, extent: Extent, failure: PlannedFailure
+    ) -> list[Unmodelled]:
         """Return how the engine's choice of a tier differs from the one that a scenario makes."""
         survives, held = self._tiers.survives, self._tiers.held
         left = [
@@ -380,7 +389,7 @@ class Replica:
         recovery.no_starts = (
             verdict.rung in (Rung.REPEAT, Rung.SPARE) and verdict.survivors == "in_place"
         )
-        without = Strike(fresh, ()) if everybody else recovery.loss.without
+        without = StruckRanks(fresh, ()) if everybody else recovery.loss.without
         recovery.decided, recovery.loss = (
             True,
             replace(recovery.loss, dead=NONE, without=without, raised=frozenset()),
@@ -415,7 +424,7 @@ class Replica:
         if (
             self._engine.acting is not None
             and self._recovery is None
-            and self._engine.acting.bar_nodes(moves=Kind.LIVE in self._tiers.kinds)
+            and self._engine.acting.bar_nodes(moves=TierKind.LIVE in self._tiers.kinds)
         ):
             stands = self._tiers.train(self._stretch.begin, at_s - self._stretch.since_s).position
             self._drain_due_s = at_s + (math.floor(stands) + 1 - stands) * self._scenario.job.step_s
@@ -458,6 +467,6 @@ class Replica:
         regrouped_s = at_s + float(recovery.regroup.quantile(0.5))
         taken_s = regrouped_s + float(recovery.take.quantile(0.5))
         phases = (Cause.REGROUP, taken_s), (Cause.RESTORE, taken_s + restore_s[point.tier])
-        self._recovery = Recovery(
+        self._recovery = RecoveryUnderway(
             at_s, phases, regrouped_s, math.inf, Loss(leaves, leaves), point, ()
         )

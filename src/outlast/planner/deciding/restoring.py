@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from outlast.engine.durable import newest_good
 from outlast.engine.restore import Holding, RestoreVerdict, decide_replicated, decide_sharded
-from outlast.planner.deciding.membership import Membership, Strike
-from outlast.planner.deciding.tiers import Kind, Tiers
+from outlast.planner.deciding.membership import SimulatedMembership, StruckRanks
+from outlast.planner.deciding.tiers import TierKind, Tiers
 from outlast.planner.scenario import Extent
 
 REPLICATED, SHARDED, DURABLE = (
@@ -31,7 +31,7 @@ REPLICATED, SHARDED, DURABLE = (
 
 
 @dataclass(frozen=True, slots=True)
-class StepFolder:
+class TierFolder:
     """A checkpoint's folder."""
 
     step: int
@@ -40,7 +40,7 @@ class StepFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RestorePoint:
     """The step that a run goes on from, and its source.
 
     tier            index of the scenario's tier to restore from; None: the run starts over
@@ -59,7 +59,7 @@ class Point:
 class Restoring:
     """Decide where runs go on from. `asked` counts the questions to the engine."""
 
-    members: Membership
+    members: SimulatedMembership
     tiers: Tiers
     asked: Counter[str]
     recovery_mode: str = "in_place"
@@ -67,12 +67,12 @@ class Restoring:
     def point(
         self,
         *,
-        strike: Strike,
+        strike: StruckRanks,
         extent: Extent,
         position: float,
         unfinished: Sequence[tuple[int, int]],
         restore_s: Sequence[float],
-    ) -> Point:
+    ) -> RestorePoint:
         """Return the point that all ranks go on from after a failure.
 
         strike      what is lost
@@ -82,8 +82,8 @@ class Restoring:
         restore_s   for each tier, the seconds to restore from it after this failure
         """
         kinds, survives = self.tiers.kinds, self.tiers.survives
-        images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
-        live = [index for index, kind in enumerate(kinds) if kind is Kind.LIVE]
+        images = [index for index, kind in enumerate(kinds) if kind is TierKind.IMAGE]
+        live = [index for index, kind in enumerate(kinds) if kind is TierKind.LIVE]
         holdings = self._holdings(strike, extent, position, unfinished)
         if live:
             self.asked[REPLICATED] += 1
@@ -110,25 +110,25 @@ class Restoring:
                 )
         mode = "reenter" if images or not live else "respawn"
         if good is None:
-            return Point(0, None, mode, False, "nothing is left: the run starts over")
+            return RestorePoint(0, None, mode, False, "nothing is left: the run starts over")
         which = (
             f"the checkpoint of step {good.step} is the newest good one"
             if good.step
             else "the run begins again with the state that it began with"
         )
-        return Point(good.step, good.tier, mode, False, which)
+        return RestorePoint(good.step, good.tier, mode, False, which)
 
     def _holdings(
         self,
-        strike: Strike,
+        strike: StruckRanks,
         extent: Extent,
         position: float,
         unfinished: Sequence[tuple[int, int]],
     ) -> list[Holding]:
         """Return what each rank holds after a strike, as the engine's decisions ask for it."""
         kinds, survives, held = self.tiers.kinds, self.tiers.survives, self.tiers.sealed
-        images = [index for index, kind in enumerate(kinds) if kind is Kind.IMAGE]
-        live = [index for index, kind in enumerate(kinds) if kind is Kind.LIVE]
+        images = [index for index, kind in enumerate(kinds) if kind is TierKind.IMAGE]
+        live = [index for index, kind in enumerate(kinds) if kind is TierKind.LIVE]
         left = sorted(
             {
                 step
@@ -156,17 +156,17 @@ class Restoring:
         restore_s: Sequence[float],
         recovery_mode: str,
         verdict: RestoreVerdict,
-    ) -> Point:
+    ) -> RestorePoint:
         """Return the point in the fastest of these tiers that hold the step."""
         tier = min(
             (index for index in among if self.tiers.sealed[index] == step),
             key=lambda index: restore_s[index],
         )
-        return Point(step, tier, recovery_mode, True, verdict.reason)
+        return RestorePoint(step, tier, recovery_mode, True, verdict.reason)
 
     def _newest_good(
         self, unfinished: Sequence[tuple[int, int]], restore_s: Sequence[float]
-    ) -> StepFolder | None:
+    ) -> TierFolder | None:
         """Return the newest good checkpoint; None if there is none.
 
         A save that was being written has no manifest. If several tiers have the same step, the
@@ -178,12 +178,12 @@ class Restoring:
         if not durable:
             return None
         folders = [
-            StepFolder(step, True, index)
+            TierFolder(step, True, index)
             for index in durable
             if (step := self.tiers.sealed[index]) is not None
         ]
         folders += [
-            StepFolder(step, False, index) for index, step in unfinished if index in durable
+            TierFolder(step, False, index) for index, step in unfinished if index in durable
         ]
         self.asked[DURABLE] += 1
         return newest_good(

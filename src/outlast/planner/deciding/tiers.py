@@ -22,7 +22,7 @@ from enum import Enum
 from outlast.planner.scenario import Extent, Scenario
 
 
-class Kind(Enum):
+class TierKind(Enum):
     """How the engine sees a tier.
 
     A live tier that survives the loss of the whole run is a checkpoint too.
@@ -75,7 +75,7 @@ class Tiers:
     def __init__(self, scenario: Scenario) -> None:
         self.held: list[int | None] = []
         self.sealed: list[int | None] = []
-        self.kinds: list[Kind] = []
+        self.kinds: list[TierKind] = []
         self.survives = [tier.survives for tier in scenario.tiers]
         self._step_s = scenario.job.step_s
         self._saving: list[_Saving] = []  # in the order in which they stall
@@ -84,7 +84,11 @@ class Tiers:
             self.held.append(0)  # the state that the run begins with
             self.sealed.append(0)
             self.kinds.append(
-                Kind.LIVE if live else Kind.DURABLE if tier.survives is Extent.RUN else Kind.IMAGE
+                TierKind.LIVE
+                if live
+                else TierKind.DURABLE
+                if tier.survives is Extent.RUN
+                else TierKind.IMAGE
             )
             interval_s = scenario.interval_s(tier)
             if not live and math.isfinite(interval_s):
@@ -147,12 +151,12 @@ class Tiers:
     def attach(self, step: int) -> None:
         """Note that all ranks have restored `step`, so each has sealed it in its own memory."""
         for index, kind in enumerate(self.kinds):
-            if kind is Kind.IMAGE and self.survives[index] is Extent.PROCESS:
+            if kind is TierKind.IMAGE and self.survives[index] is Extent.PROCESS:
                 self.sealed[index] = step
 
     def _hold_live(self, step: int) -> None:
         for index, kind in enumerate(self.kinds):
-            if kind is Kind.LIVE:
+            if kind is TierKind.LIVE:
                 self.held[index] = self.sealed[index] = step
 
     def _reached_s(self, begin: int, step: int) -> float:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
-from outlast.planner.fit.ledgers import Booked
+from outlast.planner.fit.ledgers import BookedSeconds
 from outlast.planner.fit.observed import Observed
-from outlast.planner.fit.phases import ENOUGH, FEW, Phase, Phases
+from outlast.planner.fit.phases import ENOUGH, FEW, Phases, PhaseSamples
 from outlast.planner.fit.rates import (
     ClassRate,
     ScaleVerdict,
@@ -49,7 +49,7 @@ class Calibration:
     clumps: tuple[SpreadVerdict, ...]
     scale: ScaleVerdict | None
     phases: Phases | None
-    booked: tuple[Booked, ...]
+    booked: tuple[BookedSeconds, ...]
 
     @property
     def failures(self) -> int:
@@ -83,7 +83,10 @@ class Calibration:
 
 
 def calibrate(
-    records: Sequence[Observed], *, phases: Phases | None = None, booked: Sequence[Booked] = ()
+    records: Sequence[Observed],
+    *,
+    phases: Phases | None = None,
+    booked: Sequence[BookedSeconds] = (),
 ) -> Calibration:
     """Calibrate from these records.
 
@@ -145,7 +148,7 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
     )
 
 
-def _few_words(phase: Phase) -> str:
+def _few_words(phase: PhaseSamples) -> str:
     if not phase.samples_s:
         return (
             f"how long {phase.name} takes: none was seen from its beginning to its end, without"
@@ -255,7 +258,7 @@ def _phase_facts(phases: Phases) -> dict[str, object]:
     }
 
 
-def _booked_facts(books: Booked) -> dict[str, object]:
+def _booked_facts(books: BookedSeconds) -> dict[str, object]:
     return {
         "ranks": books.ranks,
         "training_s": books.training_s,

@@ -42,8 +42,8 @@ import numpy as np
 from outlast.errors import UsageError
 from outlast.model.strict import meant
 from outlast.model.terms import FailureClass
-from outlast.planner.fit.observed import EXTENT_OF, Failure, Observed
-from outlast.planner.fit.weibull import Lives
+from outlast.planner.fit.observed import EXTENT_OF, Observed, ObservedFailure
+from outlast.planner.fit.weibull import Lifetimes
 from outlast.planner.scenario import Unit
 
 UNITS: Mapping[str, Unit] = {"node": Unit.NODE, "gpu": Unit.GPU, "rack": Unit.RACK}
@@ -82,7 +82,7 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureTable:
+class ImportedFailures:
     """A table that was read. `fleet` is given where the rows do not say who was watched when."""
 
     source: str
@@ -147,7 +147,7 @@ def read_table(
     fleet: Fleet | None = None,
     dates: bool | None = None,
     classes: Mapping[str, FailureClass] | None = None,
-) -> FailureTable:
+) -> ImportedFailures:
     """Read a table. Raises UsageError with `source` and the line.
 
     fleet    needed where the table has no start and end, refused where it has
@@ -173,7 +173,7 @@ def read_table(
                 hint="give one of the two",
             )
         _check_fleet(rows, fleet, source)
-        return FailureTable(source, tuple(rows), reader.unit, fleet)
+        return ImportedFailures(source, tuple(rows), reader.unit, fleet)
     if not all(watched):
         line = rows[watched.index(False)].line
         raise UsageError(
@@ -183,7 +183,7 @@ def read_table(
                 " --from and --to"
             ),
         )
-    return FailureTable(source, tuple(rows), reader.unit, None)
+    return ImportedFailures(source, tuple(rows), reader.unit, None)
 
 
 # --- lines to rows --------------------------------------------------------------------------------
@@ -474,9 +474,11 @@ def _assumed(rows: Sequence[TableRow]) -> tuple[str, ...]:
     )
 
 
-def _failures(rows: Sequence[TableRow], begin_s: float) -> tuple[Failure, ...]:
+def _failures(rows: Sequence[TableRow], begin_s: float) -> tuple[ObservedFailure, ...]:
     found = [
-        Failure(row.failed_s - begin_s, row.failure_class, EXTENT_OF[row.failure_class], row.unit)
+        ObservedFailure(
+            row.failed_s - begin_s, row.failure_class, EXTENT_OF[row.failure_class], row.unit
+        )
         for row in rows
         if row.failed_s is not None and row.failure_class is not None
     ]
@@ -533,7 +535,7 @@ def _lives(
     stretches: Mapping[str, Sequence[tuple[float, float, int]]],
     installed: Mapping[str, float],
     failure_class: FailureClass,
-) -> Lives:
+) -> Lifetimes:
     """Yield each stretch, cut where its unit failed of this class. Ages go on."""
     failed: dict[tuple[str, float, float], list[float]] = {}
     for row in rows:
@@ -553,4 +555,4 @@ def _lives(
             entry_s += ages[:-1]
             exit_s += ages[1:]
             ended += [*[True] * len(cuts), False]
-    return Lives.of(entry_s=np.array(entry_s), exit_s=np.array(exit_s), failed=np.array(ended))
+    return Lifetimes.of(entry_s=np.array(entry_s), exit_s=np.array(exit_s), failed=np.array(ended))

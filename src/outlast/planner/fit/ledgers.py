@@ -23,7 +23,7 @@ from outlast.model.goodput import account
 from outlast.model.records import Interruption, Records, SessionRecords
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
 from outlast.model.verdict_classes import class_of, sure_verdicts
-from outlast.planner.fit.observed import EXTENT_OF, Failure, Observed
+from outlast.planner.fit.observed import EXTENT_OF, Observed, ObservedFailure
 from outlast.planner.imports.foreign_records import IMPORTED
 from outlast.planner.scenario import Extent, Unit
 
@@ -33,7 +33,7 @@ LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATE
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class BookedSeconds:
     """The rank-seconds of training in one ledger, by cause, and what they say of interruptions.
 
     `ranks` are those asked for: the mean over time, if sessions had different numbers of them.
@@ -69,10 +69,10 @@ class Booked:
         return lost_s / self.interruptions if self.interruptions else None
 
 
-def booked(records: Records, *, now_s: float | None) -> Booked:
+def booked(records: Records, *, now_s: float | None) -> BookedSeconds:
     books = account(records, now_s=now_s)
     roots = sum(one.parent is None for one, _ in records.unique_interruptions())
-    return Booked(books.mean_ranks, books.rank_seconds, roots, books.ettr_training)
+    return BookedSeconds(books.mean_ranks, books.rank_seconds, roots, books.ettr_training)
 
 
 def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
@@ -137,7 +137,7 @@ def _observe_imported(records: Records, source: str) -> Observed:
     units = {one.name.lower(): one for one in (Unit.GPU, Unit.NODE, Unit.RACK)}
     unit = units.get(str(said.get("unit")), Unit.GPU)
     is_table = said.get("kind") == "csv"
-    found: list[Failure] = []
+    found: list[ObservedFailure] = []
     rank_s = node_s = wall_s = before_s = 0.0
     for part in records.sessions:
         session = part.session
@@ -151,7 +151,7 @@ def _observe_imported(records: Records, source: str) -> Observed:
             extent = EXTENT_OF[failure_class] if is_table else _extent(one, goes_on=False)
             who = ",".join(one.nodes if is_table else map(str, one.ranks))
             at_s = before_s + _at_s(one) - session.started_s
-            found.append(Failure(at_s, failure_class, extent, who))
+            found.append(ObservedFailure(at_s, failure_class, extent, who))
         before_s += session.over_s - session.started_s
     if rank_s <= 0:
         raise UsageError(f"{source} says of nobody how long it was watched")
@@ -186,9 +186,9 @@ def _nodes(sessions: Iterable[SessionRecords]) -> float:
 
 def _failures(
     sessions: Iterable[SessionRecords], *, alive: bool, now_s: float | None
-) -> tuple[tuple[Failure, ...], float]:
+) -> tuple[tuple[ObservedFailure, ...], float]:
     """Return the failures on a line of time without the gaps between sessions, and its length."""
-    found: list[Failure] = []
+    found: list[ObservedFailure] = []
     before_s = 0.0
     parts = list(sessions)
     for index, part in enumerate(parts):
@@ -202,7 +202,7 @@ def _failures(
                 - part.session.started_s
             )
             found.append(
-                Failure(
+                ObservedFailure(
                     at_s,
                     class_of(one, verdicts),
                     _extent(one, goes_on=goes_on),
@@ -211,7 +211,7 @@ def _failures(
             )
         before_s += over_s - part.session.started_s
         if part.session.ended_s is None and not goes_on:
-            found.append(Failure(before_s, FailureClass.UNKNOWN, Extent.RUN, "launcher"))
+            found.append(ObservedFailure(before_s, FailureClass.UNKNOWN, Extent.RUN, "launcher"))
     return tuple(sorted(found, key=lambda one: one.at_s)), before_s
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.model.terms import FailureClass
-from outlast.planner.fit.weibull import Lives
+from outlast.planner.fit.weibull import Lifetimes
 from outlast.planner.scenario import Extent, Unit
 
 # What a rate is of, where one can choose: what breaks in each GPU, in each node, or once in a run
@@ -66,7 +66,7 @@ EXTENT_OF: Mapping[FailureClass, Extent] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ObservedFailure:
     """One failure. `at_s` is on the source's line of time. `unit` is "" if it is not known."""
 
     at_s: float
@@ -90,11 +90,11 @@ class Observed:
     """
 
     source: str
-    failures: tuple[Failure, ...]
+    failures: tuple[ObservedFailure, ...]
     exposure_s: Mapping[Unit, float]
     span_s: float
     units: Mapping[Unit, float] = field(default_factory=dict)
-    lives: Mapping[FailureClass, Lives] = field(default_factory=dict)
+    lives: Mapping[FailureClass, Lifetimes] = field(default_factory=dict)
     age_s: float | None = None
     limits: tuple[str, ...] = ()
     assumptions: tuple[str, ...] = ()

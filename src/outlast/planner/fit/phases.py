@@ -48,7 +48,7 @@ _P95_Z = 1.6448536269514722
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class PhaseSamples:
     """`spread` is None where no sample was seen.
 
     `by`: how many samples there are of each kind (mechanism, rung), and their mean in seconds.
@@ -84,18 +84,18 @@ class Phases:
                     was ever lost; None where one was, or nothing failed
     """
 
-    detect: Phase
-    regroup: Phase
-    take: Phase
-    restore: Phase
-    first_step: Phase
-    relaunch: Phase
+    detect: PhaseSamples
+    regroup: PhaseSamples
+    take: PhaseSamples
+    restore: PhaseSamples
+    first_step: PhaseSamples
+    relaunch: PhaseSamples
     unknown_faults: int
     unfinished: int
     step_s: float | None
     survived: Extent | None
 
-    def all(self) -> tuple[Phase, ...]:
+    def all(self) -> tuple[PhaseSamples, ...]:
         return (self.detect, self.regroup, self.take, self.restore, self.first_step, self.relaunch)
 
     @property
@@ -213,13 +213,13 @@ def _phase(
     name: str,
     samples: Sequence[tuple[Interruption | None, float]],
     kind: Callable[[Interruption], str],
-) -> Phase:
+) -> PhaseSamples:
     seconds = [sample_s for _, sample_s in samples]
     by: dict[str, list[float]] = {}
     for one, sample_s in samples:
         by.setdefault("all" if one is None else kind(one), []).append(sample_s)
     spread, how = fit_spread(seconds)
-    return Phase(
+    return PhaseSamples(
         name,
         tuple(sorted(seconds)),
         spread,

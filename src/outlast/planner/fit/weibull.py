@@ -45,7 +45,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class Lifetimes:
     """Stretches of observation, which are checked when they are made.
 
     Of each, there are the ages at its beginning and its end, and whether it ended in a failure.
@@ -56,7 +56,7 @@ class Lives:
     failed: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, *, entry_s: ArrayLike, exit_s: ArrayLike, failed: ArrayLike) -> Lives:
+    def of(cls, *, entry_s: ArrayLike, exit_s: ArrayLike, failed: ArrayLike) -> Lifetimes:
         """Make lives from ages. Raises UsageError for one below 0, not finite, or out of order."""
         lives = cls(
             np.asarray(entry_s, dtype=np.float64),
@@ -122,7 +122,7 @@ class ShapeVerdict:
     reason: str
 
 
-def decide_shape(lives: Lives) -> ShapeVerdict:
+def decide_shape(lives: Lifetimes) -> ShapeVerdict:
     """Decide whether the rate changes with age, as far as these lives tell, and say why."""
     count = lives.count
     if count < FEW:
@@ -170,7 +170,7 @@ def said_p(p: float) -> str:
     return f"= {p:.2g}" if p >= 1e-12 else "< 1e-12"
 
 
-def fit_weibull(lives: Lives) -> WeibullFit:
+def fit_weibull(lives: Lifetimes) -> WeibullFit:
     """Fit the most likely shape and scale.
 
     UsageError where no failure was seen, or all came at the greatest age (then no shape is the most
@@ -206,7 +206,7 @@ def fit_weibull(lives: Lives) -> WeibullFit:
     )
 
 
-def _all_at_one_age(lives: Lives) -> bool:
+def _all_at_one_age(lives: Lifetimes) -> bool:
     return bool((lives.exit_s[lives.failed] == lives.exit_s.max()).all())
 
 

@@ -10,11 +10,11 @@ This module is pure: rows in, records out.
 from __future__ import annotations
 
 from outlast.model.terms import FailureClass, Mechanism
-from outlast.planner.fit.failures_table import FailureTable
+from outlast.planner.fit.failures_table import ImportedFailures
 from outlast.planner.imports.foreign_records import ForeignFailure, ForeignLife, ForeignSession
 
 
-def session_of(table: FailureTable) -> ForeignSession:
+def session_of(table: ImportedFailures) -> ForeignSession:
     """Return one session that holds the whole table."""
     stretches = table.stretches()
     ranks = {name: rank for rank, name in enumerate(sorted(stretches))}
