@@ -9,22 +9,22 @@ from outlast.diagnose.trial_comparison import (
     BEGIN,
     END,
     Comparison,
-    Loop,
-    Noted,
+    KilledRank,
     Notes,
-    Struck,
+    RankNote,
+    StepLoop,
     Variable,
     compare,
 )
 from outlast.diagnose.trial_remarks import failure_remark, is_of_a_meter, variable_remark
 
-LOOP = Loop("/project/train.py", "main", 10)
+LOOP = StepLoop("/project/train.py", "main", 10)
 WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
-STRUCK = (Struck(1, 4),)
+STRUCK = (KilledRank(1, 4),)
 Key = tuple[int, str, int]
 
 
-def calm(**variables: str) -> dict[Key, Noted]:
+def calm(**variables: str) -> dict[Key, RankNote]:
     """Return the notes of two ranks over eight steps. Each value changes with its step."""
     notes = {}
     for rank in (0, 1):
@@ -34,11 +34,11 @@ def calm(**variables: str) -> dict[Key, Noted]:
                     SEEN + name: f"{value}-{step}-{when} int" for name, value in variables.items()
                 }
                 prints |= {WEIGHT: f"w{step}"} if when == END else {}
-                notes[rank, when, step] = Noted(100 + rank, LOOP, prints)
+                notes[rank, when, step] = RankNote(100 + rank, LOOP, prints)
     return notes
 
 
-def changed(notes: Notes, at: list[Key], key: str, text: str = "other int") -> dict[Key, Noted]:
+def changed(notes: Notes, at: list[Key], key: str, text: str = "other int") -> dict[Key, RankNote]:
     """Return the notes with another print of `key` at these moments."""
     return {
         moment: replace(noted, prints={**noted.prints, key: text}) if moment in at else noted
@@ -117,7 +117,7 @@ def test_the_root_is_named_where_the_state_differs_and_not_what_follows() -> Non
     for rank in (0, 1):
         disturbed = changed(disturbed, from_step(rank, 4), WEIGHT, "v")
         disturbed = changed(disturbed, from_step(rank, 5, BEGIN), SEEN + "seen")
-    found = compare(calm(X="x", seen="s"), disturbed, (*STRUCK, Struck(0, 6)), ())
+    found = compare(calm(X="x", seen="s"), disturbed, (*STRUCK, KilledRank(0, 6)), ())
     assert named(found) == [("X", 1, True)]
     assert (found.state, found.differs_from) == ({0: ("model.weight",), 1: ("model.weight",)}, 4)
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.ledger import Recorded
+from outlast.diagnose.ledger import LedgerContents
 from outlast.model.beacon import BEACON_BYTES, Beacon, pack_into
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence import recorded
@@ -75,7 +75,7 @@ def test_a_damaged_ledger_is_refused_or_read(
 ) -> None:
     got, refused = read_or_refused(recorded.read, piece(tmp_path, damaged(ledger, done)))
     assert refused or (
-        isinstance(got, Recorded) and all(isinstance(one, Finding) for one in got.findings)
+        isinstance(got, LedgerContents) and all(isinstance(one, Finding) for one in got.findings)
     )
 
 

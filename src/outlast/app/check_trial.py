@@ -18,7 +18,7 @@ from outlast.diagnose.carried import temporaries
 from outlast.diagnose.only_shown import is_only_shown
 from outlast.diagnose.script_calls import Remark
 from outlast.diagnose.script_text import ScriptText
-from outlast.diagnose.trial_comparison import Comparison, Loop, Struck, Variable, compare
+from outlast.diagnose.trial_comparison import Comparison, KilledRank, StepLoop, Variable, compare
 from outlast.diagnose.trial_remarks import (
     failure_remark,
     is_of_a_meter,
@@ -105,7 +105,7 @@ class _Check:
         if (ended := self._unfit(undisturbed)) is not None:
             return ended
         strikes = (
-            Struck(self._options.workers - 1, TRIAL_KILL_STEPS[0]), Struck(0, TRIAL_KILL_STEPS[1])
+            KilledRank(self._options.workers - 1, TRIAL_KILL_STEPS[0]), KilledRank(0, TRIAL_KILL_STEPS[1])
         )  # fmt: skip
         disturbed = self._run(
             "disturbed", "--max-restarts", "5", "--spares", "1",
@@ -191,7 +191,7 @@ class _Check:
         killed_step = TRIAL_KILL_STEPS[0]
         disturbed = self._run(
             "disturbed", "--max-restarts", "2",
-            strikes=(Struck(self._options.workers - 1, killed_step),), mark="stepped",
+            strikes=(KilledRank(self._options.workers - 1, killed_step),), mark="stepped",
         )  # fmt: skip
         if not disturbed.struck:
             return self._findings([], undetermined=[f"it ended before step {killed_step}"])
@@ -205,7 +205,7 @@ class _Check:
         self,
         name: str,
         *options: str,
-        strikes: tuple[Struck, ...] = (),
+        strikes: tuple[KilledRank, ...] = (),
         mark: str = "stepping",
         spare_step: int = 0,
     ) -> TrialRun:
@@ -280,7 +280,7 @@ class _Check:
         return self._sources[path]
 
 
-def _loop(run: TrialRun) -> Loop:
+def _loop(run: TrialRun) -> StepLoop:
     return next(iter(run.notes.values())).loop
 
 

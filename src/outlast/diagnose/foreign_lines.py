@@ -35,7 +35,7 @@ from dataclasses import replace
 from outlast.diagnose.findings import Doubt, Finding
 from outlast.diagnose.kernel_kills import (
     KILLS,
-    Kill,
+    KernelKill,
     Tie,
     job_processes,
     kills_of,
@@ -117,7 +117,7 @@ def with_strangers_marked(
     files = [one.name for one in samples]
     job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s, files=files)
     changed: dict[int, Finding] = {}
-    aside: list[tuple[Kill, str]] = []
+    aside: list[tuple[KernelKill, str]] = []
     for kill in kills_of(findings):
         tie, why = tie_of(kill, job)
         for one in kill.findings:
@@ -138,7 +138,7 @@ def with_strangers_marked(
     return [changed.get(id(one), one) for one in findings], _note_of_strangers(aside)
 
 
-def _note_of_strangers(aside: Sequence[tuple[Kill, str]]) -> str:
+def _note_of_strangers(aside: Sequence[tuple[KernelKill, str]]) -> str:
     if not aside:
         return ""
     kill, why = aside[0]

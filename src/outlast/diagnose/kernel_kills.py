@@ -2,7 +2,7 @@
 
 A kernel's log knows all that runs on a host. One event there is several lines ("invoked
 oom-killer", "oom-kill:constraint=...", "Killed process 4242 (python)"), and only some of them name
-the process. Lines of one file that stand close together are one `Kill`.
+the process. Lines of one file that stand close together are one `KernelKill`.
 
 A kill is judged by what the job's own evidence says of its processes (`JobProcesses`):
 
@@ -79,7 +79,7 @@ class Tie(str, Enum):
 
 
 @dataclass(slots=True)
-class Kill:
+class KernelKill:
     """One event of a kernel's log, and the findings about it."""
 
     findings: list[Finding] = field(default_factory=list)
@@ -130,10 +130,10 @@ def is_kill(one: Finding) -> bool:
     return one.rule.startswith(KILLS) and one.rule not in OWN_WORDS and one.rule != "oom.page"
 
 
-def kills_of(findings: Iterable[Finding]) -> list[Kill]:
+def kills_of(findings: Iterable[Finding]) -> list[KernelKill]:
     """Group the lines of a kernel's log that tell of one event."""
-    kills: list[Kill] = []
-    last: dict[str, Kill] = {}
+    kills: list[KernelKill] = []
+    last: dict[str, KernelKill] = {}
     for one in findings:
         if not is_kill(one):
             continue
@@ -142,7 +142,7 @@ def kills_of(findings: Iterable[Finding]) -> list[Kill]:
         pid = int(next(group for group in found.groups() if group)) if found else None
         kill = last.get(one.evidence.file)
         if kill is None or not _continues(kill, one, pid):
-            kill = Kill()
+            kill = KernelKill()
             kills.append(kill)
             last[one.evidence.file] = kill
         kill.findings.append(one)
@@ -154,7 +154,7 @@ def kills_of(findings: Iterable[Finding]) -> list[Kill]:
     return kills
 
 
-def _continues(kill: Kill, one: Finding, pid: int | None) -> bool:
+def _continues(kill: KernelKill, one: Finding, pid: int | None) -> bool:
     before = kill.findings[-1]
     if pid is not None and kill.pid is not None and pid != kill.pid:
         return False
@@ -254,7 +254,7 @@ def _all_stand(findings: Sequence[Finding]) -> bool:
     )
 
 
-def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
+def tie_of(kill: KernelKill, job: JobProcesses) -> tuple[Tie, str]:
     """Decide how a kill is tied to the job, and say why."""
     signals = SIGNALS[kill.kind]
     is_foreign = bool(kill.command) and not _TRAINS.match(kill.command)
@@ -280,7 +280,9 @@ def tie_of(kill: Kill, job: JobProcesses) -> tuple[Tie, str]:
     return _by_exit_and_time(kill, job, signals)
 
 
-def _by_exit_and_time(kill: Kill, job: JobProcesses, signals: tuple[int, ...]) -> tuple[Tie, str]:
+def _by_exit_and_time(
+    kill: KernelKill, job: JobProcesses, signals: tuple[int, ...]
+) -> tuple[Tie, str]:
     at_s = kill.at_s
     if at_s is not None and job.lived_until_s is not None and at_s < job.lived_until_s - AGREE_S:
         return Tie.EXCLUDED, "all ranks went on after it"
@@ -301,7 +303,7 @@ def _codes(job: JobProcesses) -> str:
     return "exit codes " + ", ".join(map(str, shown))
 
 
-def with_rank(one: Finding, kill: Kill, job: JobProcesses) -> Finding:
+def with_rank(one: Finding, kill: KernelKill, job: JobProcesses) -> Finding:
     """Name the rank whose process the line tells of, where a launcher says which that is."""
     rank = job.ranks.get(kill.pid) if kill.pid is not None else None
     return one if rank is None or one.rank is not None else replace(one, rank=rank)

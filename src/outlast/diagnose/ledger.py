@@ -22,7 +22,7 @@ from outlast.model.records import Interruption, Records, SessionRecords
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class LedgerContents:
     """The contents of a ledger, or of a record of one moment.
 
     lines      error texts, to be read like a log
@@ -35,10 +35,10 @@ class Recorded:
     is_quiet: bool = False
 
 
-def read_records(records: Records, *, name: str) -> Recorded:
+def read_records(records: Records, *, name: str) -> LedgerContents:
     session = next((part for part in reversed(records.sessions) if part.interruptions), None)
     if session is None:
-        return Recorded(notes=("the ledger has no interruption",), is_quiet=True)
+        return LedgerContents(notes=("the ledger has no interruption",), is_quiet=True)
     newest = _newest(session.interruptions)
     before = len(records.unique_interruptions()) - len(newest)
     notes = (
@@ -61,7 +61,7 @@ def read_records(records: Records, *, name: str) -> Recorded:
         for one in newest
         for line in (one.traceback or one.error).encode("utf-8", "replace").splitlines()
     ]
-    return Recorded(tuple(findings), tuple(lines), notes)
+    return LedgerContents(tuple(findings), tuple(lines), notes)
 
 
 def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:

@@ -48,7 +48,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourcePlace:
     """A call or a statement, and the file that it is in."""
 
     file: str

@@ -11,13 +11,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator, Sequence
 
-from outlast.diagnose.script_calls import Module, Place, dotted, last_name
+from outlast.diagnose.script_calls import Module, SourcePlace, dotted, last_name
 
 _APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
 _FAR = 1_000  # calls deep: it is not reached
 
 
-def training_loop(modules: Sequence[Module]) -> Place | None:
+def training_loop(modules: Sequence[Module]) -> SourcePlace | None:
     """Return the innermost loop that reaches both `backward` and the optimizer's step.
 
     A loop over micro-batches reaches only `backward`, and one over epochs is not the innermost. Of
@@ -25,7 +25,7 @@ def training_loop(modules: Sequence[Module]) -> Place | None:
     outermost loop in which `backward` is called.
     """
     reach = Reach(modules)
-    found: list[tuple[int, int, Place]] = []
+    found: list[tuple[int, int, SourcePlace]] = []
     for order, place in enumerate(loops(modules)):
         far = reach.depth(place.node, is_backward) + reach.depth(place.node, is_step)
         if far < _FAR:
@@ -35,7 +35,7 @@ def training_loop(modules: Sequence[Module]) -> Place | None:
     return next((one for one in loops(modules) if reach.depth(one.node, is_backward) == 0), None)
 
 
-def accumulating(place: Place, reach: Reach) -> Iterator[Place]:
+def accumulating(place: SourcePlace, reach: Reach) -> Iterator[SourcePlace]:
     """Find what steps at some rounds only, and loops over parts of a batch."""
     for node in ast.walk(place.node):
         match node:
@@ -47,15 +47,15 @@ def accumulating(place: Place, reach: Reach) -> Iterator[Place]:
             case _:
                 continue
         if found:
-            yield Place(place.file, node)
+            yield SourcePlace(place.file, node)
 
 
-def loops(modules: Sequence[Module]) -> Iterator[Place]:
+def loops(modules: Sequence[Module]) -> Iterator[SourcePlace]:
     """Yield all loops, an outer one before those in it."""
     for module in modules:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.For | ast.While):
-                yield Place(module.file, node)
+                yield SourcePlace(module.file, node)
 
 
 def is_backward(name: str) -> bool:
@@ -71,11 +71,11 @@ class Reach:
     """Find which calls a piece of the script comes to, through its own functions."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
-        self._functions: dict[str, list[Place]] = {}
+        self._functions: dict[str, list[SourcePlace]] = {}
         for module in modules:
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                    self._functions.setdefault(node.name, []).append(Place(module.file, node))
+                    self._functions.setdefault(node.name, []).append(SourcePlace(module.file, node))
 
     def depth(self, node: ast.AST, wanted: Callable[[str], bool]) -> int:
         """Return over how many calls `node` comes to one that is wanted; _FAR: it does not."""
@@ -84,7 +84,7 @@ class Reach:
                 return level
         return _FAR
 
-    def on_the_way(self, node: ast.AST, wanted: Callable[[str], bool]) -> list[Place]:
+    def on_the_way(self, node: ast.AST, wanted: Callable[[str], bool]) -> list[SourcePlace]:
         """Return the functions that `node` calls and that come to a call that is wanted."""
         reached = {id(piece) for pieces in self._levels(node) for piece in pieces}
         return [

@@ -14,8 +14,8 @@ from itertools import islice
 from outlast.diagnose.script_calls import (
     COLLECTIVES,
     Module,
-    Place,
     Remark,
+    SourcePlace,
     dotted,
     last_name,
     ranks_of_its_own,
@@ -93,17 +93,17 @@ _IN_LIBRARY = {
 }
 
 
-def starts_ranks(modules: Sequence[Module]) -> list[Place]:
+def starts_ranks(modules: Sequence[Module]) -> list[SourcePlace]:
     """Find the calls by which the script starts its ranks by itself."""
     return [
-        Place(module.file, call)
+        SourcePlace(module.file, call)
         for module in modules
         for name, call in module.calls
         if ranks_of_its_own(name)
     ]
 
 
-def own_ranks(place: Place) -> Remark:
+def own_ranks(place: SourcePlace) -> Remark:
     return place.remark(
         "the script starts its ranks by itself, and each process of `outlast run` would start them"
         " again",
@@ -112,7 +112,7 @@ def own_ranks(place: Place) -> Remark:
     )
 
 
-def adoption(modules: Sequence[Module], loop: Place | None) -> Iterator[Remark]:
+def adoption(modules: Sequence[Module], loop: SourcePlace | None) -> Iterator[Remark]:
     """Return the lines that change if the script is to call outlast, file by file."""
     library = library_of(modules)
     for module in modules:
@@ -135,7 +135,7 @@ def _changes(module: Module) -> Iterator[Remark]:
     collectives: list[int] = []
     yield from _meshes(module)
     for name, call in module.calls:
-        here, short = Place(module.file, call), last_name(name)
+        here, short = SourcePlace(module.file, call), last_name(name)
         if short == "init_process_group":
             yield here.remark("the process group", "run = outlast.join()")
         elif short == "destroy_process_group":
@@ -192,14 +192,14 @@ def _meshes(module: Module) -> Iterator[Remark]:
     for name, call in module.calls:
         change = changes.pop(last_name(name), None)
         if change is not None:
-            yield Place(module.file, call).remark(*change)
+            yield SourcePlace(module.file, call).remark(*change)
 
 
 def _library_changes(module: Module, changes: Mapping[str, str]) -> Iterator[Remark]:
     for name, call in module.calls:
         for made, do in changes.items():
             if last_name(name) == made:
-                yield Place(module.file, call).remark(f"the call of {made}", do)
+                yield SourcePlace(module.file, call).remark(f"the call of {made}", do)
 
 
 def communicating_optimizers(module: Module) -> Iterator[Remark]:
@@ -215,7 +215,7 @@ def communicating_optimizers(module: Module) -> Iterator[Remark]:
         inside = {id(one) for step in steps for one in ast.walk(step)}
         for name, call in module.calls:
             if id(call) in inside and last_name(name) in (*COLLECTIVES, *_TENSORS):
-                yield Place(module.file, call).remark(
+                yield SourcePlace(module.file, call).remark(
                     f"{kind.name}.step communicates ({last_name(name)}), which outlast refuses: if"
                     " a rank is lost there, the others are left with half an update",
                     "use an optimizer whose step() is local, such as torch.optim.Muon or AdamW",
@@ -255,11 +255,11 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield from (one.name.partition(".")[0] for one in node.names)
 
 
-def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
+def _epochs(modules: Sequence[Module], loop: SourcePlace) -> Iterator[Remark]:
     """Find the loop around the training loop, in its own function or around a call of that."""
     reach = Reach(modules)
 
-    def holds(place: Place) -> bool:
+    def holds(place: SourcePlace) -> bool:
         return place.node is not loop.node and (
             any(one is loop.node for one in ast.walk(place.node))
             or reach.comes_to(place.node, loop.node)
@@ -278,7 +278,7 @@ def _epochs(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
 def _own_order(modules: Sequence[Module]) -> Iterator[Remark]:
     """Find the order of a sampler of the script's own, which is told the epoch."""
     found = [
-        (last_name(name), Place(module.file, call))
+        (last_name(name), SourcePlace(module.file, call))
         for module in modules
         for name, call in module.calls
         if last_name(name) in ("DistributedSampler", "set_epoch")
@@ -291,7 +291,7 @@ def _own_order(modules: Sequence[Module]) -> Iterator[Remark]:
         )
 
 
-def _within(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
+def _within(modules: Sequence[Module], loop: SourcePlace) -> Iterator[Remark]:
     """Find gradient accumulation in the training loop, and batches that an iterator gives.
 
     Both may stand in a function that the loop calls on its way to `backward`.
@@ -304,7 +304,7 @@ def _within(modules: Sequence[Module], loop: Place) -> Iterator[Remark]:
         for one in accumulating(place, reach)
     )
     yield from _first(
-        Place(place.file, one).remark("a batch that an iterator gives", _NEXT)
+        SourcePlace(place.file, one).remark("a batch that an iterator gives", _NEXT)
         for place in places
         for one in calls_in(place.node)
         # next(iter(loader)) begins anew by itself

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from outlast.diagnose.script_calls import Module, Place, Remark, last_name
+from outlast.diagnose.script_calls import Module, Remark, SourcePlace, last_name
 from outlast.diagnose.script_plain import LIBRARIES, library_of
 
 _AGAIN = "After a failure all ranks start the script again"
@@ -22,7 +22,7 @@ _OTHERS = ("json", "yaml", "numpy", "np", "tomllib", "toml", "OmegaConf", "omega
 _WORDS = ("resume", "load", "ckpt", "checkpoint", "restore", "continue")  # of a setting
 
 
-def after_failure(modules: Sequence[Module], loop: Place | None) -> tuple[str, list[Remark]]:
+def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[str, list[Remark]]:
     """Return what is done again after a failure, and what should be changed about that."""
     library = library_of(modules)
     if library:
@@ -44,10 +44,10 @@ def after_failure(modules: Sequence[Module], loop: Place | None) -> tuple[str, l
     ]
 
 
-def _called(modules: Sequence[Module], names: Sequence[str]) -> list[Place]:
+def _called(modules: Sequence[Module], names: Sequence[str]) -> list[SourcePlace]:
     """Return the calls by one of these names; if torch's own are among them, only those."""
     found = [
-        (name, Place(module.file, call))
+        (name, SourcePlace(module.file, call))
         for module in modules
         for name, call in module.calls
         if last_name(name) in names and not _is_of_others(name)
@@ -60,7 +60,7 @@ def _is_of_others(name: str) -> bool:
     return any(part in _OTHERS for part in name.split(".")[:-1])
 
 
-def asked_for(modules: Sequence[Module], call: Place) -> str:
+def asked_for(modules: Sequence[Module], call: SourcePlace) -> str:
     """Return what the command line must say for the call to happen; "" if nothing is seen."""
     tree = next(one.tree for one in modules if one.file == call.file)
     for node in ast.walk(tree):

@@ -16,7 +16,7 @@ from typing import Any
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.interrupted import interrupted
-from outlast.diagnose.ledger import Recorded
+from outlast.diagnose.ledger import LedgerContents
 from outlast.diagnose.rules import RULES
 from outlast.model.verdict import Evidence
 
@@ -43,7 +43,7 @@ _STORAGE = (
 _DEVICE = ("nvidia", "nv_", "os_acquire", "uvm", "_nv0", "rm_", "amdgpu", "kfd", "ttm_")
 
 
-def read_standing(raw: bytes, *, name: str) -> Recorded:
+def read_standing(raw: bytes, *, name: str) -> LedgerContents:
     """Return what the record says. Raises ValueError for any other file, or a damaged one."""
     try:
         told = json.loads(raw)
@@ -61,7 +61,7 @@ def read_standing(raw: bytes, *, name: str) -> Recorded:
         KeyError, TypeError, AttributeError, RecursionError, OverflowError, UnicodeDecodeError
     ) as error:  # fmt: skip
         raise ValueError("a record of where processes stood that was cut or changed") from error
-    return Recorded(findings, tuple(lines))
+    return LedgerContents(findings, tuple(lines))
 
 
 def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ ALSO_KEPT = " of run.values"  # behind the type: a second name of a value that i
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class StepLoop:
     """The place of the loop over the steps in the script."""
 
     file: str
@@ -35,19 +35,19 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class RankNote:
     """Keep what one rank saw at one moment. `prints` have a type after the digits."""
 
     pid: int
-    loop: Loop
+    loop: StepLoop
     prints: Mapping[str, str]
 
 
-Notes = Mapping[tuple[int, str, int], Noted]  # by rank, BEGIN or END, step
+Notes = Mapping[tuple[int, str, int], RankNote]  # by rank, BEGIN or END, step
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class KilledRank:
     """A rank that was killed in a step, in front of its optimizer."""
 
     rank: int
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def compare(
-    undisturbed: Notes, disturbed: Notes, struck: Collection[Struck], temporary: Collection[str]
+    undisturbed: Notes, disturbed: Notes, struck: Collection[KilledRank], temporary: Collection[str]
 ) -> Comparison:
     """Return what differs.
 
@@ -142,7 +142,7 @@ def _ranks(notes: Notes) -> set[int]:
     return {rank for rank, _, _ in notes}
 
 
-def _differing(left: Noted, right: Noted) -> set[str]:
+def _differing(left: RankNote, right: RankNote) -> set[str]:
     return {
         key
         for key in left.prints.keys() | right.prints.keys()
@@ -188,7 +188,7 @@ def _differs_from(undisturbed: Notes, disturbed: Notes, unstable: Collection[str
 def _lost(
     undisturbed: Notes,
     disturbed: Notes,
-    strike: Struck,
+    strike: KilledRank,
     unstable: Collection[str],
     temporary: Collection[str],
     last: int,
@@ -221,7 +221,7 @@ def _lost(
     return out
 
 
-def _is_temporary(key: str, noted: Collection[Noted], temporary: Collection[str]) -> bool:
+def _is_temporary(key: str, noted: Collection[RankNote], temporary: Collection[str]) -> bool:
     """Return whether a variable is temporary itself, or is such an attribute by another name.
 
     `self.loss` of the loop may be `trainer.loss` in the module: both have the same values.
@@ -243,7 +243,7 @@ def _owners(key: str) -> set[str]:
     return {f"{place}:{'.'.join(parts[:count])}" for count in (1, 2)}
 
 
-def _variable(key: str, text: str, rank: int, strike: Struck, lasting: bool) -> Variable:
+def _variable(key: str, text: str, rank: int, strike: KilledRank, lasting: bool) -> Variable:
     place, _, name = key.rpartition(":")
     file, _, function = place.rpartition(":")
     kind = text.partition(" ")[2]

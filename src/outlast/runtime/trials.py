@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.diagnose.trial_comparison import Loop, Noted, Notes, Struck
+from outlast.diagnose.trial_comparison import KilledRank, Notes, RankNote, StepLoop
 from outlast.errors import OutlastError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
@@ -56,7 +56,7 @@ class TrialRun:
     stderr: str
     notes: Notes
     steps: tuple[dict[str, Any], ...]
-    struck: tuple[Struck, ...]
+    struck: tuple[KilledRank, ...]
     touched: tuple[str, ...]
     spare: str
 
@@ -85,7 +85,7 @@ class TrialFolder:
         words: Sequence[str],
         *,
         steps: int,
-        strikes: Sequence[Struck] = (),
+        strikes: Sequence[KilledRank] = (),
         mark: str = "stepping",
         spare_step: int = 0,
         until_s: float,
@@ -170,13 +170,13 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(line)
 
 
-def _notes(folder: Path) -> Iterator[tuple[tuple[int, str, int], Noted]]:
+def _notes(folder: Path) -> Iterator[tuple[tuple[int, str, int], RankNote]]:
     for path in sorted(folder.glob("*.json")):
         rank, when, step = path.stem.split("-")
         value = json.loads(path.read_text())
         loop = value["loop"]
-        noted = Noted(
-            value["pid"], Loop(loop["file"], loop["function"], loop["line"]), value["prints"]
+        noted = RankNote(
+            value["pid"], StepLoop(loop["file"], loop["function"], loop["line"]), value["prints"]
         )
         yield (int(rank), when, int(step)), noted
 

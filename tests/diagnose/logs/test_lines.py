@@ -18,7 +18,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.lines import LINE_BYTES, SAME_MAX
 from outlast.diagnose.logs.prefixes import read_prefix, time_of
-from outlast.diagnose.logs.watchdog import Awaited
+from outlast.diagnose.logs.watchdog import AwaitedCollective
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role
 
@@ -431,7 +431,7 @@ def test_watchdog_lines_of_all_generations_give_their_numbers(
     line: str, sequence: int | None, enqueued: int | None, completed: int | None, rank: int
 ) -> None:
     (one,) = read(line)
-    assert isinstance(one, Awaited)
+    assert isinstance(one, AwaitedCollective)
     assert (one.sequence, one.enqueued, one.completed, one.rank, one.failure_class) == (
         sequence,
         enqueued,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Material, conclude
 from outlast.diagnose.stacks import Stack
-from outlast.diagnose.stacks.native import Call, frames_of, function_name, read_call
+from outlast.diagnose.stacks.native import NativeFrame, frames_of, function_name, read_call
 from outlast.diagnose.stacks.reader import activity, doing
 
 
@@ -58,22 +58,22 @@ def test_a_name_loses_types_templates_and_arguments(said: str, name: str) -> Non
     [
         (
             "#3  0x00007f2b in c10d::Work::wait(long) () from /usr/lib/libtorch_cpu.so",
-            Call("c10d::Work::wait", "libtorch_cpu.so"),
+            NativeFrame("c10d::Work::wait", "libtorch_cpu.so"),
         ),
         (
             "#0  __GI___poll (fds=0x7f, nfds=1, timeout=-1) at ../sysdeps/unix/poll.c:29",
-            Call("__GI___poll", "poll.c:29"),
+            NativeFrame("__GI___poll", "poll.c:29"),
         ),
         (
             "#2  0x00007f5b0f1a0a96 - 1 epoll_wait - /usr/lib/libc.so.6",
-            Call("epoll_wait", "libc.so.6"),
+            NativeFrame("epoll_wait", "libc.so.6"),
         ),
-        ("#2  0x00007f5b0f1a0a96     epoll_wait", Call("epoll_wait")),
+        ("#2  0x00007f5b0f1a0a96     epoll_wait", NativeFrame("epoll_wait")),
         ("frame #2: c10::Error::Error", None),
         ("# rank 3", None),
     ],
 )
-def test_a_frame_is_read_from_either_printer(line: str, call: Call | None) -> None:
+def test_a_frame_is_read_from_either_printer(line: str, call: NativeFrame | None) -> None:
     assert read_call(line) == call
 
 
@@ -111,7 +111,7 @@ C_WAITS = ("__futex_abstimed_wait_common64", "pthread_cond_wait", "std::conditio
 def test_the_innermost_telling_function_says_what_a_thread_does(
     functions: tuple[str, ...], python: tuple[str, ...], does: str
 ) -> None:
-    assert doing(frames_of([Call(name) for name in functions], python)) == does
+    assert doing(frames_of([NativeFrame(name) for name in functions], python)) == does
 
 
 GDB_MAIN = """

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from outlast.diagnose.collectives.blame import CONFIDENCE_ODD, Blame, named
 from outlast.diagnose.collectives.graph import Graph, Wait
-from outlast.diagnose.collectives.groups import Job
+from outlast.diagnose.collectives.groups import DumpedJob
 from outlast.diagnose.collectives.naming import rank_of_name
 from outlast.diagnose.findings import Finding
 from outlast.model.terms import FailureClass, Mechanism
@@ -19,7 +19,9 @@ from outlast.model.verdict import Blamed, Evidence, Role, Suspect
 FINDINGS_MAX = 32
 
 
-def finding_of(job: Job, rank: int, kind: str, text: str, failure_class: FailureClass) -> Finding:
+def finding_of(
+    job: DumpedJob, rank: int, kind: str, text: str, failure_class: FailureClass
+) -> Finding:
     dump = job.dumps[rank]
     where = next(
         (
@@ -168,7 +170,7 @@ def findings_of_suspects(graph: Graph, suspects: Sequence[Suspect]) -> list[Find
     return findings
 
 
-def notes_of(job: Job, unreadable: Mapping[str, str]) -> list[Finding]:
+def notes_of(job: DumpedJob, unreadable: Mapping[str, str]) -> list[Finding]:
     """Return what is odd about the dumps themselves, in sentences."""
     notes = []
     for name, why in itertools.islice(unreadable.items(), FINDINGS_MAX):

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.groups import DumpedGroup, DumpedJob
 from outlast.diagnose.collectives.silence import ROOTED, known_states
 from outlast.diagnose.collectives.state import GroupState, Traffic
 
@@ -34,7 +34,7 @@ class Wait:
     behind    the ranks that have not come to it
     """
 
-    group: Group
+    group: DumpedGroup
     seq: int
     what: str
     waiters: list[int]
@@ -56,7 +56,7 @@ class Graph:
     receive (place of the group, rank that waits, its peer)
     """
 
-    job: Job
+    job: DumpedJob
     out: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     waits: list[Wait] = field(default_factory=list)
     stuck: dict[int, Wait] = field(default_factory=dict)
@@ -174,8 +174,8 @@ def add_traffic(graph: Graph, at: int) -> None:
 
 
 def _is_met(
-    job: Job,
-    group: Group,
+    job: DumpedJob,
+    group: DumpedGroup,
     place: int,
     peer: int,
     is_send: bool,
@@ -201,7 +201,7 @@ def _is_met(
     return job.dumps[rank].is_whole and job.dumps[peer].is_whole and theirs.total >= total
 
 
-def _traffic_says(rank: int, peer: int, is_send: bool, group: Group) -> str:
+def _traffic_says(rank: int, peer: int, is_send: bool, group: DumpedGroup) -> str:
     return (
         f"{'send' if is_send else 'receive'} {'to' if is_send else 'from'} rank {peer} in"
         f" {group.label}"
@@ -289,7 +289,7 @@ def _stuck_in_traffic(
     return stuck
 
 
-def _has_finished_more(job: Job, group: Group, peer: int, rank: int) -> bool:
+def _has_finished_more(job: DumpedJob, group: DumpedGroup, peer: int, rank: int) -> bool:
     """Return True if the peer has finished more of what goes between the two than the rank has.
 
     It is known only if all that both ever did is in their dumps.
@@ -308,7 +308,7 @@ def _has_finished_more(job: Job, group: Group, peer: int, rank: int) -> bool:
     return any(one.total - one.pending > mine.total - mine.pending for one in theirs)
 
 
-def _peer(group: Group, traffic: Traffic) -> int | None:
+def _peer(group: DumpedGroup, traffic: Traffic) -> int | None:
     places = group.places or ()
     return places[traffic.peer] if traffic.peer < len(places) else None
 

@@ -32,7 +32,7 @@ from outlast.diagnose.collectives.state import Dump, GroupState
 
 
 @dataclass(slots=True)
-class Group:
+class DumpedGroup:
     """One process group of the job.
 
     members    its ranks, sorted
@@ -50,7 +50,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DumpedJob:
     """The groups of a job, and the dumps that tell of them.
 
     silent   ranks without a dump, or with one from a recorder that was off
@@ -60,13 +60,13 @@ class Job:
     dumps: Mapping[int, Dump]
     ranks: frozenset[int]
     silent: frozenset[int]
-    groups: tuple[Group, ...]
+    groups: tuple[DumpedGroup, ...]
     doubles: tuple[tuple[Dump, Dump], ...]  # of one rank: the one used, and the other
     broken: Mapping[int, str]
     unknown: tuple[Dump, ...]  # of unknown ranks
 
 
-def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: int) -> Job:
+def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: int) -> DumpedJob:
     settled = settle(given, unreadable, world_size)
     dumps, doubles = _one_each(settled.dumps)
     told, untold = _by_group(dumps)
@@ -81,7 +81,7 @@ def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: i
     )
     for family in _families(untold):
         _infer(family, ranks, silent, meshes)
-    return Job(
+    return DumpedJob(
         dumps,
         frozenset(ranks),
         silent,
@@ -110,7 +110,7 @@ def _one_each(given: Sequence[Dump]) -> tuple[dict[int, Dump], tuple[tuple[Dump,
     return dumps, tuple(doubles)
 
 
-def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
+def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[DumpedGroup], list[DumpedGroup]]:
     """Return the groups whose members are known, and the others.
 
     Members are compared as objects first. So a tuple of 16,384 ranks is hashed once, and not once
@@ -118,13 +118,13 @@ def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
     """
     same: dict[int, tuple[int, ...]] = {}
     equal: dict[tuple[int, ...], tuple[int, ...]] = {}
-    told: dict[tuple[str, str, int], Group] = {}
-    untold: dict[tuple[str, str], Group] = {}
+    told: dict[tuple[str, str, int], DumpedGroup] = {}
+    untold: dict[tuple[str, str], DumpedGroup] = {}
     for rank, dump in sorted(dumps.items()):
         for state in dump.groups:
             if state.members is None:
                 group = untold.setdefault(
-                    (state.name, state.backend), Group(state.label(), state.backend)
+                    (state.name, state.backend), DumpedGroup(state.label(), state.backend)
                 )
             else:
                 members = same.get(id(state.members))
@@ -134,7 +134,7 @@ def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
                     )
                 key = (state.name, state.backend, id(members))
                 if (known := told.get(key)) is None:
-                    known = told[key] = Group(
+                    known = told[key] = DumpedGroup(
                         state.label(), state.backend, tuple(sorted(members)), members
                     )
                 group = known
@@ -145,8 +145,8 @@ def _by_group(dumps: Mapping[int, Dump]) -> tuple[list[Group], list[Group]]:
 # --- members that no dump tells -------------------------------------------------------------------
 
 
-def _families(groups: Sequence[Group]) -> list[list[Group]]:
-    families: dict[object, list[Group]] = defaultdict(list)
+def _families(groups: Sequence[DumpedGroup]) -> list[list[DumpedGroup]]:
+    families: dict[object, list[DumpedGroup]] = defaultdict(list)
     for place, group in enumerate(groups):
         state = next(iter(group.states.values()))
         families[place if state.desc in NO_FAMILY else (state.desc, state.backend)].append(group)
@@ -154,7 +154,7 @@ def _families(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def _infer(
-    family: list[Group],
+    family: list[DumpedGroup],
     ranks: set[int],
     silent: frozenset[int],
     meshes: Mapping[tuple[str, str], Mesh],
@@ -188,5 +188,5 @@ def _infer(
             group.is_open, group.possible = True, tuple(sorted(silent - set(group.members)))
 
 
-def _size_said(group: Group) -> int:
+def _size_said(group: DumpedGroup) -> int:
     return next((size for state in group.states.values() if (size := size_said(state))), 0)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.diagnose.collectives.mesh import Mesh, fitting, together
-from outlast.diagnose.collectives.naming import Claim, claim_of
+from outlast.diagnose.collectives.naming import RankClaim, claim_of
 from outlast.diagnose.collectives.state import Dump, GroupState
 
 NO_FAMILY = {"", "undefined"}
@@ -156,7 +156,7 @@ def _claims(names: Sequence[str], others: Sequence[str], limit: int) -> dict[str
     }
 
 
-def _is_believed(claim: Claim, has_company: bool, limit: int, count: int) -> bool:
+def _is_believed(claim: RankClaim, has_company: bool, limit: int, count: int) -> bool:
     if limit and claim.rank >= limit:
         return False
     if claim.strength == 2 or count == 1:

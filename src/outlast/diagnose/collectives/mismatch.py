@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.groups import DumpedGroup, DumpedJob
 from outlast.diagnose.collectives.order import odd_ones
 from outlast.diagnose.collectives.state import Dump, GroupState
 
@@ -38,7 +38,7 @@ class Mismatch:
     strangers   odd dumps of unknown ranks, with their signatures; none in a tie
     """
 
-    group: Group
+    group: DumpedGroup
     seq: int
     blamed: tuple[int, ...]
     said: dict[int, str]
@@ -47,7 +47,7 @@ class Mismatch:
     strangers: tuple[tuple[Dump, str], ...] = ()
 
 
-def mismatches(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[Mismatch]:
+def mismatches(job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[Mismatch]:
     """Return the first mismatch of each group. Ties are left out if another group decides.
 
     `heads` has, at the place of each group, the operations that ranks wait in, with these ranks.
@@ -57,7 +57,9 @@ def mismatches(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[M
     return decided or [_by_order(mismatch, job, heads) for mismatch in found]
 
 
-def _by_order(tie: Mismatch, job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> Mismatch:
+def _by_order(
+    tie: Mismatch, job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]
+) -> Mismatch:
     odd = odd_ones(job, tie.blamed, heads)
     called = {signature for rank, signature in tie.said.items() if rank not in odd}
     if not odd or len(called) > 1:
@@ -71,7 +73,9 @@ def _by_order(tie: Mismatch, job: Job, heads: Sequence[Mapping[int, Sequence[int
     )
 
 
-def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Mismatch | None:
+def _of(
+    group: DumpedGroup, groups: Sequence[DumpedGroup], unknown: Sequence[Dump]
+) -> Mismatch | None:
     strangers = _strangers(group, unknown)
     states = [*group.states.values(), *(state for _, state in strangers)]
     numbers = {state.head for state in states if state.head is not None}
@@ -105,7 +109,7 @@ def _of(group: Group, groups: Sequence[Group], unknown: Sequence[Dump]) -> Misma
     return None
 
 
-def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
+def _strangers(group: DumpedGroup, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupState]]:
     """Return what dumps of unknown ranks say about this group.
 
     Torch gives a group the same name on all ranks: a count of the groups made, or a hash of its
@@ -123,7 +127,11 @@ def _strangers(group: Group, unknown: Sequence[Dump]) -> list[tuple[Dump, GroupS
 
 
 def _judged(
-    group: Group, seq: int, said: dict[int, str], votes: Counter[str], groups: Sequence[Group]
+    group: DumpedGroup,
+    seq: int,
+    said: dict[int, str],
+    votes: Counter[str],
+    groups: Sequence[DumpedGroup],
 ) -> Mismatch:
     (usual, most), (_, second) = votes.most_common(2)
     if most == second:
@@ -134,7 +142,7 @@ def _judged(
     return Mismatch(group, seq, tuple(sorted(blamed)), blamed, usual, is_tie=not usual)
 
 
-def _sisters(group: Group, groups: Sequence[Group]) -> set[str]:
+def _sisters(group: DumpedGroup, groups: Sequence[DumpedGroup]) -> set[str]:
     family = _family(group)
     alike = [
         other
@@ -149,7 +157,7 @@ def _sisters(group: Group, groups: Sequence[Group]) -> set[str]:
     }
 
 
-def _family(group: Group) -> object:
+def _family(group: DumpedGroup) -> object:
     desc = next(iter(group.states.values())).desc
     return desc if desc not in ("", "undefined") else len(group.members)
 

@@ -28,7 +28,7 @@ _FIRST = re.compile(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RankClaim:
     """Hold what a file's name says about the rank.
 
         pattern    the part of the name without the number: the same for files that were named in
@@ -41,7 +41,7 @@ class Claim:
     pattern: str
 
 
-def claim_of(name: str) -> Claim | None:
+def claim_of(name: str) -> RankClaim | None:
     parts = [part for part in re.split(r"[/\\!]", name)[-2:] if part]
     for part in reversed(parts):
         stem = part
@@ -49,13 +49,13 @@ def claim_of(name: str) -> Claim | None:
             stem = shorter
         for strength, pattern in ((2, _NAMED), (2, _OF), (1, _LAST)):
             if (found := pattern.search(stem)) and (rank := _number(found.group(1))) is not None:
-                return Claim(rank, strength, f"{stem[: found.start(1)]}*{stem[found.end(1) :]}")
+                return RankClaim(rank, strength, f"{stem[: found.start(1)]}*{stem[found.end(1) :]}")
     if (
         parts
         and (found := _FIRST.search(parts[-1]))
         and (rank := _number(found.group())) is not None
     ):
-        return Claim(rank, 0, f"{parts[-1][: found.start()]}*{parts[-1][found.end() :]}")
+        return RankClaim(rank, 0, f"{parts[-1][: found.start()]}*{parts[-1][found.end() :]}")
     return None
 
 

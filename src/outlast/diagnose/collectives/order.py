@@ -16,7 +16,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from outlast.diagnose.collectives.groups import Job
+from outlast.diagnose.collectives.groups import DumpedJob
 from outlast.diagnose.collectives.state import Dump
 
 _Call = tuple[str, str]  # description or name of the group, and operation
@@ -26,7 +26,7 @@ STEPS_MIN = 4  # finished calls known of a rank; with fewer everything is new
 
 
 def odd_ones(
-    job: Job, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]
+    job: DumpedJob, among: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> list[int]:
     """Return the odd ranks among these; none if half of them or more are odd."""
     last, seen = _steps(job, heads)
@@ -42,7 +42,7 @@ def odd_ones(
     return odd if 2 * len(odd) < max(len(ranks), 3) else []
 
 
-def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
+def came_alone(job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
     """Return the odd ones among all ranks that wait.
 
     Others came to the same operation by a step that is not new.
@@ -59,7 +59,7 @@ def came_alone(job: Job, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[i
 
 
 def _steps(
-    job: Job, heads: Sequence[Mapping[int, Sequence[int]]]
+    job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> tuple[dict[int, _Step], Counter[_Step]]:
     """Return by which step each rank came to its present wait, and how often each step was taken.
 

@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.groups import DumpedGroup, DumpedJob
 from outlast.diagnose.collectives.state import GroupState
 
 # a rank may finish these before others have come
@@ -32,7 +32,7 @@ _Last = Mapping[int, tuple[GroupState, int]]
 
 
 @dataclass(slots=True)
-class Situation:
+class SilenceFacts:
     """Hold what is known of all groups, by the place of each group.
 
     heads        the operations that ranks wait in, with these ranks
@@ -50,10 +50,10 @@ class Situation:
     is_afterwards: bool = False
 
 
-def situation_of(job: Job) -> Situation:
+def situation_of(job: DumpedJob) -> SilenceFacts:
     last = _last_of_each(job)
     known = [known_states(group, job) for group in job.groups]
-    now = Situation(
+    now = SilenceFacts(
         finished=[
             max(
                 (_went_on_after(state, last.get(rank)) for rank, state in states.items()),
@@ -84,7 +84,7 @@ def situation_of(job: Job) -> Situation:
     return now
 
 
-def known_states(group: Group, job: Job) -> dict[int, GroupState]:
+def known_states(group: DumpedGroup, job: DumpedJob) -> dict[int, GroupState]:
     """Return the states that can be relied on.
 
     Counters include sends and receives. If there is such traffic, a state from counters alone,
@@ -100,7 +100,7 @@ def known_states(group: Group, job: Job) -> dict[int, GroupState]:
     }
 
 
-def _last_of_each(job: Job) -> dict[int, tuple[GroupState, int]]:
+def _last_of_each(job: DumpedJob) -> dict[int, tuple[GroupState, int]]:
     """Return the last collective that each rank of gloo called: the state of its group, and the
     number.
     """
@@ -124,7 +124,7 @@ def _went_on_after(state: GroupState, last: tuple[GroupState, int] | None) -> in
     return highest
 
 
-def _find_silent(at: int, now: Situation, states: Mapping[int, GroupState]) -> None:
+def _find_silent(at: int, now: SilenceFacts, states: Mapping[int, GroupState]) -> None:
     lowest = min((state.enqueued or 0 for state in states.values()), default=0)
     for rank, state in states.items():
         shows = min(state.head if state.head is not None else 1 << 62, (state.enqueued or 0) + 1)
@@ -139,7 +139,7 @@ def _find_silent(at: int, now: Situation, states: Mapping[int, GroupState]) -> N
 
 
 def _failed_waits(
-    job: Job, last: _Last, known: list[dict[int, GroupState]], now: Situation
+    job: DumpedJob, last: _Last, known: list[dict[int, GroupState]], now: SilenceFacts
 ) -> dict[int, int]:
     """Return ranks whose wait has failed, with the number of that operation, and `now.maybe`.
 

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from outlast.diagnose.collectives.groups import Group, Job
+from outlast.diagnose.collectives.groups import DumpedGroup, DumpedJob
 from outlast.diagnose.collectives.identity import NO_FAMILY, is_default
 
 # of this search; where thousands of dumps are missing, all of their ranks are named
@@ -35,7 +35,7 @@ class _Row:
     seen: Set[int]
 
 
-def unseen_waits(job: Job, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
+def unseen_waits(job: DumpedJob, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
     """Return silent ranks, each with the rank that may wait for it.
 
     The `waiters` of a silent rank are those that are seen waiting for it.
@@ -63,7 +63,7 @@ def unseen_waits(job: Job, waiters: Mapping[int, Set[int]]) -> dict[int, int]:
     return {rank: found[rank] for rank in left if rank in found}
 
 
-def _seen(job: Job) -> list[_Row]:
+def _seen(job: DumpedJob) -> list[_Row]:
     rows = []
     for group in job.groups:
         silent = tuple(
@@ -78,8 +78,8 @@ def _seen(job: Job) -> list[_Row]:
     return rows
 
 
-def _unseen(job: Job) -> list[_Row]:
-    families: dict[object, list[Group]] = defaultdict(list)
+def _unseen(job: DumpedJob) -> list[_Row]:
+    families: dict[object, list[DumpedGroup]] = defaultdict(list)
     for group in job.groups:
         one = next(iter(group.states.values()))
         if not is_default(one) and len(group.members) < len(job.ranks):

@@ -61,10 +61,10 @@ from outlast.diagnose.collectives.graph import (
     ends_of,
     operation_of,
 )
-from outlast.diagnose.collectives.groups import Job, put_together
+from outlast.diagnose.collectives.groups import DumpedJob, put_together
 from outlast.diagnose.collectives.mismatch import Mismatch, difference, mismatches
 from outlast.diagnose.collectives.order import came_alone, few_of, odd_ones
-from outlast.diagnose.collectives.silence import Situation, situation_of
+from outlast.diagnose.collectives.silence import SilenceFacts, situation_of
 from outlast.diagnose.collectives.state import Dump, GroupState
 from outlast.diagnose.collectives.unseen import unseen_waits
 from outlast.diagnose.collectives.waiting_ranks import find_waiting_ranks
@@ -126,7 +126,7 @@ def find_blame(
 # --- the graph ------------------------------------------------------------------------------------
 
 
-def _graph(job: Job, now: Situation) -> Graph:
+def _graph(job: DumpedJob, now: SilenceFacts) -> Graph:
     graph = Graph(job)
     for at in range(len(job.groups)):
         add_collectives(graph, at, now.heads[at], now.finished[at])
@@ -171,7 +171,7 @@ class _Guilty:
     either: bool = False
 
 
-def _of_graph(graph: Graph, now: Situation) -> Blame:
+def _of_graph(graph: Graph, now: SilenceFacts) -> Blame:
     silent = graph.job.silent
     ends = [end for end in ends_of(graph) if not silent.issuperset(end)]
     awaited: dict[int, list[Wait]] = defaultdict(list)
@@ -201,7 +201,7 @@ def _of_graph(graph: Graph, now: Situation) -> Blame:
 
 def _late_ranks(
     graph: Graph,
-    now: Situation,
+    now: SilenceFacts,
     ends: Sequence[Sequence[int]],
     awaited: Mapping[int, Sequence[Wait]],
 ) -> tuple[list[int], set[int]]:
@@ -228,7 +228,7 @@ def _late_ranks(
 
 def _blame_late_and_stuck(
     graph: Graph,
-    now: Situation,
+    now: SilenceFacts,
     awaited: Mapping[int, Sequence[Wait]],
     late: Sequence[int],
     hidden: set[int],
@@ -262,7 +262,7 @@ def _blame_late_and_stuck(
 
 
 def _blame_rings(
-    graph: Graph, now: Situation, rings: Sequence[Sequence[int]], found: _Guilty
+    graph: Graph, now: SilenceFacts, rings: Sequence[Sequence[int]], found: _Guilty
 ) -> None:
     """Blame one rank for a ring of waits, or all of its ranks.
 
@@ -306,7 +306,7 @@ def _of_gloo(graph: Graph) -> set[int]:
     return {rank for rank, wait in graph.stuck.items() if wait.group.backend == "gloo"}
 
 
-def _less(confidence: float, now: Situation, *, either: bool) -> float:
+def _less(confidence: float, now: SilenceFacts, *, either: bool) -> float:
     """Reduce the confidence: dumps from after the failure show only the order of arrival."""
     return (
         min(confidence, CONFIDENCE_TIE if either else CONFIDENCE_AFTERWARDS)
@@ -315,7 +315,7 @@ def _less(confidence: float, now: Situation, *, either: bool) -> float:
     )
 
 
-def _of_order(graph: Graph, now: Situation) -> Blame | None:
+def _of_order(graph: Graph, now: SilenceFacts) -> Blame | None:
     """Blame ranks by the order of calls if those that would close the ring left no dump."""
     awaited = {rank for wait in graph.waits for rank in wait.behind}
     heads = [{seq: list(ranks) for seq, ranks in waited.items()} for waited in now.heads]
@@ -358,7 +358,7 @@ def _of_order(graph: Graph, now: Situation) -> Blame | None:
     )
 
 
-def _of_idle(graph: Graph, now: Situation) -> Blame | None:
+def _of_idle(graph: Graph, now: SilenceFacts) -> Blame | None:
     """Blame ranks that are in no operation at all while others wait.
 
     The ranks that wait for them may be those that left no dump.
@@ -423,7 +423,7 @@ def _kind(
     return "p2p" if all(wait.is_p2p for rank in ranks for wait in awaited[rank]) else "missing"
 
 
-def _of_mismatch(job: Job, odd: Sequence[Mismatch]) -> Blame:
+def _of_mismatch(job: DumpedJob, odd: Sequence[Mismatch]) -> Blame:
     """Blame the ranks of a mismatch.
 
     An odd dump of an unknown rank makes suspects of all ranks that it may be of, if no other rank
@@ -527,11 +527,11 @@ def _suspects(
     return tuple(found)
 
 
-def _lacks(job: Job, rank: int, unreadable: Mapping[str, str]) -> str:
+def _lacks(job: DumpedJob, rank: int, unreadable: Mapping[str, str]) -> str:
     if rank in job.broken:
         return f"its dump could not be read ({unreadable[job.broken[rank]]})"
     return "it left no dump" if rank not in job.dumps else "its recorder was off"
 
 
-def _states(job: Job, rank: int) -> Iterable[GroupState]:
+def _states(job: DumpedJob, rank: int) -> Iterable[GroupState]:
     return job.dumps[rank].groups if rank in job.dumps else ()

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 
 from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.collectives.graph import Graph
-from outlast.diagnose.collectives.silence import Situation
+from outlast.diagnose.collectives.silence import SilenceFacts
 from outlast.model.verdict import Blamed
 
 
-def find_waiting_ranks(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -> WaitingRanks:
+def find_waiting_ranks(graph: Graph, now: SilenceFacts, blamed: Iterable[Blamed]) -> WaitingRanks:
     """Return which ranks wait, in what, and which have gone through."""
     older = {rank for rank, wait in graph.stuck.items() if wait.group.backend == "gloo"}
     waits = frozenset(_waiting(graph, now))
@@ -30,7 +30,7 @@ def find_waiting_ranks(graph: Graph, now: Situation, blamed: Iterable[Blamed]) -
     )
 
 
-def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
+def _waiting(graph: Graph, now: SilenceFacts) -> Iterator[int]:
     """Yield the ranks that wait, and those whose wait has failed.
 
     A rank whose wait has failed was waiting too. What it did afterwards does not count.
@@ -40,7 +40,7 @@ def _waiting(graph: Graph, now: Situation) -> Iterator[int]:
             yield from (rank for ranks in heads.values() for rank in ranks if rank not in now.maybe)
 
 
-def _through(graph: Graph, now: Situation) -> Iterator[int]:
+def _through(graph: Graph, now: SilenceFacts) -> Iterator[int]:
     """Yield ranks that others wait for and that have finished all that they called.
 
     A dump speaks only for its own backend. A job may also wait in collectives that are not recorded

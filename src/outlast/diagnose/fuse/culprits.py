@@ -45,7 +45,7 @@ from outlast.diagnose.fuse.alone import (
     elsewhere,
     ended_alone,
 )
-from outlast.diagnose.fuse.weigh import Vote
+from outlast.diagnose.fuse.weigh import RuleVote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
@@ -77,7 +77,7 @@ _IN_P2P = re.compile(r"i?(?:send|recv)(?:_object_list)?\b|batch_isend_irecv")
 BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no culprit
 
 
-class Blame(Protocol):
+class GraphBlame(Protocol):
     """Hold what the graph of collectives shows (`diagnose/collectives`)."""
 
     @property
@@ -118,11 +118,11 @@ class Culprits:
 
 def find_culprits(
     accounts: Accounts,
-    blame: Blame | None,
+    blame: GraphBlame | None,
     findings: Sequence[Finding],
     *,
     named: FailureClass,
-    supporting: Sequence[Vote],
+    supporting: Sequence[RuleVote],
     confidence: float,
 ) -> Culprits:
     witnesses = [one for one in findings if one.rule == WITNESSED]
@@ -323,7 +323,7 @@ def _silent(accounts: Accounts) -> Culprits | None:
 # --- by the graph and by stacks -------------------------------------------------------------------
 
 
-def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culprits | None:
+def _hung(accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]) -> Culprits | None:
     """Return the graph's answer, corrected by stacks.
 
     In a ring all ranks wait. There a waiting stack clears no rank, and one stack that does not wait
@@ -393,7 +393,7 @@ def _hung(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> Culp
 
 
 def _not_cleared(
-    accounts: Accounts, blame: Blame, findings: Sequence[Finding], closed: frozenset[int]
+    accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding], closed: frozenset[int]
 ) -> tuple[dict[int, Blamed], dict[int, Suspect]]:
     """Return the graph's ranks and suspects, without those that report a wait themselves."""
     collateral = accounts.late | (
@@ -413,7 +413,7 @@ def _not_cleared(
 
 
 def _only_older(
-    accounts: Accounts, blame: Blame, ranks: Mapping[int, Blamed]
+    accounts: Accounts, blame: GraphBlame, ranks: Mapping[int, Blamed]
 ) -> dict[int, Suspect]:
     """Return several ranks that nothing shows but a dump older than their peers', as suspects.
 
@@ -427,7 +427,7 @@ def _only_older(
     return {rank: Suspect(rank, why) for rank in older}
 
 
-def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
+def _is_unseen_mismatch(blame: GraphBlame, findings: Sequence[Finding]) -> bool:
     """Return True if a rank received another size than it asked for, and no dump shows the sender.
 
     Then the rank that sent it left no dump. That it also waited does not clear it. A dump that is
@@ -441,7 +441,9 @@ def _is_unseen_mismatch(blame: Blame, findings: Sequence[Finding]) -> bool:
     )
 
 
-def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
+def _on_their_way(
+    accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]
+) -> frozenset[int]:
     """Return busy ranks that no other rank waits for, if every rank left a dump.
 
     They are only slow, as on a machine with too much to do. Nothing is known of them if a stack is
@@ -461,7 +463,7 @@ def _on_their_way(accounts: Accounts, blame: Blame, findings: Sequence[Finding])
     return accounts.busy - {awaited for _, awaited, _ in blame.edges}
 
 
-def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int]:
+def _past_the_others(blame: GraphBlame, findings: Sequence[Finding]) -> frozenset[int]:
     """Return ranks whose stack is in a barrier, while by the dumps no rank waits in one.
 
     They took another path through the program, and wait for ranks that wait for them. Only a
@@ -479,7 +481,7 @@ def _past_the_others(blame: Blame, findings: Sequence[Finding]) -> frozenset[int
     return alone_unrecorded(findings) | inside
 
 
-def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
+def _mute(accounts: Accounts, blame: GraphBlame) -> frozenset[int]:
     """Return ranks that were there and report nothing, if most others waited or timed out.
 
     Ranks without a dump are counted apart.
@@ -495,7 +497,7 @@ def _mute(accounts: Accounts, blame: Blame) -> frozenset[int]:
     return frozenset().union(*(part for part in parts if len(part) <= MUTE_SHARE * len(said)))
 
 
-def _stopped_inside(accounts: Accounts, blame: Blame, mute: frozenset[int]) -> frozenset[int]:
+def _stopped_inside(accounts: Accounts, blame: GraphBlame, mute: frozenset[int]) -> frozenset[int]:
     """Return silent ranks in a collective that every rank has reached, and where others wait.
 
     No rank is missing there, so one of those in it does not run.
@@ -510,7 +512,7 @@ def busy_are_few(accounts: Accounts) -> bool:
     )
 
 
-def is_ring(accounts: Accounts, blame: Blame | None) -> bool:
+def is_ring(accounts: Accounts, blame: GraphBlame | None) -> bool:
     return (
         blame is not None
         and blame.kind == "order_inversion"
@@ -533,7 +535,7 @@ def _shown(
     findings: Sequence[Finding],
     *,
     named: FailureClass,
-    supporting: Sequence[Vote],
+    supporting: Sequence[RuleVote],
     confidence: float,
 ) -> Culprits:
     """Return ranks shown by a root of the winning class, by a stack, or by having ended alone."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
 from outlast.diagnose.fuse.alone import alone_unrecorded
-from outlast.diagnose.fuse.culprits import Blame, Culprits, find_culprits, is_ring
+from outlast.diagnose.fuse.culprits import Culprits, GraphBlame, find_culprits, is_ring
 from outlast.diagnose.fuse.desync import Desync, compare_waits
 from outlast.diagnose.fuse.explain import (
     VerdictFacts,
@@ -36,7 +36,7 @@ from outlast.diagnose.fuse.verdict_context import (
     stacks_of,
     timeline_of,
 )
-from outlast.diagnose.fuse.weigh import SOFT, Vote, probabilities, rule_of, votes_of
+from outlast.diagnose.fuse.weigh import SOFT, RuleVote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
@@ -59,7 +59,7 @@ _TASK_ENDED = re.compile(r"srun: error: ([A-Za-z][\w.-]{0,60}): task (\d{1,5}): 
 def decide(
     findings: Sequence[Finding],
     *,
-    blame: Blame | None,
+    blame: GraphBlame | None,
     notes: Sequence[str] = (),
     scheduler: str = "",
     weights: Weights = WEIGHTS,
@@ -128,7 +128,9 @@ def decide(
     )
 
 
-def _ended_while_running(accounts: Accounts, blame: Blame, findings: Sequence[Finding]) -> bool:
+def _ended_while_running(
+    accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]
+) -> bool:
     """Return True if the launcher was ended from outside, and the graph shows only older dumps.
 
     Then the ranks ran when they were ended: their recorders had saved different moments.
@@ -143,7 +145,7 @@ def _how_it_ended(
     culprits: Culprits,
     accounts: Accounts,
     named: FailureClass,
-    supporting: Sequence[Vote],
+    supporting: Sequence[RuleVote],
     findings: Sequence[Finding],
 ) -> Mechanism | None:
     """Return how the job ended, or None where nothing shows it.
@@ -164,7 +166,7 @@ def _how_it_ended(
 
 
 def _bearing_on_the_class(
-    everything: Sequence[Finding], accounts: Accounts, blame: Blame | None
+    everything: Sequence[Finding], accounts: Accounts, blame: GraphBlame | None
 ) -> Sequence[Finding]:
     """Return the findings that may say why the job failed.
 
@@ -209,7 +211,7 @@ def _bearing_on_the_class(
     ]
 
 
-def _on_another_path(everything: Sequence[Finding], blame: Blame | None) -> frozenset[int]:
+def _on_another_path(everything: Sequence[Finding], blame: GraphBlame | None) -> frozenset[int]:
     """Return the rank that the others wait for, if it waits alone where all ranks have to come.
 
     The set is empty if there is no such rank.
@@ -222,7 +224,7 @@ def _on_another_path(everything: Sequence[Finding], blame: Blame | None) -> froz
 
 
 def _mechanism(
-    named: FailureClass, supporting: Sequence[Vote], findings: Sequence[Finding]
+    named: FailureClass, supporting: Sequence[RuleVote], findings: Sequence[Finding]
 ) -> Mechanism | None:
     if named is not _UNKNOWN:
         said = next(
@@ -271,7 +273,7 @@ def _is_abort(one: Finding) -> bool:
 # --- where ----------------------------------------------------------------------------------------
 
 
-def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[Suspect, ...]:
+def _suspects(blame: GraphBlame | None, desync: Desync, culprits: Culprits) -> tuple[Suspect, ...]:
     shown = {one.rank for one in culprits.ranks}
     if blame is not None and (blame.ranks or blame.suspects):
         return culprits.suspects
@@ -281,7 +283,10 @@ def _suspects(blame: Blame | None, desync: Desync, culprits: Culprits) -> tuple[
 
 
 def _places(
-    named: FailureClass, supporting: Sequence[Vote], findings: Sequence[Finding], ranks: set[int]
+    named: FailureClass,
+    supporting: Sequence[RuleVote],
+    findings: Sequence[Finding],
+    ranks: set[int],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     rules = {vote.rule.name for vote in supporting} if named is not _UNKNOWN else set()
     shown = [

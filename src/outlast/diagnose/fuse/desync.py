@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import TOLD
-from outlast.diagnose.logs.watchdog import Awaited
+from outlast.diagnose.logs.watchdog import AwaitedCollective
 from outlast.diagnose.rules import RULES
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role, Suspect
@@ -42,9 +42,9 @@ class Desync:
 
 
 def compare_waits(findings: Sequence[Finding]) -> Desync:
-    said = [one for one in findings if isinstance(one, Awaited) and one.rank is not None]
+    said = [one for one in findings if isinstance(one, AwaitedCollective) and one.rank is not None]
     waits = [one for one in said if one.rule != TOLD]
-    groups: dict[str, list[Awaited]] = defaultdict(list)
+    groups: dict[str, list[AwaitedCollective]] = defaultdict(list)
     for one in waits:
         groups[one.group or "?"].append(one)
     found: list[Finding] = []
@@ -68,12 +68,12 @@ def compare_waits(findings: Sequence[Finding]) -> Desync:
     return Desync(tuple(found), tuple(suspects[rank] for rank in sorted(suspects)))
 
 
-def _mismatch(members: Sequence[Awaited]) -> list[Finding]:
+def _mismatch(members: Sequence[AwaitedCollective]) -> list[Finding]:
     """Return a finding if ranks call different operations or sizes under one number of one group.
 
     The finding is about the minority.
     """
-    by_number: dict[int, dict[int, Awaited]] = defaultdict(dict)
+    by_number: dict[int, dict[int, AwaitedCollective]] = defaultdict(dict)
     for one in members:
         if one.sequence is not None and one.operation and one.rank is not None:
             by_number[one.sequence].setdefault(one.rank, one)
@@ -100,8 +100,8 @@ def _mismatch(members: Sequence[Awaited]) -> list[Finding]:
     return []
 
 
-def _ahead(members: Sequence[Awaited]) -> list[Finding]:
-    newest: dict[int, Awaited] = {}
+def _ahead(members: Sequence[AwaitedCollective]) -> list[Finding]:
+    newest: dict[int, AwaitedCollective] = {}
     for one in members:
         number = one.sequence if one.sequence is not None else one.enqueued
         if number is not None and one.rank is not None:
@@ -117,7 +117,7 @@ def _ahead(members: Sequence[Awaited]) -> list[Finding]:
     ]
 
 
-def _behind(waits: Sequence[Awaited], told: Sequence[Awaited]) -> list[Finding]:
+def _behind(waits: Sequence[AwaitedCollective], told: Sequence[AwaitedCollective]) -> list[Finding]:
     """Return a finding for each rank that had not called what the others timed out in.
 
     A rank that is told to dump by another one says how far it had come in its group by then.
@@ -139,7 +139,7 @@ def _behind(waits: Sequence[Awaited], told: Sequence[Awaited]) -> list[Finding]:
     return [_deduced("desync.behind", one, shown=True) for one in behind.values()]
 
 
-def _never_met(members: Sequence[Awaited]) -> list[Finding]:
+def _never_met(members: Sequence[AwaitedCollective]) -> list[Finding]:
     completed = [one.completed for one in members if one.completed is not None]
     first = [one for one in members if one.sequence == 1]
     if (completed and max(completed) <= 0) or (
@@ -151,7 +151,7 @@ def _never_met(members: Sequence[Awaited]) -> list[Finding]:
     return []
 
 
-def _absent(waits: Sequence[Awaited], findings: Sequence[Finding]) -> list[int]:
+def _absent(waits: Sequence[AwaitedCollective], findings: Sequence[Finding]) -> list[int]:
     """Return the ranks that report no wait, if most of the others do.
 
     The world goes up to the highest rank that was seen. Fewer than two waiting ranks show nothing.
@@ -191,7 +191,9 @@ def _with_a_log_like_theirs(waiting: set[int], findings: Sequence[Finding]) -> s
     return set().union(*alike)
 
 
-def _rule_for(waits: Sequence[Awaited], absent: Sequence[int], findings: Sequence[Finding]) -> str:
+def _rule_for(
+    waits: Sequence[AwaitedCollective], absent: Sequence[int], findings: Sequence[Finding]
+) -> str:
     if not _one_left(waits, absent):
         return "desync.absent"
     if any(one.rule == LEFT_OPEN and one.rank in absent for one in findings):
@@ -200,7 +202,7 @@ def _rule_for(waits: Sequence[Awaited], absent: Sequence[int], findings: Sequenc
     return "desync.left" if numbers == {ONE_NUMBER} else "desync.silent"
 
 
-def _one_left(waits: Sequence[Awaited], absent: Sequence[int]) -> bool:
+def _one_left(waits: Sequence[AwaitedCollective], absent: Sequence[int]) -> bool:
     """Return True if all ranks of one group but one wait for the same next collective.
 
     They also report how far they had come, so that the remaining rank is known never to have called

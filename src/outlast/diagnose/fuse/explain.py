@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.culprits import Blame, Culprits
+from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
 from outlast.diagnose.fuse.verdict_context import recovery_asked
-from outlast.diagnose.fuse.weigh import Vote, rule_of
+from outlast.diagnose.fuse.weigh import RuleVote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
@@ -63,8 +63,8 @@ class VerdictFacts:
 
     named: FailureClass
     best: FailureClass
-    supporting: tuple[Vote, ...]
-    blame: Blame | None
+    supporting: tuple[RuleVote, ...]
+    blame: GraphBlame | None
     desync: Desync
     culprits: Culprits
     mechanism: Mechanism | None
@@ -256,7 +256,7 @@ _ENDED = {
 }
 
 
-def _by_graph(facts: VerdictFacts, blame: Blame, ranks: str) -> str:
+def _by_graph(facts: VerdictFacts, blame: GraphBlame, ranks: str) -> str:
     """Return the graph's sentence if it is about the culprits, else where their stacks are."""
     same = {one.rank for one in facts.culprits.ranks} == {one.rank for one in blame.ranks}
     if same and blame.sentence:

@@ -21,7 +21,7 @@ import re
 from collections.abc import Sequence
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.fuse.culprits import Blame
+from outlast.diagnose.fuse.culprits import GraphBlame
 from outlast.diagnose.stacks.reader import Stack, activity, function_of
 
 MOVES = "standing.moves"
@@ -34,7 +34,7 @@ RECORDED = re.compile(
 )
 
 
-def without_older_stacks(findings: Sequence[Finding], blame: Blame | None) -> list[Finding]:
+def without_older_stacks(findings: Sequence[Finding], blame: GraphBlame | None) -> list[Finding]:
     """Return the findings without the stacks of another moment, in the same order.
 
     All stacks of a thread are left out if its newest one does not fit the dump of its rank.
@@ -50,7 +50,7 @@ def _thread(one: Stack) -> tuple[int | None, str, str, str]:
     return one.rank, one.evidence.file, one.process, one.thread
 
 
-def _is_older(one: Stack, blame: Blame) -> bool:
+def _is_older(one: Stack, blame: GraphBlame) -> bool:
     kind, function = activity(one)
     if kind == "waiting":
         return one.rank in blame.waiting_ranks.through and RECORDED.match(function) is not None

@@ -25,7 +25,7 @@ SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.S
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class RuleVote:
     """The vote of one rule: its first finding, and how sure that makes of its class."""
 
     finding: Finding
@@ -49,7 +49,7 @@ def rule_of(one: Finding) -> Rule | None:
     return rule
 
 
-def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
+def votes_of(findings: Sequence[Finding], weights: Weights) -> list[RuleVote]:
     """Return one vote for each rule that points to a class, strongest first.
 
     What follows from a stronger root weighs little, and effects weigh nothing.
@@ -79,7 +79,7 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[Vote]:
     return sorted(votes, key=lambda vote: (-vote.probability, vote.rule.name == "oom.invoked"))
 
 
-def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
+def _vote(name: str, some: Sequence[Finding], weights: Weights) -> RuleVote | None:
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
@@ -103,7 +103,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> Vote | None:
         probability = 1 - (1 - probability) * weights.shared
     if first.doubt:
         probability *= weights.doubts[first.doubt]
-    return Vote(first, rule, rule.failure_class, probability)
+    return RuleVote(first, rule, rule.failure_class, probability)
 
 
 def _moment(one: Finding) -> tuple[bool, float, int]:
@@ -111,8 +111,8 @@ def _moment(one: Finding) -> tuple[bool, float, int]:
 
 
 def _without_coded_effects(
-    votes: list[Vote], by_rule: Mapping[str, Sequence[Finding]]
-) -> list[Vote]:
+    votes: list[RuleVote], by_rule: Mapping[str, Sequence[Finding]]
+) -> list[RuleVote]:
     """Leave out Xids that another Xid on the same node explains."""
     kept = []
     for vote in votes:
@@ -150,7 +150,7 @@ def before(one: Finding, other: Finding) -> bool | None:
     return None
 
 
-def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
+def _placed(vote: RuleVote, roots: Sequence[RuleVote], weights: Weights) -> RuleVote:
     """Return the vote, discounted if another root explains it or came first."""
     factor = 1.0
     for root in roots:
@@ -176,10 +176,10 @@ def _placed(vote: Vote, roots: Sequence[Vote], weights: Weights) -> Vote:
             first and weights.later < factor and root.probability >= weights.grades[Grade.POSSIBLE]
         ):
             factor = weights.later
-    return Vote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor)
+    return RuleVote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor)
 
 
-def _tells_more(one: Vote, other: Vote) -> bool:
+def _tells_more(one: RuleVote, other: RuleVote) -> bool:
     """Return True if both votes tell of one fault, and `one` tells more of it.
 
     A ledger blames the program for every exception; the exception's name and text say more.
@@ -193,7 +193,7 @@ def _tells_more(one: Vote, other: Vote) -> bool:
     return names_it or one.rule.name in SAME_FAULT.get(other.rule.name, ())
 
 
-def probabilities(votes: Iterable[Vote], weights: Weights) -> dict[FailureClass, float]:
+def probabilities(votes: Iterable[RuleVote], weights: Weights) -> dict[FailureClass, float]:
     """Return the probability of each class that has a vote, most likely first.
 
     What is missing to 1 is the probability that none of them is the cause.

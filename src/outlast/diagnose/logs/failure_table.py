@@ -20,7 +20,7 @@ LINES_MAX = 4000
 
 
 @dataclass(slots=True)
-class Entry:
+class FailureEntry:
     line: int
     text: str
     first: bool
@@ -32,7 +32,7 @@ class Entry:
 class FailureTable:
     def __init__(self) -> None:
         self._first = False
-        self._entry: Entry | None = None
+        self._entry: FailureEntry | None = None
         self._left = 0
         self._last: int | None = None  # rank of the newest entry: its last line may say more
 
@@ -48,7 +48,7 @@ class FailureTable:
         self._first = "root cause" in low
         self._left, self._entry, self._last = LINES_MAX, None, None
 
-    def feed(self, line: int, text: str) -> Entry | None:
+    def feed(self, line: int, text: str) -> FailureEntry | None:
         """Return a whole entry if this line is its last one (`traceback`)."""
         self._left -= 1
         if "====" in text and self._entry is None and self._first:
@@ -58,7 +58,7 @@ class FailureTable:
             return None
         key, value = found[1], found[2]
         if key == "time":
-            self._entry, self._last = Entry(line, text, self._first), None
+            self._entry, self._last = FailureEntry(line, text, self._first), None
         entry = self._entry
         if entry is None:
             return None

@@ -29,7 +29,7 @@ _CALL = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """A collective that a rank was about to make: `what` is its operation, shape and type."""
 
     rank: int
@@ -41,7 +41,7 @@ class Call:
 class Fingerprints(Finding):
     """A line that compares the calls of two ranks."""
 
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CollectiveCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class OddCall:
     lines: tuple[Fingerprints, ...]
 
 
-def read_fingerprints(low: str) -> tuple[Call, ...]:
+def read_fingerprints(low: str) -> tuple[CollectiveCall, ...]:
     """Return the calls that a line in lower case compares; empty if it compares none."""
     return tuple(
-        Call(
+        CollectiveCall(
             int(found[1]),
             int(found[2]),
             " ".join(

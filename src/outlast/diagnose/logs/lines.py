@@ -39,7 +39,7 @@ from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
 from outlast.diagnose.logs.json_lines import open_record
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
-from outlast.diagnose.logs.watchdog import Awaited, read_watchdog
+from outlast.diagnose.logs.watchdog import AwaitedCollective, read_watchdog
 from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.stacks import reader as stacks
@@ -141,7 +141,7 @@ class LineReader:
         self._processes = process_table.ProcessTable()
         self._around: tuple[list[bytes], int] = ([], 0)  # the block, and the line's place in it
         self._before: list[bytes] = []  # the last lines of the block before it
-        self._went_on = went_on.WentOn(one_writer=self._rank is not None)
+        self._went_on = went_on.WentOnReader(one_writer=self._rank is not None)
         self._tracebacks, self._stacks, self._table, self._csv, self._steps = (
             tracebacks.Tracebacks(),
             StackReader(),
@@ -422,7 +422,7 @@ class LineReader:
             return RULES["python.user_frame" if by_type else "python.user_runtime"]
         return RULES["python.library_frame"] if by_type else rule or RULES["python.other"]
 
-    def _process(self, row: process_table.Row) -> Finding:
+    def _process(self, row: process_table.ProcessRow) -> Finding:
         return replace(self._finding(RULES[row.rule], row.line, row.text), rank=row.rank)
 
     def _number(self, low: str, owners: tuple[int, ...]) -> tuple[str, str | None] | None:
@@ -467,7 +467,7 @@ class LineReader:
             )
         ]
 
-    def _failed(self, entry: failure_table.Entry) -> Finding:
+    def _failed(self, entry: failure_table.FailureEntry) -> Finding:
         rule = RULES["elastic.first_failure" if entry.first else "elastic.other_failure"]
         code = entry.exit_code
         mechanism = (
@@ -542,7 +542,7 @@ class LineReader:
             return replace(Fingerprints(*common), calls=calls)
         awaited = read_watchdog(low) if rule.name in WAITS_SAID else {}
         if awaited:
-            return Awaited(*common, **awaited)  # type: ignore[arg-type]
+            return AwaitedCollective(*common, **awaited)  # type: ignore[arg-type]
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
 
 

@@ -43,7 +43,7 @@ _VALUES = re.compile(r'\s*,\s*"values"\s*:\s*\[')
 _DECODER = json.JSONDecoder()
 
 
-class Answer:
+class QueryAnswer:
     """The records of an export. Iterate over it once; `rest` is what then follows its list."""
 
     def __init__(self, records: Iterator[bytes], text: _Text) -> None:
@@ -59,7 +59,7 @@ class Answer:
         return self._text.left().encode("utf-8", "replace")
 
 
-def open_answer(first: bytes, chunks: Iterator[bytes]) -> Answer | None:
+def open_answer(first: bytes, chunks: Iterator[bytes]) -> QueryAnswer | None:
     """Return the records if a file whose bytes begin with `first` is such an export, else None.
 
     It takes from `chunks` only if the file is one.
@@ -75,7 +75,7 @@ def open_answer(first: bytes, chunks: Iterator[bytes]) -> Answer | None:
     if not is_longer and not any(open_record(one) for one in trial):
         return None
     text = _Text("", chain((first.removeprefix(codecs.BOM_UTF8),), chunks), begin)
-    return Answer(_records(text), text)
+    return QueryAnswer(_records(text), text)
 
 
 def _begin(head: str) -> int | None:

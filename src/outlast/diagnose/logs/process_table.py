@@ -34,7 +34,7 @@ _ROW = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ProcessRow:
     """A process whose state says something: the rule for it, its rank, and its line's number."""
 
     rule: str
@@ -68,7 +68,7 @@ class ProcessTable:
         self._left = ROWS_MAX
         self._ranks = {}
 
-    def feed(self, line: int, text: str) -> list[Row]:
+    def feed(self, line: int, text: str) -> list[ProcessRow]:
         """Return what the row says, or what the whole table does if this line is no row."""
         self._left -= 1
         found = _ROW.match(text)
@@ -79,9 +79,9 @@ class ProcessTable:
         where = COMPUTES if found[3] == "R" else found[4]
         self._ranks.setdefault(rank, _Rank(where, found[5] or "", line, found[2]))
         rule = rule_of_state(found[3], found[4])
-        return [] if rule is None else [Row(rule, rank, line, text)]
+        return [] if rule is None else [ProcessRow(rule, rank, line, text)]
 
-    def end(self) -> list[Row]:
+    def end(self) -> list[ProcessRow]:
         """Return the one rank that stands apart, or one of a job that runs on."""
         self._left = 0
         ranks, self._ranks = self._ranks, {}
@@ -90,7 +90,7 @@ class ProcessTable:
             if first is not None:
                 one = ranks[first]
                 said = f"rank {first} (pid {one.pid}) moved, and so did all the others"
-                return [Row(MOVES, first, one.line, said)]
+                return [ProcessRow(MOVES, first, one.line, said)]
         usual = Counter(one.where for one in ranks.values()).most_common(1)
         odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
         if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == COMPUTES:
@@ -103,4 +103,4 @@ class ProcessTable:
             return []
         does = "computes" if alone.where == COMPUTES else f"waits in {alone.where}"
         said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
-        return [Row(APART, odd[0], alone.line, said)]
+        return [ProcessRow(APART, odd[0], alone.line, said)]

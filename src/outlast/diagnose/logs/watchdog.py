@@ -27,7 +27,7 @@ _GROUP = re.compile(r"\[pg id (\d{1,6}) pg guid ([^ \]]{1,60})|\[pg (\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True)
-class Awaited(Finding):
+class AwaitedCollective(Finding):
     """A collective that a rank says it waited in.
 
     Numbers are those of the rank's group; -1 completed: nothing ever was.
@@ -42,7 +42,7 @@ class Awaited(Finding):
 
 
 def read_watchdog(low: str) -> dict[str, object]:
-    """Return the fields of `Awaited` in a line in lower case; empty if it is no watchdog's."""
+    """Return the fields of an `AwaitedCollective` in a lower-case line; empty if there are none."""
     fields: dict[str, object] = {}
     work, enqueued, completed, group = (
         _WORK.search(low),

@@ -146,7 +146,7 @@ class _Open:
         self.left_count -= len(lines)
 
 
-class WentOn:
+class WentOnReader:
     """A reader of the lines around exceptions. `block` is called once for each block of lines.
 
     one_writer  the whole log is of one rank, by its name

@@ -93,7 +93,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NativeFrame:
     """One native frame: the function without its arguments, and the library or file it is in."""
 
     function: str
@@ -117,12 +117,12 @@ class NativeThread:
     width: int
     process: str = ""
     group: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[NativeFrame] = field(default_factory=list)
     python: list[tuple[str, str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ThreadHeader:
     """A line that begins a thread."""
 
     key: str
@@ -131,16 +131,16 @@ class Header:
     width: int
 
 
-def read_header(text: str, process: str) -> Header | None:
+def read_header(text: str, process: str) -> ThreadHeader | None:
     """Return what the line says of the thread that it begins, or None for any other line.
 
     `process` is the pid that eu-stack has printed before. gdb numbers the main thread 1.
     """
     if found := _GDB.match(text):
         is_main = found[2].rpartition(".")[2] == "1"
-        return Header(found[3], found[4] or "", is_main, len(found[1]))
+        return ThreadHeader(found[3], found[4] or "", is_main, len(found[1]))
     if found := _TID.match(text):
-        return Header(found[2], found[3] or "", found[2] == process, len(found[1]))
+        return ThreadHeader(found[2], found[3] or "", found[2] == process, len(found[1]))
     return None
 
 
@@ -161,7 +161,7 @@ def begins_python(text: str) -> bool:
     return _TRACEBACK.match(text) is not None
 
 
-def read_call(body: str) -> Call | None:
+def read_call(body: str) -> NativeFrame | None:
     """Return the native frame that a line shows, or None."""
     found = _FRAME.match(body[:NAME_MAX])
     if found is None:
@@ -172,7 +172,7 @@ def read_call(body: str) -> Call | None:
         said, library = module[1], module[2]
     elif where := _LIBRARY.search(said):
         said, library = said[: where.start()], where[1]
-    return Call(function_name(said), library.rpartition("/")[2])
+    return NativeFrame(function_name(said), library.rpartition("/")[2])
 
 
 def python_frame(body: str) -> tuple[str, str, str] | None:
@@ -194,7 +194,7 @@ def function_name(said: str) -> str:
     return words[-1] if words else "??"
 
 
-def _is_silent(call: Call) -> bool:
+def _is_silent(call: NativeFrame) -> bool:
     return bool(_SILENT.match(call.function) or _SILENT_LIBRARY.match(call.library))
 
 
@@ -218,7 +218,7 @@ def _demangled(name: str) -> str:
     return "::".join(parts) or name
 
 
-def collective_of(calls: Sequence[Call]) -> str:
+def collective_of(calls: Sequence[NativeFrame]) -> str:
     """Return the collective that a thread is carrying out, by its frames; "" for none."""
     for call in calls:
         found = _RUNS_COLLECTIVE.match(call.function)
@@ -234,7 +234,9 @@ def _word(name: str) -> str:
     return _WORDS.get(low, low)
 
 
-def frames_of(calls: Sequence[Call], python: Sequence[str], collective: str = "") -> list[str]:
+def frames_of(
+    calls: Sequence[NativeFrame], python: Sequence[str], collective: str = ""
+) -> list[str]:
     """Return the frames that tell something, "function (where)", innermost first.
 
     `collective` is what another thread of the process carries out. Where frames of Python are
@@ -280,7 +282,7 @@ _BEFORE_PYTHON = (
 )
 
 
-def _telling(call: Call) -> str:
+def _telling(call: NativeFrame) -> str:
     """Return the frame that says what a function of native code does; "" if it does not say."""
     name = call.function
     if _NO_LOCK.match(name):

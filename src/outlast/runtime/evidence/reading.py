@@ -23,7 +23,7 @@ from outlast.diagnose.bounded_findings import BoundedFindings
 from outlast.diagnose.collectives import Blame, Dump
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.laggards import find_laggards
-from outlast.diagnose.ledger import Recorded
+from outlast.diagnose.ledger import LedgerContents
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.pipeline import Conclusion, Material, conclude
 from outlast.diagnose.rules import RULES
@@ -289,7 +289,7 @@ def _whole(piece: Piece, unfold: Callable[[Piece], list[bytes]], reading: _Readi
     reading.findings.add(recorded.without_line(one) for one in read_lines(lines, name=piece.name))
 
 
-def _recorded(piece: Piece, read: Callable[[Piece], Recorded], reading: _Reading) -> bool:
+def _recorded(piece: Piece, read: Callable[[Piece], LedgerContents], reading: _Reading) -> bool:
     """Read the ledger. Return True if nothing was interrupted in that run."""
     try:
         ledger = read(piece)

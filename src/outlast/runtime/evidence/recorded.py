@@ -17,7 +17,7 @@ from pathlib import Path
 
 from outlast.diagnose import standing
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.ledger import Recorded, read_records
+from outlast.diagnose.ledger import LedgerContents, read_records
 from outlast.errors import OutlastError
 from outlast.model.beacon import BEACON_BYTES, Beacon, unpack
 from outlast.model.limits import (
@@ -59,7 +59,7 @@ def error_lines(piece: Piece) -> list[bytes]:
     ]
 
 
-def read_standing(piece: Piece) -> Recorded:
+def read_standing(piece: Piece) -> LedgerContents:
     """Return where the processes of a live run stood.
 
     Raises OSError, and ValueError if the file is cut or changed.
@@ -85,7 +85,7 @@ def read_beacon(piece: Piece) -> Beacon:
     return beacon
 
 
-def read(piece: Piece) -> Recorded:
+def read(piece: Piece) -> LedgerContents:
     """Return a ledger's interruption.
 
     Raises OSError, and ValueError if the file is not a ledger of this version.
@@ -112,7 +112,7 @@ def _copy(path: str, copy: Path, size: int) -> None:
         shutil.copyfileobj(file, out, EVIDENCE_READ_BYTES)
 
 
-def _read(path: Path, name: str) -> Recorded:
+def _read(path: Path, name: str) -> LedgerContents:
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True)
     try:
         connection.row_factory = sqlite3.Row
