@@ -42,7 +42,7 @@ from outlast.engine.protocol.outputs import End, Output, SetTimer, Tell
 from outlast.model import limits
 from outlast.runtime.clock import now_s
 from outlast.runtime.coordinator.agent_listener import AgentListener
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 SHARE_TARGET = 0.5  # of one core
 REGROUP_TARGET_S = 3.0
@@ -116,7 +116,7 @@ class CoordinatorHost:
             self.coordinator, epoch=1, lease_s=args.beat_s * limits.LEASE_BEATS
         )
         self.seen = Seen()
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, LoopTimer] = {}
         self.agent_listener = AgentListener(
             self.loop, self.sessions, peers=args.peers, owner=self._own
         )

@@ -24,7 +24,7 @@ from outlast.diagnose.collectives import Blame
 from outlast.diagnose.redact import cleaned
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect, Verdict
-from outlast.runtime.evidence.reading import Diagnosis
+from outlast.runtime.evidence.reading import ReadDiagnosis
 from tests.app.command import outlast, same_as_golden
 from tests.evidence import made
 from tests.ledger import a_run
@@ -136,7 +136,7 @@ def test_text_json_and_page_end_with_the_same_exit_code(node: Path, tmp_path: Pa
 # --- for people -----------------------------------------------------------------------------------
 
 
-MADE = Diagnosis(
+MADE = ReadDiagnosis(
     Verdict(
         FailureClass.HBM,
         Mechanism.EXCEPTION,

@@ -12,7 +12,7 @@ import pytest
 
 from outlast.app.page.curves import Curve, Value, averaged
 from outlast.app.page.lanes import ROWS_MOST
-from outlast.app.page.pace import POINTS_MOST, Point, merged
+from outlast.app.page.pace import POINTS_MOST, PacePoint, merged
 from outlast.app.page.page_html import PARTS, node_id, report_page
 from outlast.app.page.page_markdown import _interruption as interruption_lines
 from outlast.app.page.page_markdown import code, report_markdown, text
@@ -136,7 +136,7 @@ def test_the_timeline_shows_who_held_a_rank_and_each_interruption(tmp_path: Path
 
 
 def test_points_are_merged_and_none_is_lost() -> None:
-    points = [Point(float(at), at + 1.0, at * 10, at * 10 + 10) for at in range(1000)]
+    points = [PacePoint(float(at), at + 1.0, at * 10, at * 10 + 10) for at in range(1000)]
     few = merged(points, POINTS_MOST)
     assert len(few) <= POINTS_MOST
     assert (few[0].from_s, few[-1].to_s, few[-1].to_step) == (0.0, 1000.0, 10_000)

@@ -19,7 +19,7 @@ from outlast.model.messages import Checkpointed
 from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import find_checkpoint, write_checkpoint
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.sim.options import Options
 from outlast.sim.world.disk import step_of
 from outlast.sim.world.processes import SimulatedProcess, Thread
@@ -165,9 +165,9 @@ class RealDisk:
         self._full = False
         self._flips = 0
 
-    def _pieces(self, step: int, rank: int) -> list[Piece]:
+    def _pieces(self, step: int, rank: int) -> list[TensorPiece]:
         return [
-            Piece(
+            TensorPiece(
                 TensorSpec("w", "F32", (700,)),
                 np.full(700, step * 10 + rank, np.float32).view(np.uint8).data,
             )

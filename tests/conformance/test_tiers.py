@@ -12,16 +12,16 @@ from outlast.errors import CorruptError, RunFolderError
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import tier as tiers
 from outlast.runtime.tiers.disk_tier import DiskTier
-from outlast.runtime.tiers.tier import Tier
+from outlast.runtime.tiers.tier import CheckpointTier
 
 # Each makes an empty tier in a folder of its own.
-TIERS: dict[str, Callable[[Path], Tier]] = {
+TIERS: dict[str, Callable[[Path], CheckpointTier]] = {
     "disk": lambda folder: DiskTier(folder / "new" / "root")
 }
 
 
 @pytest.fixture(params=TIERS)
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> Tier:
+def tier(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointTier:
     return TIERS[request.param](tmp_path)
 
 
@@ -29,20 +29,20 @@ def blocks(data: bytes) -> list[memoryview]:
     return [memoryview(data)[at : at + 7] for at in range(0, len(data), 7)]
 
 
-def save(tier: Tier, step: int, *files: bytes) -> Manifest:
+def save(tier: CheckpointTier, step: int, *files: bytes) -> Manifest:
     entries = tuple(tier.put(step, f"f{at}", blocks(data)) for at, data in enumerate(files))
     manifest = Manifest("run", 0, step, 1, "sharded", entries)
     tier.commit(manifest)
     return manifest
 
 
-def read(tier: Tier, step: int, entry: FileEntry, begin: int, size: int) -> bytes:
+def read(tier: CheckpointTier, step: int, entry: FileEntry, begin: int, size: int) -> bytes:
     data = bytearray(size)
     tier.read(step, entry, begin, memoryview(data))
     return bytes(data)
 
 
-def test_an_empty_tier_has_nothing(tier: Tier) -> None:
+def test_an_empty_tier_has_nothing(tier: CheckpointTier) -> None:
     assert list(tier.step_folders()) == []
     assert tiers.newest_good(tier) == tiers.Search(None, ())
     assert tiers.superfluous(tier, keep=1) == ()
@@ -50,7 +50,7 @@ def test_an_empty_tier_has_nothing(tier: Tier) -> None:
         tier.manifest(1)
 
 
-def test_a_file_is_read_as_it_was_written(tier: Tier) -> None:
+def test_a_file_is_read_as_it_was_written(tier: CheckpointTier) -> None:
     entry = tier.put(1, "a", blocks(b"hello, world"))
     assert entry == FileEntry("a", 12, xxhash.xxh3_64_intdigest(b"hello, world"))
     assert read(tier, 1, entry, 7, 5) == b"world"
@@ -60,7 +60,7 @@ def test_a_file_is_read_as_it_was_written(tier: Tier) -> None:
     assert (empty.length, read(tier, 1, empty, 0, 0)) == (0, b"")
 
 
-def test_a_checkpoint_exists_once_its_manifest_does(tier: Tier) -> None:
+def test_a_checkpoint_exists_once_its_manifest_does(tier: CheckpointTier) -> None:
     tier.put(3, "f0", blocks(b"half"))
     assert [(one.step, one.has_manifest) for one in tier.step_folders()] == [(3, False)]
     assert tiers.newest_good(tier).step is None
@@ -71,20 +71,20 @@ def test_a_checkpoint_exists_once_its_manifest_does(tier: Tier) -> None:
     assert tier.written_s(3) > 0
 
 
-def test_steps_are_listed_newest_first(tier: Tier) -> None:
+def test_steps_are_listed_newest_first(tier: CheckpointTier) -> None:
     for step in (2, 10, 9):
         save(tier, step, b"x")
     assert [one.step for one in tier.step_folders()] == [10, 9, 2]
 
 
-def test_a_committed_step_is_never_written_over(tier: Tier) -> None:
+def test_a_committed_step_is_never_written_over(tier: CheckpointTier) -> None:
     manifest = save(tier, 1, b"mine")
     with pytest.raises(RunFolderError):
         tier.put(1, "f0", blocks(b"theirs"))
     assert read(tier, 1, manifest.files[0], 0, 4) == b"mine"
 
 
-def test_what_is_not_there_in_its_length_cannot_be_committed_or_read(tier: Tier) -> None:
+def test_what_is_not_there_in_its_length_cannot_be_committed_or_read(tier: CheckpointTier) -> None:
     entry = tier.put(1, "a", blocks(b"four"))
     for wrong in (FileEntry("a", 5, entry.checksum), FileEntry("b", 4, entry.checksum)):
         with pytest.raises(CorruptError):
@@ -94,7 +94,7 @@ def test_what_is_not_there_in_its_length_cannot_be_committed_or_read(tier: Tier)
     assert not any(one.has_manifest for one in tier.step_folders())
 
 
-def test_a_wrong_checksum_is_found_by_reading(tier: Tier) -> None:
+def test_a_wrong_checksum_is_found_by_reading(tier: CheckpointTier) -> None:
     """Method: the manifest names another checksum than that of the bytes."""
     entry = tier.put(1, "a", blocks(b"four"))
     tier.commit(Manifest("run", 0, 1, 1, "sharded", (FileEntry("a", 4, entry.checksum ^ 1),)))
@@ -108,7 +108,7 @@ def test_a_wrong_checksum_is_found_by_reading(tier: Tier) -> None:
     assert (search.step, [step for step, _ in search.refused]) == (None, [1])
 
 
-def test_removing_leaves_the_others(tier: Tier) -> None:
+def test_removing_leaves_the_others(tier: CheckpointTier) -> None:
     for step in (1, 2, 3, 4):
         save(tier, step, b"x" * step)
     assert tiers.superfluous(tier, keep=1, every=3) == (2, 1)
@@ -119,7 +119,7 @@ def test_removing_leaves_the_others(tier: Tier) -> None:
     save(tier, 1, b"again")
 
 
-def test_a_failing_source_leaves_nothing_under_the_name(tier: Tier) -> None:
+def test_a_failing_source_leaves_nothing_under_the_name(tier: CheckpointTier) -> None:
     def source() -> list[memoryview]:
         raise OSError(5, "Input/output error")
 

@@ -20,7 +20,7 @@ from outlast.errors import CorruptError
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Regroup
 from outlast.runtime.tiers import area
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 from outlast.sim.options import Options
 from outlast.sim.world.commit_commands import CommitCommands
@@ -143,9 +143,9 @@ class RealImages:
             self._vault.reserve(rank, image_bytes([self._pieces(0)[0].spec]), companions=1)
         self._vault.reserve_transfer(image_bytes([self._pieces(0)[0].spec]))
 
-    def _pieces(self, step: int) -> list[Piece]:
+    def _pieces(self, step: int) -> list[TensorPiece]:
         return [
-            Piece(
+            TensorPiece(
                 TensorSpec("w", "F32", (1000,)), np.full(1000, step, np.float32).view(np.uint8).data
             )
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.evidence.reading import Diagnosis, diagnose
+from outlast.runtime.evidence.reading import ReadDiagnosis, diagnose
 from tests.diagnose._gloo_dump import all_reduce, dump_of
 
 HOUR_NS = 3_600_000_000_000
@@ -36,7 +36,7 @@ def incident(folder: Path, culprit: int, at_ns: int, *, lost: tuple[int, ...] = 
             (folder / f"fr_rank_{rank}").write_text(text)
 
 
-def ranks(got: Diagnosis) -> list[int]:
+def ranks(got: ReadDiagnosis) -> list[int]:
     return [one.rank for one in got.verdict.ranks]
 
 

@@ -21,7 +21,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
-from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.glance import PIECE_BYTES, Glance
 from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
@@ -99,7 +99,7 @@ class Scene:
         ]
         self.beacons = [beacon for _, _, beacon in beacons]
         self.loop = Loop()
-        self.evidence = Evidence(
+        self.evidence = EvidenceCollector(
             loop=self.loop,
             folder=self.folder,
             vault=folder,

@@ -21,10 +21,10 @@ from outlast.runtime.collect import collect, find_processes
 from outlast.runtime.collect.collector import Collected, refuse_several_jobs
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import JobProcess, activity_of
-from outlast.runtime.collect.watch import Logs, Pace, look_at, watch
+from outlast.runtime.collect.watch import Logs, WatchPace, look_at, watch
 
 JOB = f"a-job-of-{os.getpid()}"  # the tests may run twice at once on one machine
-BRISK = Pace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1, again_s=0.1)
+BRISK = WatchPace(poll_s=0.05, settle_s=1.0, stacks_apart_s=0.1, again_s=0.1)
 # A rank that answers requests for its recorder as NCCL does, and prints a line now and then.
 RANK = """
 import os, sys, threading, time

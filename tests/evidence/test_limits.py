@@ -22,7 +22,7 @@ from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.runtime.evidence import tar, unpack
 from outlast.runtime.evidence.decompress import Damaged
-from outlast.runtime.evidence.kinds import Kind, kind_of
+from outlast.runtime.evidence.kinds import FileKind, kind_of
 from outlast.runtime.evidence.opening import Peeked
 from outlast.runtime.evidence.walk import gather
 from tests.evidence import made
@@ -169,18 +169,20 @@ def test_a_tar_of_anything_ends_in_members_or_a_known_error(noise: bytes) -> Non
 
 @settings(max_examples=200)
 @given(
-    st.sampled_from([Kind.GZIP, Kind.BZIP2, Kind.XZ]),
+    st.sampled_from([FileKind.GZIP, FileKind.BZIP2, FileKind.XZ]),
     st.binary(max_size=300),
     st.integers(0, 200),
     st.booleans(),
 )
 def test_compressed_noise_ends_in_bytes_or_a_known_error(
-    kind: Kind, noise: bytes, at: int, cut: bool
+    kind: FileKind, noise: bytes, at: int, cut: bool
 ) -> None:
-    pack = {Kind.GZIP: gzip.compress, Kind.BZIP2: bz2.compress, Kind.XZ: lzma.compress}[kind]
+    pack = {FileKind.GZIP: gzip.compress, FileKind.BZIP2: bz2.compress, FileKind.XZ: lzma.compress}[
+        kind
+    ]
     good = pack(made.LOG * 3)
     bad = good[:at] if cut else good[:at] + noise + good[at + len(noise) :]
-    budget = unpack.Budget(1 << 20)
+    budget = unpack.UnpackBudget(1 << 20)
     budget.begin(len(bad))
     try:
         for one in unpack.inside(Peeked(io.BytesIO(bad)), kind, "a", budget):
@@ -214,7 +216,7 @@ def test_a_damaged_zip_ends_in_members_or_a_known_error(
         packed[at] = value
     path = tmp_path_factory.mktemp("zip") / "a.zip"
     path.write_bytes(bytes(packed[: data.draw(st.integers(1, len(packed)))]))
-    budget = unpack.Budget(1 << 20)
+    budget = unpack.UnpackBudget(1 << 20)
     budget.begin(len(packed))
     try:
         for one in unpack.inside_zip(str(path), "a", budget):
@@ -230,4 +232,4 @@ def test_a_damaged_zip_ends_in_members_or_a_known_error(
 @settings(max_examples=500)
 @given(st.binary(max_size=600), st.text(max_size=20))
 def test_what_a_file_is_can_be_asked_of_anything(head: bytes, name: str) -> None:
-    assert isinstance(kind_of(head, name), Kind)
+    assert isinstance(kind_of(head, name), FileKind)

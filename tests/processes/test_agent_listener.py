@@ -56,7 +56,7 @@ from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.coordinator.agent_listener import AgentListener
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 BEAT_S = 0.02
 LEASE_S = limits.BEAT_S * limits.LEASE_BEATS
@@ -80,7 +80,7 @@ class CoordinatorHost:
         self.sessions = CoordinatorSessions(self.coordinator, epoch=1, lease_s=lease_s)
         self.told: list[str] = []
         self.others: list[Output] = []
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, LoopTimer] = {}
         self.agent_listener = AgentListener(
             loop, self.sessions, peers=nodes, owner=self._own, token=token
         )
@@ -132,7 +132,7 @@ class Node:
         self.spawned: list[int] = []
         self.closed: list[str] = []
         self.told: list[str] = []
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, LoopTimer] = {}
         self.connect()
 
     def connect(self) -> None:

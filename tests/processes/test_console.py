@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from outlast.model.limits import CONSOLE_BUFFER_BYTES
-from outlast.runtime.console import Stream, Writer, unblocked
+from outlast.runtime.console import ConsoleStream, ConsoleWriter, unblocked
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def read_all(fd: int) -> bytes:
 
 def test_what_is_put_is_written_in_its_order(pipe: tuple[int, int]) -> None:
     reader, end = pipe
-    writer = Writer()
+    writer = ConsoleWriter()
     lines = [f"line {number}\n".encode() for number in range(1000)]
     for line in lines:
         writer.put(end, line)
@@ -49,7 +49,7 @@ def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
     pipe: tuple[int, int],
 ) -> None:
     reader, end = pipe
-    writer = Writer()
+    writer = ConsoleWriter()
     line = b"x" * 999 + b"\n"
     put = 2 * CONSOLE_BUFFER_BYTES // len(line)
     for _ in range(put):
@@ -66,7 +66,7 @@ def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
 
 def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
     reader, end = pipe
-    writer = Writer()
+    writer = ConsoleWriter()
     os.close(reader)
     for _ in range(3):
         writer.put(end, b"nobody reads this\n")
@@ -84,7 +84,7 @@ def test_a_full_disk_leaves_out_what_it_cannot_take_and_no_more(
         return real(fd, data)
 
     with (tmp_path / "out").open("wb") as out:
-        writer = Writer()
+        writer = ConsoleWriter()
         monkeypatch.setattr(os, "write", write)
         writer.put(out.fileno(), b"one\ntwo\n")
         writer.close(idle_s=10.0)
@@ -99,7 +99,7 @@ def test_a_full_disk_leaves_out_what_it_cannot_take_and_no_more(
 def test_a_terminal_that_does_not_block_is_waited_for_by_the_thread(pipe: tuple[int, int]) -> None:
     reader, end = pipe
     os.set_blocking(end, False)
-    writer = Writer()
+    writer = ConsoleWriter()
     data = b"x" * 300_000
     writer.put(end, data)
     seen = b""
@@ -111,7 +111,7 @@ def test_a_terminal_that_does_not_block_is_waited_for_by_the_thread(pipe: tuple[
 
 def test_one_stream_that_is_stuck_does_not_keep_the_other(pipe: tuple[int, int]) -> None:
     stuck, (reader, end) = os.pipe(), pipe
-    first, second = Writer(), Writer()
+    first, second = ConsoleWriter(), ConsoleWriter()
     first.put(stuck[1], b"x" * 200_000)
     second.put(end, b"heard\n")
     second.close(idle_s=10.0)
@@ -123,9 +123,9 @@ def test_one_stream_that_is_stuck_does_not_keep_the_other(pipe: tuple[int, int])
 
 def test_a_stream_stands_in_for_the_real_one(pipe: tuple[int, int]) -> None:
     reader, end = pipe
-    writer = Writer()
+    writer = ConsoleWriter()
     with open(end, "w", encoding="ascii", closefd=False) as real:
-        stream = Stream(real, writer)
+        stream = ConsoleStream(real, writer)
         print("caf\u00e9", file=stream)
         assert (stream.fileno(), stream.isatty(), stream.encoding) == (end, False, "ascii")
     writer.close(idle_s=10.0)

@@ -20,7 +20,7 @@ from outlast.runtime import trust
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.held_copies import HeldCopies
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.copy_sender import CopySender
 from outlast.runtime.worker.image_dialogue import Server
@@ -100,7 +100,7 @@ def keeping(vault: Vault) -> Iterator[Peer]:
 def sealed(vault: Vault, step: int, *, generation: int = 1) -> bytes:
     """Seal an image of rank 2, and return its tensor's bytes."""
     body = os.urandom(SIZE)
-    piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(body))
+    piece = TensorPiece(TensorSpec("weights", "U8", (SIZE,)), memoryview(body))
     vault.write(2, generation=generation, step=step, pieces=[piece], metadata={})
     return body
 
@@ -196,7 +196,7 @@ def test_without_room_the_run_goes_on_and_says_what_that_costs(
         monkeypatch.setattr(other, "need_room", lacks)
         own.reserve(2, 4 * SIZE, 1)
         body = memoryview(os.urandom(3 * SIZE))
-        piece = Piece(TensorSpec("weights", "U8", (len(body),)), body)
+        piece = TensorPiece(TensorSpec("weights", "U8", (len(body),)), body)
         own.write(2, generation=1, step=8, pieces=[piece], metadata={})
         sender.send(8)
         sender.wait()

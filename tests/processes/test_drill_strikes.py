@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 
 from outlast.model.drill_faults import KINDS
-from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, Strikes
+from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes
 from outlast.runtime.striking import RunProcess, Target
 from outlast.sim.drill_calendar import Scheduled
 
@@ -39,8 +39,8 @@ def fault(kind: str, *, at_s: float | None = None, rank: int = 0, **more: object
     return Scheduled("1", known, known.stands_for, rank, at_s, **more)  # type: ignore[arg-type]
 
 
-def strikes(tmp_path: Path, target: Target, *some: Scheduled) -> Strikes:
-    return Strikes(target, some, orders=tmp_path, truth=tmp_path / "truth.jsonl")
+def strikes(tmp_path: Path, target: Target, *some: Scheduled) -> DrillStrikes:
+    return DrillStrikes(target, some, orders=tmp_path, truth=tmp_path / "truth.jsonl")
 
 
 def test_a_fault_comes_at_its_time_and_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from outlast.model import limits
 from outlast.runtime import trust
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.image_dialogue import Server
 from outlast.runtime.worker.image_fetch import ImageUnreached, Wanted, fetch
@@ -30,7 +30,7 @@ def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
     """That of the donor's node, with an image of step 7, and that of the node that needs it."""
     donor, needy = (Vault.create(tmp_path / name, "run-1") for name in ("donor", "needy"))
     donor.reserve_transfer(SIZE + (1 << 16))
-    piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
+    piece = TensorPiece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
     donor.write_transfer(3, 7, [piece], {"made": "here"})
     yield donor, needy
     donor.remove()
@@ -80,7 +80,7 @@ def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, V
     donor.reserve(0, SIZE + (1 << 16), 1)
     needy.reserve(2, 1 << 12, 1)
     for step in (7, 8):
-        piece = Piece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
+        piece = TensorPiece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
         donor.write(0, generation=3, step=step, pieces=[piece], metadata={"step": str(step)})
     with serving(donor, KEY) as address:
         fetch(needy, Wanted(None, 7, 0, 2), Server(address, KEY), never)

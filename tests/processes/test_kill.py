@@ -23,10 +23,10 @@ from outlast.model.terms import Mechanism
 from outlast.runtime import clock
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeOptions, NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
-from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.logs import ConsolePolicy, WorkerLogs, make_log_folder
 from outlast.runtime.agent.processes import Exited
-from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
+from outlast.runtime.agent.specs import RunFolders, Specs, UserScript, WorldSize
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.launcher import Launcher
@@ -73,8 +73,8 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
             loop, make_log_folder(tmp_path / "logs", "run"), ConsolePolicy(), lambda *_: None
         )
         specs = Specs(
-            place=Place(a_run.META.run, str(tmp_path), str(vault.folder)),
-            script=Script("sleep", "program", ("600",)),
+            place=RunFolders(a_run.META.run, str(tmp_path), str(vault.folder)),
+            script=UserScript("sleep", "program", ("600",)),
             size=WorldSize(2, 2),
             role="default",
             master=("127.0.0.1", 0),
@@ -92,7 +92,7 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
         )
         news = BeaconNews(over=books.life_over, step=books.step_seen)
         beacons = Beacons(vault, node="here", news=news)
-        evidence = Evidence(
+        evidence = EvidenceCollector(
             loop=loop, folder=tmp_path / "evidence", vault=vault.folder,
             live_beacons=beacons.live_beacons, logs=logs.paths, command=("true",),
             on_verdict=lambda number, verdict: None,

@@ -19,7 +19,7 @@ from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.voter_calls import VoterCalls
 from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.coordinator.quorum import Quorum, QuorumPlace
-from outlast.runtime.coordinator.voter_copies import Copies
+from outlast.runtime.coordinator.voter_copies import VoterCopies
 from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy
 from outlast.runtime.ledger.store import Ledger, read_ledger
@@ -50,7 +50,7 @@ class Voters2:
         self.kept = {node: KeptCopy(folder / node / "copy.db") for node in "bc"}
         self.away: set[str] = set()
         self.wrote: list[Position] = []
-        self.copies = Copies(
+        self.copies = VoterCopies(
             epoch=1, own="a", lease_s=0.5, send=self._send, wrote=self.wrote.append
         )
 

@@ -16,7 +16,7 @@ from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.standby import Election, Standby, StandbyPlace
-from outlast.runtime.coordinator.voter_copies import Copies
+from outlast.runtime.coordinator.voter_copies import VoterCopies
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.loop import Loop
 
@@ -90,7 +90,7 @@ def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]
         addresses = ("127.0.0.1:1", *(node.address for node in there.values()))
         named = Voters(1, ("a", *there), addresses)
         away: set[str] = set()
-        copies = Copies(
+        copies = VoterCopies(
             epoch=1, own="a", lease_s=LEASE_S, wrote=lambda position: None,
             send=lambda name, message: (
                 None if name in away else there[name].standby.on_link(message)

@@ -10,28 +10,35 @@ from typing import Any
 import numpy as np
 
 from outlast.model.manifest import Manifest
-from outlast.runtime.tiers.image import Piece, TensorSpec
-from outlast.runtime.tiers.local import Checkpoint, checkpoint_folder, write_manifest, write_shard
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
+from outlast.runtime.tiers.local import (
+    CheckpointFolder,
+    checkpoint_folder,
+    write_manifest,
+    write_shard,
+)
 
 A = np.arange(6, dtype=np.float32).reshape(3, 2)
 STEPS = {"m": {"step": 7}}  # positions of loaders, as worker/tree.py writes them
 STATEFUL = {"m": {"epoch": 0, "batches": 7, "base": 1, "state": {"m": {}}}}
 
 
-def _text(name: str, value: Any) -> Piece:
+def _text(name: str, value: Any) -> TensorPiece:
     data = json.dumps(value).encode()
-    return Piece(TensorSpec(name, "U8", (len(data),)), memoryview(data))
+    return TensorPiece(TensorSpec(name, "U8", (len(data),)), memoryview(data))
 
 
-def _tensor(name: str, value: np.ndarray[Any, Any]) -> Piece:
-    return Piece(TensorSpec(name, "F32", value.shape), memoryview(value.tobytes()))
+def _tensor(name: str, value: np.ndarray[Any, Any]) -> TensorPiece:
+    return TensorPiece(TensorSpec(name, "F32", value.shape), memoryview(value.tobytes()))
 
 
-def _private(position: Any) -> Piece:
+def _private(position: Any) -> TensorPiece:
     return _text("private/text", [json.dumps([position, {"m": {}}, {"m": {}}]), ""])
 
 
-def _save(root: Path, step: int, kind: str, run: str, images: list[list[Piece]]) -> Checkpoint:
+def _save(
+    root: Path, step: int, kind: str, run: str, images: list[list[TensorPiece]]
+) -> CheckpointFolder:
     folder = checkpoint_folder(root, step)
     files = tuple(
         write_shard(folder, rank, pieces=pieces, metadata={"step": str(step)})
@@ -42,7 +49,7 @@ def _save(root: Path, step: int, kind: str, run: str, images: list[list[Piece]])
 
 def replicated(
     root: Path, step: int, *, run: str = "run", ranks: int = 2, position: Any = STEPS
-) -> Checkpoint:
+) -> CheckpointFolder:
     """Rank 0 has the parameters, and each rank its private state."""
     images = [[_private(position), *([_tensor("shared/model.a", A)] if rank == 0 else [])]
               for rank in range(ranks)]  # fmt: skip
@@ -57,7 +64,7 @@ def sharded(
     run: str = "run",
     shards: Mapping[int, Mapping[str, Any]] | None = None,
     laid_out: bool = True,
-) -> Checkpoint:
+) -> CheckpointFolder:
     """Each rank has its own parameters, by name, and a moment of an optimizer for each.
 
     shards     by rank and name: the shape of the whole, and where this rank's part begins

@@ -10,14 +10,14 @@ import numpy as np
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.disk_tier import DiskTier
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_chunks
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_chunks
 
 RANKS = 2
 
 
-def pieces(step: int, rank: int) -> list[Piece]:
+def pieces(step: int, rank: int) -> list[TensorPiece]:
     values = np.full(700, step * 10 + rank, np.float32)
-    return [Piece(TensorSpec("w", "F32", values.shape), values.view(np.uint8).data)]
+    return [TensorPiece(TensorSpec("w", "F32", values.shape), values.view(np.uint8).data)]
 
 
 def put(tier: DiskTier, step: int, rank: int) -> FileEntry:

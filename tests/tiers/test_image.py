@@ -18,7 +18,7 @@ from outlast.errors import CapacityError, CorruptError, StateError
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, IMAGE_ALIGN_BYTES
 from outlast.runtime.tiers.image import (
     ITEM_BYTES,
-    Piece,
+    TensorPiece,
     TensorSpec,
     header_bytes,
     image_bytes,
@@ -36,15 +36,15 @@ METADATA = st.dictionaries(
 )
 
 
-def filled(name: str, dtype: str, shape: tuple[int, ...], seed: int = 0) -> Piece:
+def filled(name: str, dtype: str, shape: tuple[int, ...], seed: int = 0) -> TensorPiece:
     spec = TensorSpec(name, dtype, shape)
-    return Piece(
+    return TensorPiece(
         spec, memoryview(np.random.default_rng(seed).integers(0, 256, spec.nbytes, dtype=np.uint8))
     )
 
 
 @st.composite
-def piece_lists(draw: st.DrawFn, dtypes: Iterable[str] = ITEM_BYTES) -> list[Piece]:
+def piece_lists(draw: st.DrawFn, dtypes: Iterable[str] = ITEM_BYTES) -> list[TensorPiece]:
     specs = draw(
         st.lists(
             st.tuples(NAMES, st.sampled_from(sorted(dtypes)), SHAPES),
@@ -56,7 +56,7 @@ def piece_lists(draw: st.DrawFn, dtypes: Iterable[str] = ITEM_BYTES) -> list[Pie
 
 
 def written(
-    pieces: Sequence[Piece], metadata: dict[str, str], reserved: int = 0
+    pieces: Sequence[TensorPiece], metadata: dict[str, str], reserved: int = 0
 ) -> tuple[bytes, int]:
     specs = [piece.spec for piece in pieces]
     target = memoryview(bytearray(image_bytes(specs, metadata_bytes=4096) + reserved))
@@ -69,7 +69,7 @@ def written(
 @settings(max_examples=150, deadline=None)
 @given(piece_lists(set(ITEM_BYTES) - {"C128"}), METADATA)
 def test_what_goes_in_comes_out_and_stock_safetensors_reads_the_same(
-    pieces: list[Piece], metadata: dict[str, str]
+    pieces: list[TensorPiece], metadata: dict[str, str]
 ) -> None:
     data, checksum = written(pieces, metadata)
     image = read_image(memoryview(data), len(data), checksum)
@@ -86,7 +86,7 @@ def test_what_goes_in_comes_out_and_stock_safetensors_reads_the_same(
 
 @settings(max_examples=60, deadline=None)
 @given(piece_lists(), METADATA)
-def test_chunks_are_the_image(pieces: list[Piece], metadata: dict[str, str]) -> None:
+def test_chunks_are_the_image(pieces: list[TensorPiece], metadata: dict[str, str]) -> None:
     data, checksum = written(pieces, metadata)
     assert b"".join(image_chunks(pieces=pieces, metadata=metadata)) == data
     assert xxhash.xxh3_64_intdigest(data) == checksum
@@ -124,7 +124,7 @@ class Late:
 def test_what_is_fetched_makes_the_same_image(drawn: list[tuple[str, int, bool]]) -> None:
     here = [filled(f"t{n}", dtype, (size,), n) for n, (dtype, size, _) in enumerate(drawn)]
     mixed = [
-        Piece(one.spec, Late(memoryview(one.data)) if late else one.data)
+        TensorPiece(one.spec, Late(memoryview(one.data)) if late else one.data)
         for one, (_, _, late) in zip(here, drawn, strict=True)
     ]
     expected, checksum = written(here, {"a": "b"})
@@ -227,7 +227,7 @@ def test_stock_safetensors_opens_the_bytes_as_a_file(tmp_path: Path) -> None:
     }
     dtypes = {"w": "F32", "n": "I64", "mask": "BOOL"}
     pieces = [
-        Piece(TensorSpec(k, dtypes[k], v.shape), v.reshape(-1).view(np.uint8).data)
+        TensorPiece(TensorSpec(k, dtypes[k], v.shape), v.reshape(-1).view(np.uint8).data)
         for k, v in values.items()
     ]
     data, _ = written(pieces, {"step": "1"}, header_bytes([piece.spec for piece in pieces]))
@@ -252,8 +252,8 @@ def test_tensors_lie_at_the_same_place_whatever_the_metadata() -> None:
 
 def test_what_cannot_be_held_is_refused_before_a_byte_is_written() -> None:
     twice = [filled("w", "F32", (2,)), filled("w", "F32", (2,))]
-    short = [Piece(TensorSpec("w", "F32", (2,)), memoryview(bytes(7)))]
-    odd = [Piece(TensorSpec("w", "Q4", (2,)), memoryview(bytes(8)))]
+    short = [TensorPiece(TensorSpec("w", "F32", (2,)), memoryview(bytes(7)))]
+    odd = [TensorPiece(TensorSpec("w", "Q4", (2,)), memoryview(bytes(8)))]
     named = [filled("__metadata__", "U8", (2,))]
     surrogate = [filled("\ud800", "U8", (2,))]
     target = memoryview(bytearray(b"\xff" * 512))

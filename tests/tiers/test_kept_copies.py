@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.errors import CapacityError, CorruptError
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault
 
 SHAPE = (1000,)
 
 
-def state(step: int) -> list[Piece]:
+def state(step: int) -> list[TensorPiece]:
     data = np.full(SHAPE, step, np.float32).view(np.uint8).data
-    return [Piece(TensorSpec("w", "F32", SHAPE), data)]
+    return [TensorPiece(TensorSpec("w", "F32", SHAPE), data)]
 
 
 SLOT = image_bytes([state(0)[0].spec])

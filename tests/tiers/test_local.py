@@ -14,10 +14,10 @@ from safetensors.numpy import load_file
 
 from outlast.errors import CapacityError, CorruptError, RunFolderError
 from outlast.model.manifest import Manifest
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes, write_image
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes, write_image
 from outlast.runtime.tiers.local import (
     MANIFEST_NAME,
-    Checkpoint,
+    CheckpointFolder,
     Disk,
     checkpoint_folder,
     checkpoints,
@@ -36,12 +36,12 @@ from tests.tiers.faulty import FaultyDisk, crash, in_a_child
 WORLD = 2
 
 
-def state(step: int, rank: int) -> list[Piece]:
+def state(step: int, rank: int) -> list[TensorPiece]:
     values = np.full(700, step * 10 + rank, np.float32)
-    return [Piece(TensorSpec("w", "F32", values.shape), values.view(np.uint8).data)]
+    return [TensorPiece(TensorSpec("w", "F32", values.shape), values.view(np.uint8).data)]
 
 
-def save(root: Path, step: int, disk: Disk | None = None) -> Checkpoint:
+def save(root: Path, step: int, disk: Disk | None = None) -> CheckpointFolder:
     disk = disk or Disk()
     folder = checkpoint_folder(root, step)
     files = tuple(

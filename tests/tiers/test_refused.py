@@ -13,7 +13,7 @@ from outlast.model.manifest import Manifest
 from outlast.runtime.coordinator.saves import newest_start
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.disk_tier import DiskTier
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 
 
 def save(root: Path, step: int, run: str = "a") -> Path:
@@ -21,7 +21,7 @@ def save(root: Path, step: int, run: str = "a") -> Path:
     entry = local.write_shard(
         folder,
         0,
-        pieces=[Piece(TensorSpec("t", "U8", (64,)), memoryview(bytearray(64)))],
+        pieces=[TensorPiece(TensorSpec("t", "U8", (64,)), memoryview(bytearray(64)))],
         metadata={},
     )
     local.write_manifest(

@@ -25,16 +25,18 @@ from outlast.model.beacon import BEACON_BYTES
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES, VAULT_STALE_S
 from outlast.model.manifest import SEAL_BYTES, Seal
 from outlast.runtime.cgroups import memory_hierarchies
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.tiers.vault_owner import clean_stale, vault_folder
 
 SHAPE = (1000,)
 
 
-def state(step: int, name: str = "w") -> list[Piece]:
+def state(step: int, name: str = "w") -> list[TensorPiece]:
     return [
-        Piece(TensorSpec(name, "F32", SHAPE), np.full(SHAPE, step, np.float32).view(np.uint8).data)
+        TensorPiece(
+            TensorSpec(name, "F32", SHAPE), np.full(SHAPE, step, np.float32).view(np.uint8).data
+        )
     ]
 
 
@@ -196,7 +198,7 @@ def test_a_seal_of_another_run_or_rank_does_not_count(vault: Vault, folder: Path
     stranger.close()
 
 
-def grown(step: int) -> list[Piece]:
+def grown(step: int) -> list[TensorPiece]:
     """State that no slot of SLOT bytes holds."""
     return [*state(step), *(state(step, f"v{i}")[0] for i in range(9))]
 
@@ -350,10 +352,10 @@ import sys, numpy as np
 from pathlib import Path
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.cgroups import memory_hierarchies
-from outlast.runtime.tiers.image import Piece, TensorSpec, image_bytes
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 vault = Vault.open(Path(sys.argv[1]))
 count = 4_000_000
-def pieces(step): return [Piece(TensorSpec("w", "F32", (count,)), np.full(count, step, \
+def pieces(step): return [TensorPiece(TensorSpec("w", "F32", (count,)), np.full(count, step, \
 np.float32).view(np.uint8).data)]
 vault.reserve(0, image_bytes([pieces(0)[0].spec]), companions=1)
 step = 0

@@ -38,7 +38,7 @@ class World:
         self.watch.install()
         self.store = groups.connect("127.0.0.1", rank.port, 20.0, self.watch)
         self.generation = -1
-        self.group: groups.Group | None = None
+        self.group: groups.BuiltGroup | None = None
         self.next()
 
     def next(self, world_size: int = 0) -> None:

@@ -38,7 +38,7 @@ def join(
     store: Any,
     watch: SocketWatch | None = None,
     timeout_s: float = 20.0,
-) -> groups.Group:
+) -> groups.BuiltGroup:
     return groups.build(
         store=store,
         generation=generation,
@@ -314,7 +314,7 @@ def _leave_with_a_stuck_group(rank: Rank) -> bool:
         return _sees_rank_0_end(store) and store.check(["ended"])
     store.set("pid", str(os.getpid()))
     stuck = dist.all_reduce(torch.ones(1), async_op=True)
-    group = groups.Group(0, 0, 2, "gloo", sys.excepthook, None)  # nobody wakes its sockets
+    group = groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)  # nobody wakes its sockets
     groups.destroy(group)
     del stuck
     atexit.register(store.set, "ended", "yes")
@@ -368,7 +368,9 @@ def _end_while_the_script_holds_a_stuck_group(rank: Rank) -> bool:
         return _sees_rank_0_end(store)
     store.set("pid", str(os.getpid()))
     kept = [dist.group.WORLD, dist.all_reduce(torch.ones(1), async_op=True)]
-    groups.destroy(groups.Group(0, 0, 2, "gloo", sys.excepthook, None))  # nobody wakes its sockets
+    groups.destroy(
+        groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)
+    )  # nobody wakes its sockets
     groups.exit_without_stuck(7)
     raise AssertionError(f"the interpreter would end with {kept}, and wait for them")
 
@@ -389,7 +391,9 @@ def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
             store.wait(["moved"], timedelta(seconds=10))
         return bool(store.check(["moved"]))
     stuck = dist.all_reduce(torch.ones(1), async_op=True)
-    groups.destroy(groups.Group(0, 0, 2, "gloo", sys.excepthook, None))  # nobody wakes its sockets
+    groups.destroy(
+        groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)
+    )  # nobody wakes its sockets
     del stuck
     time.sleep(2 * GROUP_LET_GO_S)  # only DDP refers to it now
     groups.solo()

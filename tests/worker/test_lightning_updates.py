@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import outlast
 from outlast.errors import UsageError
-from outlast.runtime.worker.lightning.updates import Calendar, Updates, refuse_loader
+from outlast.runtime.worker.lightning.updates import UpdateCalendar, Updates, refuse_loader
 
 
 def loader(**options: Any) -> DataLoader[Any]:
@@ -41,7 +41,7 @@ def test_updates_have_the_batches_of_lightnings_own_sampler(
 ) -> None:
     """Over three epochs, also where an epoch is cut short or its last update is."""
     expected = as_lightning_draws(batches, accumulate, epochs=3)
-    source = Updates(loader(num_workers=workers), Calendar(batches, accumulate))
+    source = Updates(loader(num_workers=workers), UpdateCalendar(batches, accumulate))
     assert drawn(source, len(expected)) == expected
     source.close()
 
@@ -49,7 +49,7 @@ def test_updates_have_the_batches_of_lightnings_own_sampler(
 def test_a_source_goes_on_from_any_position() -> None:
     expected = as_lightning_draws(4, 3, epochs=3)
     for behind in range(len(expected)):
-        source = Updates(loader(), Calendar(4, 3))
+        source = Updates(loader(), UpdateCalendar(4, 3))
         source.seek({"updates": behind})
         assert source.position() == {"updates": behind}
         assert drawn(source, len(expected) - behind) == expected[behind:]
@@ -70,7 +70,7 @@ def test_an_error_in_the_data_costs_no_batch() -> None:
     expected = as_lightning_draws(4, 3, epochs=1)
     data = Failing(torch.arange(22))
     sampler = DistributedSampler(data, num_replicas=2, rank=1, shuffle=True, seed=3)
-    source = Updates(DataLoader(data, batch_size=3, sampler=sampler), Calendar(4, 3))
+    source = Updates(DataLoader(data, batch_size=3, sampler=sampler), UpdateCalendar(4, 3))
     with pytest.raises(OSError, match="a disk"):
         source.next_batch()
     assert drawn(source, 2) == expected
@@ -79,7 +79,7 @@ def test_an_error_in_the_data_costs_no_batch() -> None:
 def test_a_step_sampler_of_ones_own_keeps_its_order() -> None:
     data = TensorDataset(torch.arange(24))
     sampler = outlast.StepSampler(data, batch_size=6, seed=5)
-    source = Updates(DataLoader(data, batch_sampler=sampler), Calendar(3, 2))
+    source = Updates(DataLoader(data, batch_sampler=sampler), UpdateCalendar(3, 2))
     source.bind(1, 2)
     sampler.bind(1, 2)
     batches = [sampler.indices(step) for step in (0, 1, 2, 4, 5, 6)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outlast.model.messages import Checkpointed
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.worker import checkpoints
 from outlast.runtime.worker.checkpoints import Checkpoints
 
@@ -28,7 +28,7 @@ def a_rank(root: Path) -> tuple[Checkpoints, list[Checkpointed]]:
         beacon=SimpleNamespace(rank=1),
         say=said.append,
     )
-    piece = Piece(TensorSpec("weights", "U8", (len(BODY),)), memoryview(BODY))
+    piece = TensorPiece(TensorSpec("weights", "U8", (len(BODY),)), memoryview(BODY))
     return Checkpoints(session, lambda with_shared: [piece]), said
 
 

@@ -17,8 +17,13 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from outlast.errors import StateError
 from outlast.model.manifest import Manifest
 from outlast.runtime.tiers import dividing
-from outlast.runtime.tiers.image import Piece, TensorSpec
-from outlast.runtime.tiers.local import Checkpoint, checkpoint_folder, write_manifest, write_shard
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
+from outlast.runtime.tiers.local import (
+    CheckpointFolder,
+    checkpoint_folder,
+    write_manifest,
+    write_shard,
+)
 from outlast.runtime.worker.checkpoints import load_checkpoint
 from outlast.runtime.worker.resharding import load_resharded
 from outlast.runtime.worker.sampler import StepSampler
@@ -42,26 +47,26 @@ def trained(*, seed: int = 1, shard: bool = False, steps: int = 2) -> State:
     return State(model=model, optimizer=optimizer)
 
 
-def text(name: str, value: str) -> Piece:
+def text(name: str, value: str) -> TensorPiece:
     data = value.encode()
-    return Piece(TensorSpec(name, "U8", (len(data),)), memoryview(data))
+    return TensorPiece(TensorSpec(name, "U8", (len(data),)), memoryview(data))
 
 
-def named(prefix: str, said: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+def named(prefix: str, said: str, tensors: dict[str, torch.Tensor]) -> list[TensorPiece]:
     return [
         text(prefix + "text", said),
         *(piece(prefix + name, one) for name, one in tensors.items()),
     ]
 
 
-def saved(root: Path, kind: str, images: list[list[Piece]]) -> Checkpoint:
+def saved(root: Path, kind: str, images: list[list[TensorPiece]]) -> CheckpointFolder:
     folder = checkpoint_folder(root, 4)
     files = tuple(write_shard(folder, rank, pieces=pieces, metadata={"step": "4"})
                   for rank, pieces in enumerate(images))  # fmt: skip
     return write_manifest(folder, Manifest("run", 1, 4, len(images), kind, files))
 
 
-def replicated(root: Path, states: list[State]) -> Checkpoint:
+def replicated(root: Path, states: list[State]) -> CheckpointFolder:
     return saved(root, "replicated", [
         [*named("private/", *state.private.tensors()),
          *(named("shared/", *state.shared_tensors()) if rank == 0 else [])]
@@ -69,7 +74,9 @@ def replicated(root: Path, states: list[State]) -> Checkpoint:
     ])  # fmt: skip
 
 
-def sharded(root: Path, state: State, ranks: int, *, drop: int = -1, drift: int = -1) -> Checkpoint:
+def sharded(
+    root: Path, state: State, ranks: int, *, drop: int = -1, drift: int = -1
+) -> CheckpointFolder:
     """Cut the state of one rank by rows, as FSDP2 on so many ranks would; the last may have none.
 
     drop    this rank has no row of anything

@@ -13,13 +13,13 @@ import torch.distributed as dist
 
 from outlast.runtime.worker import shared_pages
 from outlast.runtime.worker.shared_rows import Participant
-from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, Outcome, vote
+from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, VoteOutcome, vote
 from tests.worker._ranks import Rank, run_ranks
 
 WORLD = 3
 
 
-def by_collective(rank: Rank) -> list[Outcome]:
+def by_collective(rank: Rank) -> list[VoteOutcome]:
     dist.init_process_group(
         "gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD
     )
@@ -31,10 +31,10 @@ def by_collective(rank: Rank) -> list[Outcome]:
     return [vote(member, one) for one in cast(rank.rank)]
 
 
-def through_shared_memory() -> list[list[Outcome]]:
+def through_shared_memory() -> list[list[VoteOutcome]]:
     """Three threads stand for three processes: the box knows neither."""
     rows = memoryview(mmap.mmap(-1, shared_pages.size(WORLD)))
-    told: list[list[Outcome]] = [[] for _ in range(WORLD)]
+    told: list[list[VoteOutcome]] = [[] for _ in range(WORLD)]
 
     def one(rank: int) -> None:
         member: Any = types.SimpleNamespace(world_size=WORLD)

@@ -25,7 +25,7 @@ from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
 BOUND_S = 1.0  # measured 1-2 ms; the machine may be busy
 
 
-def setup(rank: Rank) -> tuple[SocketWatch, groups.Group, Any]:
+def setup(rank: Rank) -> tuple[SocketWatch, groups.BuiltGroup, Any]:
     watch = SocketWatch()
     watch.install()
     store = groups.connect("127.0.0.1", rank.port, 20.0, watch)

@@ -105,8 +105,9 @@ class _Check:
         if (ended := self._unfit(undisturbed)) is not None:
             return ended
         strikes = (
-            KilledRank(self._options.workers - 1, TRIAL_KILL_STEPS[0]), KilledRank(0, TRIAL_KILL_STEPS[1])
-        )  # fmt: skip
+            KilledRank(self._options.workers - 1, TRIAL_KILL_STEPS[0]),
+            KilledRank(0, TRIAL_KILL_STEPS[1]),
+        )
         disturbed = self._run(
             "disturbed", "--max-restarts", "5", "--spares", "1",
             strikes=strikes, spare_step=TRIAL_KILL_STEPS[0],

@@ -32,10 +32,10 @@ from outlast.app.words import console_for
 from outlast.errors import UsageError
 from outlast.model.texts import count, escaped, some
 from outlast.runtime import clock
-from outlast.runtime.evidence.reading import Progress
+from outlast.runtime.evidence.reading import ReadingProgress
 from outlast.runtime.tiers import catalogue, checkpoint_places
-from outlast.runtime.tiers.catalogue import BAD, INCOMPLETE, Entry
-from outlast.runtime.tiers.checkpoint_places import Place
+from outlast.runtime.tiers.catalogue import BAD, INCOMPLETE, CatalogueEntry
+from outlast.runtime.tiers.checkpoint_places import CheckpointPlace
 from outlast.runtime.tiers.tier import Seen
 
 
@@ -63,7 +63,7 @@ def _verify(args: Any) -> int:
     return _show(args, place, entries)
 
 
-def _show(args: Any, place: Place, entries: Sequence[Entry]) -> int:
+def _show(args: Any, place: CheckpointPlace, entries: Sequence[CatalogueEntry]) -> int:
     """Print checkpoints. Return 1 if one is bad, and 2 if there is none."""
     now_s = clock.wall_s()
     if args.json:
@@ -101,7 +101,7 @@ def _plan_restore(args: Any) -> int:
     return 1 if plan.refused else UsageError.exit_code
 
 
-def _nothing(place: Place) -> UsageError:
+def _nothing(place: CheckpointPlace) -> UsageError:
     return UsageError(
         f"{place.tier.place} has no checkpoint",
         hint="`outlast run --checkpoint-every STEPS` writes them",
@@ -203,6 +203,6 @@ def _reading(total_bytes: int) -> Iterator[Seen]:
         def seen(more: int) -> None:
             nonlocal done
             done += more
-            show(Progress("checkpoints", min(done, total_bytes), total_bytes))
+            show(ReadingProgress("checkpoints", min(done, total_bytes), total_bytes))
 
         yield seen

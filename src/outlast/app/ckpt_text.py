@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.app.words import count, escaped, long_duration
-from outlast.runtime.tiers.catalogue import BAD, GOOD, Entry, RestorePlan
-from outlast.runtime.tiers.tier import Tier
+from outlast.runtime.tiers.catalogue import BAD, GOOD, CatalogueEntry, RestorePlan
+from outlast.runtime.tiers.tier import CheckpointTier
 
 if TYPE_CHECKING:
-    from outlast.runtime.worker.weights_diff import Difference
+    from outlast.runtime.worker.weights_diff import WeightDifference
 
 TIER = "disk"
 SURVIVES = "the loss of all processes and a reboot, but not the loss of the disk"
@@ -32,12 +32,14 @@ def size_words(size_bytes: int) -> str:
     return f"{size_bytes} bytes" if unit == "bytes" else f"{number:#.3g}".rstrip(".") + f" {unit}"
 
 
-def facts_of(entry: Entry, *, now_s: float) -> dict[str, Any]:
+def facts_of(entry: CatalogueEntry, *, now_s: float) -> dict[str, Any]:
     """Return a checkpoint as JSON says it."""
     return {"tier": TIER, **asdict(entry), "age_s": now_s - entry.written_s, "survives": SURVIVES}
 
 
-def print_table(console: Console, tier: Tier, entries: Sequence[Entry], *, now_s: float) -> None:
+def print_table(
+    console: Console, tier: CheckpointTier, entries: Sequence[CatalogueEntry], *, now_s: float
+) -> None:
     """Print a line for each checkpoint, and what is wrong with those that are bad."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("tier", "step", "size", "age", "ranks", "kind", "state"):
@@ -61,7 +63,7 @@ def print_table(console: Console, tier: Tier, entries: Sequence[Entry], *, now_s
     console.print(f"All of them survive {SURVIVES}.", style="dim")
 
 
-def diff_words(found: Sequence[Difference], *, most: int, compared: int) -> str:
+def diff_words(found: Sequence[WeightDifference], *, most: int, compared: int) -> str:
     """Say which tensors differ, those that are furthest apart first."""
     if not found:
         return f"all {count(compared, 'tensor')} are the same, bit for bit"
@@ -79,7 +81,7 @@ def diff_words(found: Sequence[Difference], *, most: int, compared: int) -> str:
     return "\n".join(lines)
 
 
-def plan_words(tier: Tier, plan: RestorePlan) -> str:
+def plan_words(tier: CheckpointTier, plan: RestorePlan) -> str:
     """Say which checkpoint a restore takes now, from where, and how long reading it takes."""
     lines = [f"step {step:,} is passed over: {escaped(reason)}" for step, reason in plan.refused]
     one = plan.entry

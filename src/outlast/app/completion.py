@@ -66,7 +66,7 @@ _TAKES_RUN = ("status", "report", "stop", "top", "serve", "diagnose")
 
 
 @dataclass(slots=True)
-class Words:
+class CommandWords:
     """Hold what can follow one command.
 
     choices   the values of an option, by its name
@@ -99,7 +99,7 @@ def parser() -> Parser:
     return out
 
 
-def words_of_all() -> dict[str, Words]:
+def words_of_all() -> dict[str, CommandWords]:
     """Return what can follow each command of `outlast`."""
     commands = importlib.import_module("outlast.app.cli").COMMANDS
     found = {}
@@ -113,9 +113,9 @@ def words_of_all() -> dict[str, Words]:
     return found
 
 
-def words_of(parser: argparse.ArgumentParser) -> Words:
+def words_of(parser: argparse.ArgumentParser) -> CommandWords:
     """Return the words of a parser, with those of the commands inside it."""
-    words = Words()
+    words = CommandWords()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, inner in action.choices.items():
@@ -131,12 +131,12 @@ def words_of(parser: argparse.ArgumentParser) -> Words:
     return words
 
 
-def words_of_help(text: str) -> Words:
+def words_of_help(text: str) -> CommandWords:
     """Return the words in the text of --help, where the parser is in another process.
 
     An option's line names it first, and its help after two spaces.
     """
-    words = Words()
+    words = CommandWords()
     for line in map(str.strip, text.splitlines()):
         if line.startswith("-"):
             named = line.partition("  ")[0]
@@ -145,7 +145,7 @@ def words_of_help(text: str) -> Words:
     return words
 
 
-def script(shell: str, words: Mapping[str, Words]) -> str:
+def script(shell: str, words: Mapping[str, CommandWords]) -> str:
     """Return the script for a shell."""
     return _SCRIPT.format(
         shell=shell,
@@ -165,7 +165,7 @@ def script(shell: str, words: Mapping[str, Words]) -> str:
     )
 
 
-def _choices(words: Mapping[str, Words]) -> Iterator[str]:
+def _choices(words: Mapping[str, CommandWords]) -> Iterator[str]:
     for name, one in words.items():
         for option, choices in sorted(one.choices.items()):
             yield f'            "{name} {option}") words="{" ".join(choices)}" ;;'

@@ -23,7 +23,7 @@ from outlast.app.diagnose_graph import Edge, graph, ranks
 from outlast.diagnose.redact import clean
 from outlast.diagnose.self_output import FIRST_WORDS, LAST_WORDS
 from outlast.model.texts import cut_at_word
-from outlast.runtime.evidence.reading import Diagnosis
+from outlast.runtime.evidence.reading import ReadDiagnosis
 
 EVIDENCE_SHOWN_COUNT, NOTES_SHOWN_COUNT, SUSPECTS_SHOWN_COUNT, OTHERS_SHOWN_COUNT = 8, 5, 3, 3
 NOTE_COLUMNS_MAX = 400
@@ -51,7 +51,7 @@ class Facts:
         return graph(self.edges, blamed=blamed, suspects=suspects, boxes=boxes)
 
 
-def facts_of(diagnosis: Diagnosis, verdict: dict[str, typing.Any]) -> Facts:
+def facts_of(diagnosis: ReadDiagnosis, verdict: dict[str, typing.Any]) -> Facts:
     edges = (
         ()
         if diagnosis.blame is None

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from outlast.runtime.collect.watch import Ended, watch
+from outlast.runtime.collect.watch import WatchEnd, watch
 
 
-def watched(paths: Sequence[str], *, pids: Sequence[int], job: str, quiet_s: float) -> Ended:
+def watched(paths: Sequence[str], *, pids: Sequence[int], job: str, quiet_s: float) -> WatchEnd:
     """Watch until something happened, saying on stderr what is seen. Raises UsageError."""
     print(f"watching {', '.join(paths)}; Ctrl-C ends it", file=sys.stderr)
     ended = watch(

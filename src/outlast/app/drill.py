@@ -130,7 +130,7 @@ class _Drill:
             "--nproc-per-node", str(args.nproc_per_node), "--spares", str(args.spares), *words
         ]  # fmt: skip
         self._folder = folder
-        self._progress = drill_text.Progress(sys.stderr)
+        self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
         self._foreseen: float | None = None
 

@@ -13,7 +13,7 @@ from outlast.model.drill_score import Outcome, spread
 from outlast.model.terms import FailureClass
 from outlast.model.texts import count, escaped
 from outlast.runtime import clock
-from outlast.runtime.drill_runs import Glance
+from outlast.runtime.drill_runs import DrillView
 from outlast.sim.drill_calendar import why_left_out
 
 ONE_HOST = (
@@ -24,7 +24,7 @@ SHOWN_EACH_S = 0.25
 SAID_EACH_S = 60.0  # where nobody looks at a terminal
 
 
-class Progress:
+class DrillProgress:
     """Say on stderr how a run of a drill goes on: one line that changes, if it is a terminal."""
 
     def __init__(self, stream: typing.TextIO) -> None:
@@ -36,7 +36,7 @@ class Progress:
         self._last_s = clock.now_s()
         self._write(f"outlast drill: {text}\n")
 
-    def show(self, seen: Glance) -> None:
+    def show(self, seen: DrillView) -> None:
         now_s = clock.now_s()
         if now_s - self._last_s < (SHOWN_EACH_S if self._live else SAID_EACH_S):
             return

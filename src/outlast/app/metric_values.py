@@ -138,7 +138,7 @@ METRICS = (
 NAMES: Mapping[str, Metric] = {metric.name: metric for metric in METRICS}
 
 
-class Sample(typing.NamedTuple):
+class MetricSample(typing.NamedTuple):
     """The value of one metric for one combination of labels."""
 
     name: str
@@ -151,7 +151,7 @@ class RunMetrics:
     """All values of one run at one moment. `recoveries_s` are the values of the histogram."""
 
     run: str
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
     recoveries_s: tuple[float, ...]
 
 
@@ -159,7 +159,7 @@ def metrics_of(view: RunView) -> RunMetrics:
     """Return the metrics of a run as its ledger shows them."""
     roots = [one for one, _ in view.records.unique_interruptions() if one.parent is None]
     samples = [
-        Sample(name, labels, float(value))
+        MetricSample(name, labels, float(value))
         for name, labels, value in (
             *_of_run(view),
             *_of_interruptions(view, roots),

@@ -24,7 +24,7 @@ from outlast.model.texts import escaped
 from outlast.runtime import clock, console, run_folder, stop_signals
 from outlast.runtime.agent.agent_driver import NodeOptions
 from outlast.runtime.agent.beacons import Beacons
-from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.logs import Sink, WorkerLogs, make_log_folder
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
@@ -56,9 +56,9 @@ def make_logs(options: RunOptions, folder: Path, loop: Loop, sink: Sink) -> Work
 def make_evidence(
     loop: Loop, folder: Path, vault: Vault, beacons: Beacons, logs: WorkerLogs, *,
     on_verdict: Callable[[int, Mapping[str, object]], None],
-) -> Evidence:  # fmt: skip
+) -> EvidenceCollector:  # fmt: skip
     """Return the part that secures evidence of a node's processes in `folder`."""
-    return Evidence(
+    return EvidenceCollector(
         loop=loop,
         folder=folder,
         vault=vault.folder,

@@ -26,7 +26,7 @@ REPLICAS_MOST = 10**6
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PlanFindings:
     """Everything that one call of `outlast plan` found.
 
     cluster  what the plan was made from; where an optimum was searched, the best that was found
@@ -52,7 +52,7 @@ class Found:
         return out
 
 
-def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
+def answer(cluster: Cluster, args: argparse.Namespace) -> PlanFindings:
     """Answer everything that was asked. Raises UsageError."""
     sizes = _sizes(args.scale)
     budget = _budget(args.budget)
@@ -84,7 +84,7 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> Found:
         if sizes
         else None
     )
-    return Found(
+    return PlanFindings(
         cluster,
         made,
         optimum,

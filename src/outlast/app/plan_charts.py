@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from outlast.app.charts import Bars, Chart, Curves, Line
-from outlast.app.plan_answer import Found
+from outlast.app.plan_answer import PlanFindings
 from outlast.app.words import long_duration
 from outlast.planner.optimise import ParameterCurve
 from outlast.planner.plan import Plan
@@ -32,7 +32,7 @@ def gpus_words(gpus: float) -> str:
     return f"{gpus / size:.3g}{unit}"
 
 
-def charts(found: Found) -> list[Chart]:
+def charts(found: PlanFindings) -> list[Chart]:
     """Return the charts that were asked for; without any, the one of where the time goes."""
     out: list[Chart] = []
     if found.optimum is not None:

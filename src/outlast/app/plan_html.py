@@ -13,7 +13,7 @@ from outlast.app import plan_text
 from outlast.app.charts import drawn
 from outlast.app.charts_file import can_draw, picture
 from outlast.app.json_text import json_text
-from outlast.app.plan_answer import Found
+from outlast.app.plan_answer import PlanFindings
 from outlast.app.plan_charts import charts
 from outlast.diagnose.self_output import PLAN_GENERATOR
 
@@ -35,7 +35,7 @@ svg { max-width: 100%; height: auto; background: #fff } footer { color: #5f6b7a 
 """
 
 
-def page(found: Found) -> str:
+def page(found: PlanFindings) -> str:
     lines = plan_text.answer_lines(found)
     parts = [
         f"<h1>{escape(lines[0])}</h1>",
@@ -68,7 +68,7 @@ def page(found: Found) -> str:
 """
 
 
-def _charts(found: Found) -> list[str]:
+def _charts(found: PlanFindings) -> list[str]:
     """Return the charts, drawn where matplotlib is installed, else made of letters."""
     all_of_them = charts(found)
     if not can_draw():
@@ -84,7 +84,7 @@ def _inline(svg: str) -> str:
     return re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
 
 
-def _inputs(found: Found) -> str:
+def _inputs(found: PlanFindings) -> str:
     rows = "".join(
         f"<tr><td><code>{escape(one.path)}</code></td><td>{escape(one.said)}</td><td"
         f' class="{one.origin.value}">{escape(one.origin.value)}</td>'

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from outlast.app.charts import drawn
-from outlast.app.plan_answer import Found
+from outlast.app.plan_answer import PlanFindings
 from outlast.app.plan_charts import NOTHING, SWING_LEAST, charts, gpus_words, share_words
 from outlast.app.words import count, escaped, long_duration, percent
 from outlast.planner.cluster_file import Input, Origin
@@ -20,7 +20,7 @@ ASSUMED_MOST, SWINGS_MOST = 8, 5
 WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 
 
-def show(found: Found, *, inputs: bool, blocks: bool) -> list[str]:
+def show(found: PlanFindings, *, inputs: bool, blocks: bool) -> list[str]:
     lines = answer_lines(found)
     for chart in charts(found):
         lines += ["", *drawn(chart, blocks=blocks)]
@@ -29,7 +29,7 @@ def show(found: Found, *, inputs: bool, blocks: bool) -> list[str]:
     return [escaped(line) for line in lines]
 
 
-def answer_lines(found: Found) -> list[str]:
+def answer_lines(found: PlanFindings) -> list[str]:
     """Yield the whole answer, without the charts and the list of inputs."""
     lines = [*_answer(found.plan), *_assumed(found.plan), *_sensitive(found)]
     if found.optimum is not None:
@@ -173,7 +173,7 @@ def _is_idle(one: Input) -> bool:
     )
 
 
-def _sensitive(found: Found) -> Iterator[str]:
+def _sensitive(found: PlanFindings) -> Iterator[str]:
     swings = [one for one in found.plan.sensitivity if one.width >= SWING_LEAST]
     if not swings:
         return
@@ -203,7 +203,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
 # --- what was asked besides -----------------------------------------------------------------------
 
 
-def _options(found: Found) -> Iterator[str]:
+def _options(found: PlanFindings) -> Iterator[str]:
     assert found.optimum is not None
     yield (
         "Found by search in simulation. All rows are compared over failures that were not used"
@@ -248,7 +248,7 @@ def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[
         )
 
 
-def _caps(found: Found) -> Iterator[str]:
+def _caps(found: PlanFindings) -> Iterator[str]:
     assert found.scale is not None
     rows = [
         (

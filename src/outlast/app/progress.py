@@ -8,11 +8,11 @@ import typing
 from collections.abc import Callable, Iterator
 
 from outlast.model.limits import PROGRESS_FROM_BYTES, PROGRESS_FROM_DUMPS_COUNT
-from outlast.runtime.evidence.reading import Progress
+from outlast.runtime.evidence.reading import ReadingProgress
 
 
 @contextlib.contextmanager
-def progress_bar() -> Iterator[Callable[[Progress], None]]:
+def progress_bar() -> Iterator[Callable[[ReadingProgress], None]]:
     if not sys.stderr.isatty():
         yield lambda progress: None
         return
@@ -30,7 +30,7 @@ class _Bar:
         self._rich: typing.Any = None
         self._tasks: dict[str, int] = {}
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: ReadingProgress) -> None:
         if progress.total < (
             PROGRESS_FROM_DUMPS_COUNT if progress.what == "dumps" else PROGRESS_FROM_BYTES
         ):

@@ -188,7 +188,7 @@ def find_beginning(
 
 def _ranks_of(folder: Path) -> int:
     found = local.read_manifest(folder)
-    assert isinstance(found, local.Checkpoint), "it was read a moment ago"
+    assert isinstance(found, local.CheckpointFolder), "it was read a moment ago"
     return found.manifest.world_size
 
 

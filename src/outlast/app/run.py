@@ -35,7 +35,7 @@ from outlast.app.node_setup import (
 )
 from outlast.app.resuming import Beginning
 from outlast.app.run_nodes import run_several
-from outlast.app.torchrun import Checkpoints, RunOptions, read_command_line
+from outlast.app.torchrun import CheckpointOptions, RunOptions, read_command_line
 from outlast.engine.protocol.outputs import End
 from outlast.errors import CapacityError, OutlastError, RunFolderError, UsageError
 from outlast.model.own_bugs import REPORT, is_own_bug
@@ -44,7 +44,7 @@ from outlast.runtime import clock, console, stop_signals, token
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.logs import WorkerLogs
-from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
+from outlast.runtime.agent.specs import RunFolders, Specs, UserScript, WorldSize
 from outlast.runtime.agent.zygote_client import LIMIT_HINT, ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
@@ -151,7 +151,7 @@ class OpenVault:
     passed_over: str = ""
 
 
-def _open_vault(folder: RunFolder, checkpoints: Checkpoints, records: Records) -> OpenVault:
+def _open_vault(folder: RunFolder, checkpoints: CheckpointOptions, records: Records) -> OpenVault:
     """Open the run's vault. `--from-scratch` uses nothing of one that a killed launcher left, and
     neither does another number of ranks.
     """
@@ -295,8 +295,8 @@ def _specs(
 ) -> Specs:
     """Return what every worker process has to be told."""
     return Specs(
-        place=Place(folder.run, str(folder.path.resolve()), str(vault.folder)),
-        script=Script(options.program.script, options.program.entry, options.program.args),
+        place=RunFolders(folder.run, str(folder.path.resolve()), str(vault.folder)),
+        script=UserScript(options.program.script, options.program.entry, options.program.args),
         size=WorldSize(options.workers, options.workers),
         role=options.meeting.role,
         master=(options.meeting.master_addr, options.meeting.master_port),

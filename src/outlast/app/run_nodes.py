@@ -29,7 +29,7 @@ from outlast.app.node_setup import (
     serve_metrics,
     unrun_noted,
 )
-from outlast.app.nodes import Nodes
+from outlast.app.nodes import NodeOptions
 from outlast.app.resuming import Beginning
 from outlast.app.run_takeover import LeaderPlace, Leadership
 from outlast.app.torchrun import RunOptions
@@ -45,7 +45,7 @@ from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
-from outlast.runtime.agent.specs import Place, Script, Specs, WorldSize
+from outlast.runtime.agent.specs import RunFolders, Specs, UserScript, WorldSize
 from outlast.runtime.agent.standby import Standby, StandbyPlace
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.reported_lives import ReportedLives
@@ -83,7 +83,7 @@ class NodeResources:
     """Hold what is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
-    nodes: Nodes
+    nodes: NodeOptions
     location: NodeLocation
     token: bytes | None
     zygote: ZygoteClient
@@ -121,7 +121,7 @@ def run_several(
 # --- where this node is ---------------------------------------------------------------------------
 
 
-def find_location(nodes: Nodes, *, has_token: bool) -> NodeLocation:
+def find_location(nodes: NodeOptions, *, has_token: bool) -> NodeLocation:
     """Find out where this node is, and whether it is the one that leads. Raises UsageError."""
     there = routes.resolve(nodes.host)
     endpoint = f"{nodes.host}:{nodes.port}"
@@ -349,8 +349,8 @@ def open_node(
         resources.loop, folder / "evidence", vault, beacons, logs, on_verdict=on_verdict
     )
     specs = Specs(
-        place=Place(facts.run, str(folder.resolve()), str(vault.folder)),
-        script=Script(options.program.script, options.program.entry, options.program.args),
+        place=RunFolders(facts.run, str(folder.resolve()), str(vault.folder)),
+        script=UserScript(options.program.script, options.program.entry, options.program.args),
         size=WorldSize(options.world_size, options.workers),
         role=options.meeting.role,
         master=(location.address, 0),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.app.command_line import address, need_package
-from outlast.app.nodes import Nodes, is_several, read_nodes
+from outlast.app.nodes import NodeOptions, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import UsageError
@@ -65,7 +65,7 @@ class Spares:
 
 
 @dataclass(frozen=True)
-class Checkpoints:
+class CheckpointOptions:
     """The options of checkpoints.
 
     every_steps    None: only those that the script asks for
@@ -133,10 +133,10 @@ class RunOptions:
 
     program: Program
     workers: int
-    nodes: Nodes | None
+    nodes: NodeOptions | None
     meeting: Meeting
     spares: Spares
-    checkpoints: Checkpoints
+    checkpoints: CheckpointOptions
     snapshot_every: int
     copies: Every
     peer_copies: bool
@@ -188,7 +188,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         nodes=nodes,
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
-        checkpoints=Checkpoints(
+        checkpoints=CheckpointOptions(
             asked["checkpoint_every"] or (keep.disk or NEVER).steps or None,
             asked["checkpoint_dir"] or "",
             asked["resume"],

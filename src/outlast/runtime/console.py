@@ -37,7 +37,7 @@ from outlast.model.limits import CONSOLE_BUFFER_BYTES, CONSOLE_LINGER_S
 _GONE = {errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET}
 
 
-class Writer:
+class ConsoleWriter:
     """Write to descriptors that may block, in a thread that nobody waits for."""
 
     def __init__(self) -> None:
@@ -123,10 +123,10 @@ class Writer:
                 return
 
 
-class Stream(io.TextIOBase):
+class ConsoleStream(io.TextIOBase):
     """Stand in for sys.stdout or sys.stderr."""
 
-    def __init__(self, replaced: TextIO, writer: Writer) -> None:
+    def __init__(self, replaced: TextIO, writer: ConsoleWriter) -> None:
         self._writer = writer
         self._fd = replaced.fileno()
         self._encoding = replaced.encoding
@@ -162,7 +162,7 @@ class Stream(io.TextIOBase):
 
 def begin_line(stream: IO[str] | None) -> None:
     """See that what is written next begins a line, where `stream` is one of `unblocked`."""
-    if isinstance(stream, Stream):
+    if isinstance(stream, ConsoleStream):
         stream.begin_line()
 
 
@@ -189,7 +189,7 @@ def unblocked() -> Iterator[None]:
         for writer in {
             id(one): one
             for stream in (out, error)
-            if isinstance(stream, Stream)
+            if isinstance(stream, ConsoleStream)
             for one in (stream._writer,)
         }.values():
             writer.close(idle_s=CONSOLE_LINGER_S)
@@ -197,14 +197,14 @@ def unblocked() -> Iterator[None]:
 
 def _streams(out: TextIO | None, error: TextIO | None) -> tuple[TextIO, TextIO]:
     """Return both streams. `None` (closed when the process began) stays None."""
-    writer = Writer()
+    writer = ConsoleWriter()
     other = (
         writer
         if out is None or error is None or _same_file(out.fileno(), error.fileno())
-        else Writer()
+        else ConsoleWriter()
     )
-    first = None if out is None else Stream(out, writer)
-    second = None if error is None else Stream(error, other)
+    first = None if out is None else ConsoleStream(out, writer)
+    second = None if error is None else ConsoleStream(error, other)
     return first, second  # type: ignore[return-value]  # a TextIOBase serves as a TextIO
 
 

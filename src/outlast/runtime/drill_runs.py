@@ -25,7 +25,7 @@ from pathlib import Path
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
-from outlast.runtime.drill_strikes import Due, Fired, Strikes
+from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired
 from outlast.runtime.run_folder import ROOT, folder_name, read_card, stamped
 from outlast.runtime.striking import RunProcess, Target, Usage, still_there
 from outlast.runtime.tiers.vault import Vault
@@ -41,7 +41,7 @@ RUN_WORD = "{run}"
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class DrillView:
     """The state of a run as a drill sees it. `since_s`: seconds of training."""
 
     step: int
@@ -112,7 +112,7 @@ class DrillFolder:
         self,
         name: str,
         words: Sequence[str],
-        watch: Callable[[Glance], None],
+        watch: Callable[[DrillView], None],
         *,
         faults: Sequence[Due] = (),
         patience_s: float = math.inf,
@@ -144,7 +144,7 @@ class DrillFolder:
         out = DrilledRun(own)
         try:
             target = Target(process.pid)
-            strikes = Strikes(target, faults, orders=orders, truth=self.path / f"{name}.jsonl")
+            strikes = DrillStrikes(target, faults, orders=orders, truth=self.path / f"{name}.jsonl")
             _Watching(process, target, strikes, out).until_over(watch, patience_s)
         finally:
             with stop_signals.masked(signal.SIG_BLOCK):
@@ -158,7 +158,11 @@ class _Watching:
     """The watch over one run: its step, its faults, and what its launcher uses."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], target: Target, strikes: Strikes, out: DrilledRun
+        self,
+        process: subprocess.Popen[bytes],
+        target: Target,
+        strikes: DrillStrikes,
+        out: DrilledRun,
     ) -> None:
         self._process = process
         self._target = target
@@ -171,7 +175,7 @@ class _Watching:
         self._usage: tuple[Usage, int] | None = None  # what was seen last, and after which step
         self._seen: set[RunProcess] = set()
 
-    def until_over(self, watch: Callable[[Glance], None], patience_s: float) -> None:
+    def until_over(self, watch: Callable[[DrillView], None], patience_s: float) -> None:
         """Look at the run until it has ended, or stands still for too long."""
         out, last_s = self._out, 0.0
         while self._process.poll() is None:
@@ -186,7 +190,7 @@ class _Watching:
                 self._strikes.look(now_s, since_s=since_s, step=out.step)
                 self._look_at_usage(now_s, now_s - since_s)
                 left = self._strikes.left_count
-                watch(Glance(out.step, now_s - since_s, len(self._strikes.fired), left))
+                watch(DrillView(out.step, now_s - since_s, len(self._strikes.fired), left))
                 if now_s - last_s > patience_s:
                     out.stood_still_s = now_s - last_s
                     return

@@ -1,8 +1,8 @@
 """The faults of a drill, injected into a run while it goes on.
 
-`Strikes.look` is called many times a second, with the step that the run has committed. It injects
-what is due, ends what has lasted long enough, and writes each fault that has fired to a file, one
-JSON object a line. That file is the truth that the run's own ledger is held against.
+`DrillStrikes.look` is called many times a second, with the step that the run has committed. It
+injects what is due, ends what has lasted long enough, and writes each fault that has fired to a
+file, one JSON object a line. That file is the truth that the run's own ledger is held against.
 
 A fault that is due while its process is not there waits for the next one that takes the rank.
 """
@@ -62,7 +62,7 @@ class _Held:
     stopped: bool = True
 
 
-class Strikes:
+class DrillStrikes:
     """The faults of one drill. `orders` is the folder for faults that a process does to itself."""
 
     def __init__(self, target: Target, faults: Sequence[Due], *, orders: Path, truth: Path) -> None:

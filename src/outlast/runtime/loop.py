@@ -33,7 +33,7 @@ from outlast.runtime.clock import now_s
 Callback = Callable[[], object]
 
 
-class Timer:
+class LoopTimer:
     """A call that is due later. `cancel` may be called twice, and after the call."""
 
     def __init__(self, when_s: float, call: Callback) -> None:
@@ -58,7 +58,7 @@ class Loop:
         self._writers: dict[int, Callback] = {}
         self._order: dict[int, int] = {}
         self._count = itertools.count()
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, LoopTimer]] = []
         self._soon: deque[Callback] = deque()
         self._signals = _Signals()
         self._running = False
@@ -99,8 +99,8 @@ class Loop:
 
     # --- timers and signals -----------------------------------------------------------------------
 
-    def call_at(self, when_s: float, call: Callback) -> Timer:
-        timer = Timer(when_s, call)
+    def call_at(self, when_s: float, call: Callback) -> LoopTimer:
+        timer = LoopTimer(when_s, call)
         heapq.heappush(self._timers, (when_s, next(self._count), timer))
         return timer
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.app import words
-from outlast.app.page.pace import Point
+from outlast.app.page.pace import PacePoint
 from outlast.app.status import OVER, logged_words
 from outlast.app.words import Facts
 from outlast.model.verdict import summary
@@ -31,7 +31,7 @@ _TONE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageAnswer:
     """One question, its answer in a few words, and a sentence that says more.
 
     tone          GOOD, WATCH, BAD or PLAIN
@@ -46,7 +46,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PageMoment:
     """When the page was made, in the time of the run.
 
     heard_s  seconds since the launcher's last sign of life
@@ -59,8 +59,8 @@ class Moment:
 
 
 def answers(
-    report: Facts, status: Facts, points: Sequence[Point], moment: Moment
-) -> tuple[Answer, ...]:
+    report: Facts, status: Facts, points: Sequence[PacePoint], moment: PageMoment
+) -> tuple[PageAnswer, ...]:
     """Return the six answers."""
     newest = report["interruptions"][-1] if report["interruptions"] else None
     verdict = None
@@ -90,51 +90,51 @@ def _is_over(report: Facts) -> bool:
     return report["state"] in OVER
 
 
-def _is_it_training(report: Facts, status: Facts, moment: Moment) -> Answer:
+def _is_it_training(report: Facts, status: Facts, moment: PageMoment) -> PageAnswer:
     question, state = "Is it training?", report["state"]
     tone = _TONE.get(state, PLAIN)
     running = words.duration(report["wall_s"])
     if state == "training":
         if moment.heard_s > QUIET_S:
             note = f"The launcher has written nothing for {words.duration(moment.heard_s)}."
-            return Answer(question, "it says so", note, WATCH)
+            return PageAnswer(question, "it says so", note, WATCH)
         median_s = report["step_median_s"]
         late_s = moment.now_s - moment.step_s if moment.step_s is not None else 0.0
         if median_s and late_s > max(QUIET_S, FAR_BEHIND * median_s):
             note = f"A step takes {words.duration(median_s)}; the last one was"
-            return Answer(question, "no step", f"{note} {words.duration(late_s)} ago.", WATCH)
+            return PageAnswer(question, "no step", f"{note} {words.duration(late_s)} ago.", WATCH)
         note = f"{words.states(status['workers'])}, for {running}."
-        return Answer(question, "yes", note, tone)
+        return PageAnswer(question, "yes", note, tone)
     if state == "ended":
-        return Answer(question, "no, it has ended well", f"It took {running}.", tone)
+        return PageAnswer(question, "no, it has ended well", f"It took {running}.", tone)
     if state == "lost":
         note = "The launcher is gone. `outlast run --resume` goes on from the newest good state."
-        return Answer(question, "no, it was lost", note, tone)
+        return PageAnswer(question, "no, it was lost", note, tone)
     if state in ("failed", "stopped"):
-        return Answer(question, f"no, it {_was(state)}", report["reason"], tone)
+        return PageAnswer(question, f"no, it {_was(state)}", report["reason"], tone)
     wait = status.get("waits_for")
     note = f"It {words.waits(wait)}." if wait else f"It has run for {running}."
-    return Answer(question, f"not now: {state}", note, tone)
+    return PageAnswer(question, f"not now: {state}", note, tone)
 
 
 def _was(state: str) -> str:
     return "has failed" if state == "failed" else "was stopped"
 
 
-def _how_fast(report: Facts, status: Facts, points: Sequence[Point]) -> Answer:
+def _how_fast(report: Facts, status: Facts, points: Sequence[PacePoint]) -> PageAnswer:
     question = "How fast?"
     if not report["steps_seen"]:
-        return Answer(question, "not known", "The steps of this script are not seen.")
+        return PageAnswer(question, "not known", "The steps of this script are not seen.")
     median_s = report["step_median_s"]
     note = "" if median_s is None else f"One step takes {words.duration(median_s)} (median)."
     logged = logged_words(status)
     note += f" Newest {logged}." if logged else ""
     if status.get("steps_per_s"):
-        return Answer(question, f"{status['steps_per_s']:.3g} steps/s", note)
+        return PageAnswer(question, f"{status['steps_per_s']:.3g} steps/s", note)
     if report["steps"] and report["wall_s"] > 0 and points:
         steps = sum(max(0, one.to_step - one.from_step) for one in points)
-        return Answer(question, f"{steps / report['wall_s']:.3g} steps/s on average", note)
-    return Answer(question, "no step yet", note)
+        return PageAnswer(question, f"{steps / report['wall_s']:.3g} steps/s on average", note)
+    return PageAnswer(question, "no step yet", note)
 
 
 def target_of(status: Facts) -> int | None:
@@ -143,57 +143,57 @@ def target_of(status: Facts) -> int | None:
     return target if isinstance(target, int) and target > 0 else None
 
 
-def _how_long(report: Facts, status: Facts) -> Answer:
+def _how_long(report: Facts, status: Facts) -> PageAnswer:
     question, target, step = "How long still?", target_of(status), report["steps"]
     over = _is_over(report)
     of = f" of {target:,}" if target else ""
     at = f"It is at step {step:,}{of}." if report["steps_seen"] else "No step was seen."
     if over:
-        return Answer(question, "it is over", at.replace("is at", "came to"))
+        return PageAnswer(question, "it is over", at.replace("is at", "came to"))
     left_s = status.get("time_left_s")
     if isinstance(left_s, int | float):
-        return Answer(question, f"about {words.long_duration(left_s)}", at)
+        return PageAnswer(question, f"about {words.long_duration(left_s)}", at)
     rate = status.get("steps_per_s")
     if target and rate:
-        return Answer(question, f"about {words.long_duration((target - step) / rate)}", at)
+        return PageAnswer(question, f"about {words.long_duration((target - step) / rate)}", at)
     note = "" if target else " The script has not said how many steps it will do."
-    return Answer(question, "not known", at + note)
+    return PageAnswer(question, "not known", at + note)
 
 
-def _what_failed(report: Facts, newest: Facts | None, moment: Moment) -> Answer:
+def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> PageAnswer:
     question = "What failed last?"
     if newest is None:
-        return Answer(question, "nothing", "No interruption so far.", GOOD)
+        return PageAnswer(question, "nothing", "No interruption so far.", GOOD)
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
     ago_s = max(0.0, moment.now_s - at_s)
     what = f"{words.ranks(newest)}: {newest['mechanism'].replace('_', ' ')}"
     then = "the end" if _is_over(report) else "now"
     when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if newest["resumed_s"] is None:
-        return Answer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
+        return PageAnswer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
     by = f" by {newest['rung']}" if newest["rung"] else ""
     seen = newest["steps_seen"]
     back = f"Back after {words.recovery_words(newest)}" if seen else "All run again"
     note = f"{when}. {back}{by}; {words.cost_words(newest)}."
-    return Answer(question, what, note, PLAIN, newest["id"])
+    return PageAnswer(question, what, note, PLAIN, newest["id"])
 
 
-def _whose_fault(newest: Facts | None, verdict: Facts | None) -> Answer:
+def _whose_fault(newest: Facts | None, verdict: Facts | None) -> PageAnswer:
     question = "Whose fault was it?"
     if newest is None:
-        return Answer(question, "nobody's", "Nothing has failed.", GOOD)
+        return PageAnswer(question, "nobody's", "Nothing has failed.", GOOD)
     if verdict is None:
         why = newest["reason"] or newest["error"]
-        return Answer(question, "no verdict yet", why, PLAIN, newest["id"])
+        return PageAnswer(question, "no verdict yet", why, PLAIN, newest["id"])
     name = str(verdict.get("class", "unknown")).replace("_", " ")
     sure = verdict.get("confidence")
     if name == "unknown":
-        return Answer(question, "not known", summary(verdict), WATCH, newest["id"])
+        return PageAnswer(question, "not known", summary(verdict), WATCH, newest["id"])
     how = f" ({sure * 100:.0f} % sure)" if isinstance(sure, int | float) else ""
-    return Answer(question, f"{name}{how}", str(verdict.get("reason", "")), PLAIN, newest["id"])
+    return PageAnswer(question, f"{name}{how}", str(verdict.get("reason", "")), PLAIN, newest["id"])
 
 
-def _what_cost(report: Facts) -> Answer:
+def _what_cost(report: Facts) -> PageAnswer:
     question = "What did it cost?"
     total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
     lost_s = report["lost"]["rank_s"]
@@ -211,9 +211,9 @@ def _what_cost(report: Facts) -> Answer:
     if report["cost"]["lost_money"] is not None:
         note += f" In money: {report['cost']['lost_money']:,.2f}."
     if not count and not lost:
-        return Answer(question, "nothing", "No interruption so far.", GOOD)
+        return PageAnswer(question, "nothing", "No interruption so far.", GOOD)
     if not report["steps_seen"]:
         note = f"{words.count(count, 'interruption')}; which steps they cost is not seen."
-        return Answer(question, "not known", note, WATCH)
+        return PageAnswer(question, "not known", note, WATCH)
     tone = GOOD if share < 0.02 else WATCH if share < 0.1 else BAD
-    return Answer(question, f"{share * 100:.1f} % of the time", note, tone)
+    return PageAnswer(question, f"{share * 100:.1f} % of the time", note, tone)

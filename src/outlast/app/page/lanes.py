@@ -42,7 +42,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LaneRow:
     """One rank, or one node. `key` is the rank's number or the node's name."""
 
     key: str
@@ -53,7 +53,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class Lanes:
     """The rows, and what they have in common.
 
     by_node      rows are nodes, not ranks
@@ -64,7 +64,7 @@ class Timeline:
 
     to_s: float
     by_node: bool
-    rows: tuple[Row, ...]
+    rows: tuple[LaneRow, ...]
     hidden: int
     generations: tuple[int, ...]
     all_marks: tuple[Mark, ...]
@@ -86,7 +86,7 @@ def timeline(
     *,
     to_s: float,
     nodes: Mapping[int, str],
-) -> Timeline:
+) -> Lanes:
     """Return the timeline of a run.
 
     `interruptions` are those of `Records.interruptions`; `nodes` says which node each rank is on.
@@ -110,7 +110,7 @@ def timeline(
                 lanes[key].interruptions += 1
                 _mark(lanes[key].marks, column, one["id"])
     shown = sorted(lanes, key=lambda key: (-lanes[key].interruptions, _natural(key)))[:ROWS_MOST]
-    return Timeline(
+    return Lanes(
         to_s,
         by_node,
         tuple(_row(key, lanes[key], scale) for key in sorted(shown, key=_natural)),
@@ -157,13 +157,15 @@ def _marks(found: Mapping[int, tuple[int, int]]) -> tuple[Mark, ...]:
     return tuple(Mark(column, *found[column]) for column in sorted(found))
 
 
-def _row(key: str, lane: _Lane, scale: float) -> Row:
+def _row(key: str, lane: _Lane, scale: float) -> LaneRow:
     columns = bytearray(COLUMNS)  # 0: no process, 1: one starts, 2: one is up
     for from_s, until_s, doing in sorted(lane.spans, key=lambda span: span[2] == UP):
         begin, end = (min(COLUMNS, max(0, round(at_s * scale))) for at_s in (from_s, until_s))
         if end > begin:
             columns[begin:end] = bytes([2 if doing == UP else 1]) * (end - begin)
-    return Row(key, tuple(_runs(columns)), _marks(lane.marks), lane.interruptions, lane.processes)
+    return LaneRow(
+        key, tuple(_runs(columns)), _marks(lane.marks), lane.interruptions, lane.processes
+    )
 
 
 def _runs(columns: bytearray) -> Iterable[Span]:

@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class PacePoint:
     """The steps (from_step, to_step], committed in (from_s, to_s]."""
 
     from_s: float
@@ -37,11 +37,11 @@ class Point:
         return max(0, self.to_step - self.from_step) / seconds if seconds > 0 else 0.0
 
 
-def pace(records: Records) -> tuple[Point, ...]:
+def pace(records: Records) -> tuple[PacePoint, ...]:
     """Return the pace of all sessions, in order."""
     return merged(
         [
-            Point(
+            PacePoint(
                 bucket.from_s - part.began_s,
                 bucket.to_s - part.began_s,
                 bucket.from_step,
@@ -54,10 +54,10 @@ def pace(records: Records) -> tuple[Point, ...]:
     )
 
 
-def merged(points: Sequence[Point], most_count: int) -> tuple[Point, ...]:
+def merged(points: Sequence[PacePoint], most_count: int) -> tuple[PacePoint, ...]:
     """Return at most `most_count` points, each made of as many neighbours."""
     return tuple(
-        Point(group[0].from_s, group[-1].to_s, group[0].from_step, group[-1].to_step)
+        PacePoint(group[0].from_s, group[-1].to_s, group[0].from_step, group[-1].to_step)
         for group in groups_of_neighbours(points, most_count)
     )
 

@@ -23,7 +23,7 @@ from outlast.app.page import svg
 from outlast.app.page.curves import Curve, Value, averaged
 from outlast.app.page.health import NodeHealth, RankHealth
 from outlast.app.page.pace import ROWS_MOST as TABLE_ROWS
-from outlast.app.page.pace import Point, merged
+from outlast.app.page.pace import PacePoint, merged
 from outlast.app.page.page_model import Page
 from outlast.app.words import Facts
 from outlast.diagnose.redact import clean
@@ -55,7 +55,7 @@ PARTS = {
 }
 
 
-class Links(Protocol):
+class PageLinks(Protocol):
     """The targets of the links of a page: places in the same file, or other pages."""
 
     def node(self, name: str) -> str: ...
@@ -109,7 +109,7 @@ def report_page(page: Page) -> str:
     )
 
 
-def part(name: str, page: Page, links: Links, *, most: int) -> str:
+def part(name: str, page: Page, links: PageLinks, *, most: int) -> str:
     """Return one of PARTS. `most` is how many interruptions are shown."""
     return environment().get_template(f"part_{name}.html").render(page=page, links=links, most=most)
 
@@ -179,7 +179,7 @@ def stages_of(one: Facts) -> list[tuple[str, float]]:
     ]
 
 
-def paced(points: Sequence[Point]) -> tuple[Point, ...]:
+def paced(points: Sequence[PacePoint]) -> tuple[PacePoint, ...]:
     """Return the few rows of the table beside the curve."""
     return merged(points, TABLE_ROWS)
 
@@ -189,7 +189,7 @@ def few_of(curve: Curve) -> tuple[Value, ...]:
     return averaged(curve.values, TABLE_ROWS)
 
 
-def top_of(points: Iterable[Point]) -> float:
+def top_of(points: Iterable[PacePoint]) -> float:
     """Return a round number that no rate is above, for the upper edge of the curve."""
     most = max((one.per_s for one in points), default=0.0)
     if most <= 0:

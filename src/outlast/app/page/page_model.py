@@ -20,11 +20,11 @@ from typing import Any
 
 from outlast.app import words
 from outlast.app.page.advice import Advice, advice
-from outlast.app.page.answers import Answer, Moment, answers
+from outlast.app.page.answers import PageAnswer, PageMoment, answers
 from outlast.app.page.curves import Curve, curves
 from outlast.app.page.health import NodeHealth, health, node_of_rank
-from outlast.app.page.lanes import Timeline, timeline
-from outlast.app.page.pace import Point, pace
+from outlast.app.page.lanes import Lanes, timeline
+from outlast.app.page.pace import PacePoint, pace
 from outlast.app.report_facts import report_facts
 from outlast.app.status import OVER, status_facts
 from outlast.app.words import Facts
@@ -39,7 +39,7 @@ NO_VERDICT: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class WaterfallStep:
     """One step of the waterfall: the rank-seconds of a cause, and what was left before it."""
 
     cause: str
@@ -65,11 +65,11 @@ class Page:
 
     report: Facts
     status: Facts
-    answers: tuple[Answer, ...]
-    timeline: Timeline
-    points: tuple[Point, ...]
+    answers: tuple[PageAnswer, ...]
+    timeline: Lanes
+    points: tuple[PacePoint, ...]
     curves: tuple[Curve, ...]
-    losses: tuple[Loss, ...]
+    losses: tuple[WaterfallStep, ...]
     verdicts: Mapping[int, Facts]
     kinds: tuple[tuple[str, int], ...]
     nodes: tuple[NodeHealth, ...]
@@ -94,7 +94,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
     points = pace(records)
     now_s = report["elapsed_s"]
     newest = records.sessions[-1]
-    moment = Moment(
+    moment = PageMoment(
         now_s,
         0.0 if view.now_s is None else max(0.0, view.now_s - newest.session.seen_s),
         points[-1].to_s if points else None,
@@ -117,7 +117,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
     )
 
 
-def losses(seconds: Mapping[str, Any]) -> tuple[Loss, ...]:
+def losses(seconds: Mapping[str, Any]) -> tuple[WaterfallStep, ...]:
     """Return the waterfall. A cause that nothing measures (None) or that took nothing is left out.
 
     The productive seconds come last: they are what is left.
@@ -130,11 +130,11 @@ def losses(seconds: Mapping[str, Any]) -> tuple[Loss, ...]:
     out, before = [], 1.0
     for value, cause in taken:
         share = value / total_s
-        out.append(Loss(cause, value, share, before, MEANING[Cause(cause)]))
+        out.append(WaterfallStep(cause, value, share, before, MEANING[Cause(cause)]))
         before -= share
     kept_s = seconds.get("productive") or 0.0
     share = kept_s / total_s if total_s > 0 else 0.0
-    out.append(Loss("productive", kept_s, share, share, MEANING[Cause.PRODUCTIVE]))
+    out.append(WaterfallStep("productive", kept_s, share, share, MEANING[Cause.PRODUCTIVE]))
     return tuple(out)
 
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 from outlast.app.page.curves import Curve
-from outlast.app.page.lanes import COLUMNS, DOWN, STARTING, UP, Mark, Row, Timeline
-from outlast.app.page.pace import Point
+from outlast.app.page.lanes import COLUMNS, DOWN, STARTING, UP, LaneRow, Lanes, Mark
+from outlast.app.page.pace import PacePoint
 
 LANE_HIGH = 10
 CURVE_WIDE, CURVE_HIGH = 1000, 200
@@ -23,7 +23,7 @@ BAR_WIDE, BAR_HIGH = 1000, 10
 MANY = 5  # marks in one place from which it is drawn in the strongest colour
 
 
-def lane(row: Row) -> Markup:
+def lane(row: LaneRow) -> Markup:
     """Draw one row of the timeline."""
     paths = dict.fromkeys((UP, STARTING, DOWN), "")
     for span in row.spans:
@@ -32,14 +32,16 @@ def lane(row: Row) -> Markup:
     return _svg("lane", COLUMNS, LANE_HIGH, shapes + _ticks(row.marks, LANE_HIGH))
 
 
-def heads(timeline: Timeline) -> Markup:
+def heads(timeline: Lanes) -> Markup:
     """Draw the interruptions of the whole run, above the rows, with the generations."""
     path = "".join(f"M{column} {LANE_HIGH}v-4" for column in timeline.generations)
     shapes = [f'<path class="generation" d="{path}"/>'] if path else []
     return _svg("lane", COLUMNS, LANE_HIGH, shapes + _ticks(timeline.all_marks, LANE_HIGH))
 
 
-def curve(points: Sequence[Point], marks: Iterable[Mark], *, to_s: float, most: float) -> Markup:
+def curve(
+    points: Sequence[PacePoint], marks: Iterable[Mark], *, to_s: float, most: float
+) -> Markup:
     """Draw the steps per second. `most` is the value at the upper edge."""
     if not points or to_s <= 0 or most <= 0:
         return Markup("")

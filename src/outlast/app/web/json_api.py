@@ -13,9 +13,9 @@ from fastapi import APIRouter, Path, Query, Request
 
 from outlast.app.json_text import finite
 from outlast.app.page.advice import Advice
-from outlast.app.page.answers import Answer
+from outlast.app.page.answers import PageAnswer
 from outlast.app.page.health import NodeHealth, RankHealth
-from outlast.app.page.pace import Point
+from outlast.app.page.pace import PacePoint
 from outlast.app.web.pages import NotHereError, site_of
 from outlast.app.web.site import Card
 from outlast.diagnose.redact import clean
@@ -91,7 +91,7 @@ def status(request: Request, run: Run) -> dict[str, Any]:
     return _object(site_of(request).shown(run).page.status)
 
 
-def answers(request: Request, run: Run) -> list[Answer]:
+def answers(request: Request, run: Run) -> list[PageAnswer]:
     """Answer six questions: does it train, how fast, how long still, what failed, why, the cost."""
     return list(site_of(request).shown(run).page.answers)
 
@@ -129,7 +129,7 @@ def rank_health(
     raise NotHereError(f"the run has no rank {rank}", hint="/api/runs/RUN/nodes lists the ranks")
 
 
-def steps(request: Request, run: Run) -> list[Point]:
+def steps(request: Request, run: Run) -> list[PacePoint]:
     """Return the committed steps over time, merged to a few hundred spans."""
     return list(site_of(request).shown(run).page.points)
 

@@ -31,7 +31,7 @@ from outlast.model.messages import (
 from outlast.runtime import clock
 from outlast.runtime.agent.beacons import Beacons
 from outlast.runtime.agent.copy_keeper import CopyKeeper
-from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.host import ProcessHost
 from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.oom import OomKill
@@ -78,7 +78,7 @@ class NodeParts:
     vault: Vault
     beacons: Beacons
     specs: Specs
-    evidence: Evidence
+    evidence: EvidenceCollector
     options: NodeOptions
     tell: Callable[[str], None]
     missing: Callable[[], str] = lambda: ""

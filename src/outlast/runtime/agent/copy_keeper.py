@@ -17,7 +17,7 @@ from outlast.model.manifest import Seal, unpack_seal
 from outlast.model.messages import CopyKept, ImageHead, Images, PutImage, TurnedAway
 from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.tiers.held_copies import HeldCopies, Incoming
 from outlast.runtime.tiers.vault import Vault
 
@@ -111,7 +111,7 @@ class _IncomingCopy:
         self._put = put
         self._incoming = incoming
         self._keeper = keeper
-        self._patience: Timer | None = None
+        self._patience: LoopTimer | None = None
         self._make_room()
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from outlast.model.messages import Admitted, Challenge, Knock, Message, TurnedAw
 from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 
 class LinkEvents(Protocol):
@@ -77,7 +77,9 @@ class Dialler:
         self._events = events
         self._token = token
         self._wait_s = limits.RECONNECT_FIRST_S
-        self._timer: Timer | None = None  # of the next attempt, or of the patience with this one
+        self._timer: LoopTimer | None = (
+            None  # of the next attempt, or of the patience with this one
+        )
         self._attempt: _Attempt | None = None
 
     @property

@@ -92,7 +92,7 @@ class _Case:
     spent_s: float = 0.0
 
 
-class Evidence:
+class EvidenceCollector:
     """Gather evidence about processes before they are killed.
 
     live_beacons   returns worker, pid and newest beacon of all processes that have one

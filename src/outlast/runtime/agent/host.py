@@ -28,7 +28,7 @@ from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
 from outlast.runtime.linux import become_subreaper, is_ending
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 
 class HostEvents(ForkEvents, Protocol):
@@ -55,7 +55,7 @@ class ProcessHost:
             loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
             keeper=self.keeper, for_memory=lambda: self._oom.judge(now_s()).is_possible,
         )  # fmt: skip
-        self._housekeeping: Timer | None = None
+        self._housekeeping: LoopTimer | None = None
         self._then: Callable[[], None] | None = None
 
     def open(self) -> None:

@@ -32,7 +32,7 @@ from outlast.runtime.agent.copy_keeper import CopyKeeper
 from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -99,7 +99,7 @@ class _Sender:
         self._asked: AskImage | PutImage | None = None
         self._question: Challenge | None = None
         self._left: tuple[int, int, int] | None = None  # file, offset and end of what is to be sent
-        self._patience: Timer = loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
+        self._patience: LoopTimer = loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.add_reader(sock.fileno(), self._read)

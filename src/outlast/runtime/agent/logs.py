@@ -33,7 +33,7 @@ from outlast.model.limits import (
     MESSAGE_MAX_BYTES,
 )
 from outlast.runtime.clock import now_s
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 STDOUT, STDERR = 1, 2  # torchrun's bits of --redirects and --tee
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
@@ -226,7 +226,7 @@ class _Pipe:
     unfinished: bytes = b""
     mid_line: bool = False
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL_LINES))
-    timer: Timer | None = None
+    timer: LoopTimer | None = None
     heard_s: float = 0.0
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ from outlast.runtime import clock, trust
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeParts
 from outlast.runtime.agent.dialler import Dialler
 from outlast.runtime.agent.standby import Standby
-from outlast.runtime.loop import Timer
+from outlast.runtime.loop import LoopTimer
 from outlast.runtime.outputs_queue import OutputQueue
 from outlast.runtime.tiers.lease_page import LeasePage
 
@@ -103,7 +103,7 @@ class RemoteAgent:
         self._queue = OutputQueue(self._carry_out)
         self._node = AgentDriver(parts, agent, self)
         self._lease = LeasePage(parts.vault.folder, create=True)
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, LoopTimer] = {}
         self._told = _Told()
         if parts.keeper is not None:
             parts.keeper.on_kept = self._on_copy_kept

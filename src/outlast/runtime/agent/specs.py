@@ -17,7 +17,7 @@ from outlast.runtime.child import ChildSpec
 
 
 @dataclass(frozen=True)
-class Script:
+class UserScript:
     """The user's script. `entry`: "script", "module" or "program"; see `ChildSpec`."""
 
     script: str
@@ -26,7 +26,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Place:
+class RunFolders:
     """The folders of a run."""
 
     run_id: str
@@ -56,8 +56,8 @@ class Specs:
     def __init__(
         self,
         *,
-        place: Place,
-        script: Script,
+        place: RunFolders,
+        script: UserScript,
         size: WorldSize,
         role: str,
         master: tuple[str, int],

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from outlast.model import limits
 from outlast.runtime import clock
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 OnVerdict = Callable[[int, Mapping[str, object]], None]
 
@@ -35,7 +35,7 @@ class VerdictQueue:
         self._on_verdict = on_verdict
         self._waiting: deque[tuple[int, Path]] = deque()
         self._at_work: tuple[int, Path, subprocess.Popen[bytes], int] | None = None
-        self._limit: Timer | None = None
+        self._limit: LoopTimer | None = None
 
     def ask(self, interruption: int, folder: Path) -> None:
         self._waiting.append((interruption, folder))

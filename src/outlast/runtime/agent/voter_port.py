@@ -20,7 +20,7 @@ from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 _STRANGERS_COUNT = 64  # connections that have not proven yet whose they are
 
@@ -30,7 +30,7 @@ class _Caller:
     """One connection. `question` is what it has to answer; `admitted`: it may speak."""
 
     channel: Channel
-    patience: Timer
+    patience: LoopTimer
     question: Challenge | None = None
     admitted: bool = False
 

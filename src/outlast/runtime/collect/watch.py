@@ -39,7 +39,7 @@ NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WatchPace:
     """The times by which logs are followed.
 
     poll_s          between two looks at the logs
@@ -55,7 +55,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WatchEnd:
     """Why watching ended: "failed", "hangs" or "gone"; and the folders to diagnose."""
 
     how: str
@@ -137,10 +137,10 @@ def watch(
     pids: Sequence[int] = (),
     job: str = "",
     min_s: float = QUIET_MIN_S,
-    pace: Pace = Pace(),
+    pace: WatchPace = WatchPace(),
     on_look: Callable[[str], None] = lambda said: None,
     is_over: Callable[[], bool] = lambda: False,
-) -> Ended:
+) -> WatchEnd:
     """Follow the logs until the job hangs or has failed.
 
     The evidence of a hang is put into a new folder below `incidents`. Raises UsageError if a path
@@ -158,9 +158,9 @@ def watch(
         logs.look(now_s)
         silent_s = now_s - logs.last_line_s
         if logs.failure and silent_s >= pace.settle_s:
-            return Ended("failed", logs.failure, tuple(paths))
+            return WatchEnd("failed", logs.failure, tuple(paths))
         if pids and not any(os.path.exists(f"/proc/{pid}") for pid in pids):
-            return Ended("gone", "the process that was named has ended", tuple(paths))
+            return WatchEnd("gone", "the process that was named has ended", tuple(paths))
         quiet = decide_quiet(
             now_s=now_s, last_line_s=logs.last_line_s, gaps_s=logs.gaps_s, min_s=min_s
         )
@@ -173,11 +173,11 @@ def watch(
             )
             if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
-                return Ended("hangs", look.reason, (*paths, *extra))
+                return WatchEnd("hangs", look.reason, (*paths, *extra))
             if collected is not None:  # of a job that goes on, nobody asks for it
                 shutil.rmtree(collected.folder, ignore_errors=True)
         time.sleep(pace.poll_s)
-    return Ended("gone", "watching was ended", tuple(paths))
+    return WatchEnd("gone", "watching was ended", tuple(paths))
 
 
 @dataclass(slots=True)
@@ -189,7 +189,7 @@ class Looks:
 
     began_s: float
     min_s: float
-    pace: Pace
+    pace: WatchPace
     said: Callable[[str], None]
     next_s: float = 0.0
     stood: dict[int, tuple[str, ...]] | None = None
@@ -247,7 +247,7 @@ def _clock(in_s: float) -> str:
 
 
 def look_at(
-    folder: Path, pids: Sequence[int], job: str, pace: Pace
+    folder: Path, pids: Sequence[int], job: str, pace: WatchPace
 ) -> tuple[Collected | None, str]:
     """Take stacks twice, and all else that a diagnosis wants.
 

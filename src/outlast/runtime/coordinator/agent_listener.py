@@ -48,7 +48,7 @@ from outlast.runtime import trust
 from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_at
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.open_files import make_room
 
 # What an agent that has knocked is told: what it needs to know of the run, or why it is turned away
@@ -83,7 +83,7 @@ class _Connection:
 
     address: str
     channel: Channel
-    patience: Timer
+    patience: LoopTimer
     question: Challenge | None = None  # that it has not answered yet
     knocks: bool = False
     facts: Admitted | None = None

@@ -27,7 +27,7 @@ from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.channel import Channel
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 NAME = "control"
 WHATS = ("stop", "checkpoint", "drain", "drain_all", "cordon", "uncordon")
@@ -46,7 +46,7 @@ class _Caller:
 
     by: str
     channel: Channel
-    patience: Timer | None = None
+    patience: LoopTimer | None = None
     number: int = 0
     stays: bool = False
 

@@ -32,7 +32,7 @@ from outlast.model.recorded import read_verdict
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import summary
 from outlast.runtime import clock, stop_signals
-from outlast.runtime.agent.evidence import Evidence
+from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.specs import Specs
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
@@ -44,7 +44,7 @@ from outlast.runtime.coordinator.saves import (
     save_images,
     write_checkpoint,
 )
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -60,7 +60,7 @@ class CoordinatorParts:
     books: Bookkeeping
     specs: Specs
     vault: Vault
-    evidence: Evidence
+    evidence: EvidenceCollector
     checkpoint_root: Path
     tell: Callable[[str], None]
     pager: Pager | None = None
@@ -92,7 +92,7 @@ class CoordinatorDriver:
         self._lead = lead
         self._carry = do
         self._ended = ended
-        self._timers: dict[str, Timer] = {}
+        self._timers: dict[str, LoopTimer] = {}
         self._unflushed = 0  # flushes of the ledger in a row that failed
         self._pruner = Pruner(parts.checkpoint_root, parts.retention)
 

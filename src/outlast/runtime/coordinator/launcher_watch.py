@@ -24,7 +24,7 @@ from collections.abc import Callable
 from outlast.model import limits
 from outlast.runtime.address import split_address
 from outlast.runtime.clock import now_s
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.loop import Loop, LoopTimer
 
 Address = tuple[str, int]
 
@@ -111,7 +111,9 @@ class _Trial:
     ) -> None:  # fmt: skip
         self._loop = loop
         self._over = over
-        self._timer: Timer = loop.call_at(now_s() + within_s, lambda: self._end(errno.ETIMEDOUT))
+        self._timer: LoopTimer = loop.call_at(
+            now_s() + within_s, lambda: self._end(errno.ETIMEDOUT)
+        )
         self._sock: socket.socket | None = None
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
@@ -159,7 +161,7 @@ class _Look:
         self._ended = ended
         self._trial: _Trial | None = None
         self._refused_s: float | None = None  # since when nobody listens there
-        self._timer: Timer = loop.call_at(now_s() + limits.LAUNCHER_LOOK_S, self._try)
+        self._timer: LoopTimer = loop.call_at(now_s() + limits.LAUNCHER_LOOK_S, self._try)
 
     def close(self) -> None:
         """Stop. Nothing is called from now on."""

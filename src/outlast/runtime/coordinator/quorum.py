@@ -24,8 +24,8 @@ from outlast.model.messages import Enrol, Kept, Message, Voters
 from outlast.model.records import LEADS, Event, Records
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
-from outlast.runtime.coordinator.voter_copies import Copies
-from outlast.runtime.loop import Loop, Timer
+from outlast.runtime.coordinator.voter_copies import VoterCopies
+from outlast.runtime.loop import Loop, LoopTimer
 
 LOOKS_PER_LEASE = 5
 
@@ -70,10 +70,10 @@ class Quorum:
         self._listener: AgentListener | None = None
         self._awaited = 0  # the record that a majority has to hold before anything goes on; 0: none
         self._ends_with = 0  # the record that ends the voting, once a majority has it; 0: none
-        self._timer: Timer | None = None
+        self._timer: LoopTimer | None = None
         self.is_over = False
         self.named = False  # voters were named, or that there are none
-        self.copies = Copies(
+        self.copies = VoterCopies(
             epoch=place.epoch,
             own=place.node,
             lease_s=place.lease_s,

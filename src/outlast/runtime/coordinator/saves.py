@@ -12,7 +12,7 @@ from outlast.engine.protocol.outputs import WriteManifest as ManifestOrder
 from outlast.errors import CorruptError, OutlastError
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import Piece
+from outlast.runtime.tiers.image import TensorPiece
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault
 
@@ -69,7 +69,7 @@ def save_images(
                 tensors |= {
                     name: one for name, one in handed_over.items() if name.startswith("shared/")
                 }
-            pieces = [Piece(spec, data) for spec, data in tensors.values()]
+            pieces = [TensorPiece(spec, data) for spec, data in tensors.values()]
             metadata = {"step": str(order.step)}
             files.append(local.write_shard(folder, rank, pieces=pieces, metadata=metadata))
         manifest = Manifest(

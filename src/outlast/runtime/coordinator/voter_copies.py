@@ -32,7 +32,7 @@ class _Waiting:
     lags: bool = False
 
 
-class Copies:
+class VoterCopies:
     """Send copies of the ledger to the voters. Until `begin`, there are no voters.
 
     send   hands a message to a node, if it is connected

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from outlast.model.limits import EVIDENCE_XZ_MEMORY_BYTES
-from outlast.runtime.evidence.kinds import Kind
-from outlast.runtime.evidence.opening import Stream
+from outlast.runtime.evidence.kinds import FileKind
+from outlast.runtime.evidence.opening import ByteSource
 
 _READ_BYTES = 64 << 10
 _ZSTD_WINDOW_LOG = 27  # 128 MB, what zstd itself accepts without being told
@@ -68,7 +68,7 @@ class Unpacked:
     EOFError if the stream was cut short.
     """
 
-    def __init__(self, stream: Stream, make: Callable[[], Any]) -> None:
+    def __init__(self, stream: ByteSource, make: Callable[[], Any]) -> None:
         self._stream = stream
         self._make = make
         self._one: _Decompressor = make()
@@ -110,7 +110,7 @@ class Unpacked:
 class _Before:
     """Some bytes, then a stream."""
 
-    def __init__(self, first: bytes, then: Stream) -> None:
+    def __init__(self, first: bytes, then: ByteSource) -> None:
         self._first = first
         self._then = then
 
@@ -121,18 +121,18 @@ class _Before:
         return self._then.read(size)
 
 
-def decompressed(stream: Stream, kind: Kind) -> Stream:
+def decompressed(stream: ByteSource, kind: FileKind) -> ByteSource:
     """Return what `stream` holds, unpacked. Raises CannotRead."""
-    if kind is Kind.GZIP:
+    if kind is FileKind.GZIP:
         return Unpacked(stream, _Gzip)
-    if kind is Kind.BZIP2:
+    if kind is FileKind.BZIP2:
         return Unpacked(stream, bz2.BZ2Decompressor)
-    if kind is Kind.XZ:
+    if kind is FileKind.XZ:
         return Unpacked(stream, lambda: lzma.LZMADecompressor(memlimit=EVIDENCE_XZ_MEMORY_BYTES))
     return _zstd(stream)
 
 
-def _zstd(stream: Stream) -> Stream:
+def _zstd(stream: ByteSource) -> ByteSource:
     # Python 3.14, and its twin for older ones
     module = _first_of("compression.zstd", "backports.zstd")
     if module is not None:
@@ -159,7 +159,7 @@ def _first_of(*names: str) -> Any:
 class _ZstandardStream:
     """The package `zstandard`, whose reader bounds what it gives at once."""
 
-    def __init__(self, package: Any, stream: Stream) -> None:
+    def __init__(self, package: Any, stream: ByteSource) -> None:
         self._error = package.ZstdError
         self._reader = package.ZstdDecompressor(
             max_window_size=1 << _ZSTD_WINDOW_LOG

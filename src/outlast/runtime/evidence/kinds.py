@@ -15,7 +15,7 @@ from outlast.diagnose.standing import HEAD
 from outlast.model.beacon import BEACON_MAGIC
 
 
-class Kind(str, Enum):
+class FileKind(str, Enum):
     """The kind of a file. People see the values: "not read, {value}: a, b"."""
 
     DUMP = "a flight-recorder dump"
@@ -33,18 +33,18 @@ class Kind(str, Enum):
     JUNK = "binary"
 
 
-COMPRESSED = {Kind.GZIP, Kind.BZIP2, Kind.XZ, Kind.ZSTD}
-ARCHIVES = {*COMPRESSED, Kind.TAR, Kind.ZIP}
+COMPRESSED = {FileKind.GZIP, FileKind.BZIP2, FileKind.XZ, FileKind.ZSTD}
+ARCHIVES = {*COMPRESSED, FileKind.TAR, FileKind.ZIP}
 
 _MAGIC = (
-    (b"\x1f\x8b\x08", Kind.GZIP),
-    (b"BZh", Kind.BZIP2),
-    (b"\xfd7zXZ\x00", Kind.XZ),
-    (b"\x28\xb5\x2f\xfd", Kind.ZSTD),
-    (b"PK\x03\x04", Kind.ZIP),
-    (b"PK\x05\x06", Kind.ZIP),
-    (b"SQLite format 3\x00", Kind.DATABASE),
-    (BEACON_MAGIC.to_bytes(4, "little"), Kind.BEACON),
+    (b"\x1f\x8b\x08", FileKind.GZIP),
+    (b"BZh", FileKind.BZIP2),
+    (b"\xfd7zXZ\x00", FileKind.XZ),
+    (b"\x28\xb5\x2f\xfd", FileKind.ZSTD),
+    (b"PK\x03\x04", FileKind.ZIP),
+    (b"PK\x05\x06", FileKind.ZIP),
+    (b"SQLite format 3\x00", FileKind.DATABASE),
+    (BEACON_MAGIC.to_bytes(4, "little"), FileKind.BEACON),
 )
 _BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _TAR_BLOCK_BYTES = 512
@@ -85,28 +85,28 @@ _CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
 _CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
 
 
-def kind_of(head: bytes, name: str) -> Kind:
+def kind_of(head: bytes, name: str) -> FileKind:
     """Return what kind a file is.
 
     `head` is its first EVIDENCE_HEAD_BYTES, or all of a shorter file. `name` may have folders.
     """
     if not head:
-        return Kind.EMPTY
+        return FileKind.EMPTY
     known = next((kind for magic, kind in _MAGIC if head.startswith(magic)), None)
-    if known is not None and (known is not Kind.BZIP2 or _BZIP2_BLOCK.match(head)):
+    if known is not None and (known is not FileKind.BZIP2 or _BZIP2_BLOCK.match(head)):
         return known
     if is_tar_header(head):
-        return Kind.TAR
+        return FileKind.TAR
     if HEAD in head[:200]:
-        return Kind.STANDING
+        return FileKind.STANDING
     if is_own_file(head):
-        return Kind.OURS
+        return FileKind.OURS
     structured = _kind_of_structured(head, name)
     if structured is not None:
         return structured
     if not is_text(head):
-        return Kind.JUNK
-    return Kind.SOURCE if _SOURCE_NAME.search(name) else Kind.TEXT
+        return FileKind.JUNK
+    return FileKind.SOURCE if _SOURCE_NAME.search(name) else FileKind.TEXT
 
 
 def named_like_a_dump(name: str) -> bool:
@@ -135,18 +135,18 @@ def is_text(head: bytes) -> bool:
     return controls <= len(body) * (_CONTROL_SHARE_UTF8 if _is_utf8(body) else _CONTROL_SHARE)
 
 
-def _kind_of_structured(head: bytes, name: str) -> Kind | None:
+def _kind_of_structured(head: bytes, name: str) -> FileKind | None:
     recorded = sum(key in head for key in _RECORDER_KEYS) >= 2
     if _PICKLE.match(head) or (
         _OLD_PICKLE.match(head) and (recorded or head.rstrip(b"\n").endswith(b"."))
     ):
-        return Kind.DUMP if recorded or named_like_a_dump(name) else Kind.PICKLE
+        return FileKind.DUMP if recorded or named_like_a_dump(name) else FileKind.PICKLE
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] != b"{":
         return None
     if recorded:
-        return Kind.DUMP
+        return FileKind.DUMP
     return (
-        Kind.ERROR_FILE
+        FileKind.ERROR_FILE
         if b'"message"' in head and (b'"extraInfo"' in head or b'"py_callstack"' in head)
         else None
     )

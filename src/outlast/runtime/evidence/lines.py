@@ -19,7 +19,7 @@ from itertools import chain
 from outlast.diagnose.logs.log_answers import open_answer
 from outlast.model.limits import EVIDENCE_LINE_MAX_BYTES, EVIDENCE_READ_BYTES
 from outlast.model.pieces import Piece
-from outlast.runtime.evidence.opening import Bounded, Stream, open_regular
+from outlast.runtime.evidence.opening import Bounded, ByteSource, open_regular
 
 _END_BYTES = EVIDENCE_LINE_MAX_BYTES // 4
 _GAP = b" [...] "
@@ -44,7 +44,7 @@ class Lines:
         with Bounded(self._path, self._size) as file:
             yield from self._split(file)
 
-    def _split(self, file: Stream) -> Iterator[bytes]:
+    def _split(self, file: ByteSource) -> Iterator[bytes]:
         chunks = self._chunks(file)
         first = next(chunks, b"")
         while (answer := open_answer(first, chunks)) is not None:
@@ -69,7 +69,7 @@ class Lines:
         if held:
             yield self._ended(held, cut)
 
-    def _chunks(self, file: Stream) -> Iterator[bytes]:
+    def _chunks(self, file: ByteSource) -> Iterator[bytes]:
         decoder = None
         first = True
         while data := file.read(EVIDENCE_READ_BYTES):

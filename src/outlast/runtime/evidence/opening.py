@@ -13,7 +13,7 @@ from typing import Protocol
 from outlast.model.limits import EVIDENCE_READ_BYTES
 
 
-class Stream(Protocol):
+class ByteSource(Protocol):
     """A source of bytes: at most `size` of them at once, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -73,7 +73,7 @@ class Bounded:
 class Peeked:
     """A stream whose beginning can be looked at before it is read."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: ByteSource) -> None:
         self._stream = stream
         self._ahead = b""
 

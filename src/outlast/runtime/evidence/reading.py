@@ -46,7 +46,7 @@ END_BYTES = 1 << 20  # of a file that time did not suffice for
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReadingProgress:
     """The progress of reading.
 
     `done` of `total`: dumps, or bytes of logs.
@@ -58,7 +58,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class ReadDiagnosis:
     """A verdict, and how it was found. `blame` is None if there were no dumps.
 
     `notes`: what was left out and what does not fit, in sentences for people.
@@ -74,7 +74,7 @@ class Diagnosis:
 
 @dataclass(slots=True)
 class _Reading:
-    on_progress: Callable[[Progress], None]
+    on_progress: Callable[[ReadingProgress], None]
     budget: TimeBudget
     findings: BoundedFindings = field(default_factory=BoundedFindings)
     notes: Notes = field(default_factory=Notes)
@@ -87,10 +87,10 @@ class _Reading:
 def diagnose(
     paths: Sequence[str],
     *,
-    on_progress: Callable[[Progress], None] | None = None,
+    on_progress: Callable[[ReadingProgress], None] | None = None,
     limit_s: float = DEFAULT_LIMIT_S,
     hangs: str = "",
-) -> Diagnosis:
+) -> ReadDiagnosis:
     """Read all of `paths` and decide, within about `limit_s` seconds.
 
     `hangs` is the sentence of one who followed the job and saw that it hangs; "" if nobody did.
@@ -103,7 +103,9 @@ def diagnose(
         return _diagnose(gathered, reading, budget, hangs)
 
 
-def _diagnose(gathered: Gathered, reading: _Reading, budget: TimeBudget, hangs: str) -> Diagnosis:
+def _diagnose(
+    gathered: Gathered, reading: _Reading, budget: TimeBudget, hangs: str
+) -> ReadDiagnosis:
     material = _read_all(gathered, reading)
     if hangs:
         row = RULES["watch.hangs"]
@@ -115,7 +117,7 @@ def _diagnose(gathered: Gathered, reading: _Reading, budget: TimeBudget, hangs: 
             conclusion = conclude(material)
     except TimeOver:
         conclusion = _conclude_from_less(material, budget)
-    return Diagnosis(
+    return ReadDiagnosis(
         conclusion.verdict,
         conclusion.blame,
         (*conclusion.notes, *reading.notes.skipped, *gathered.skipped),
@@ -203,7 +205,7 @@ def _dumps(pieces: Sequence[Piece], reading: _Reading) -> tuple[list[Dump], dict
     dumps, unreadable = read_dumps(
         pieces,
         is_over=reading.budget.reading_is_over,
-        on_progress=lambda done, total: reading.on_progress(Progress("dumps", done, total)),
+        on_progress=lambda done, total: reading.on_progress(ReadingProgress("dumps", done, total)),
     )
     by_why: dict[str, list[str]] = {}
     for name, why in unreadable.items():
@@ -230,7 +232,7 @@ def _beacons(pieces: Sequence[Piece], reading: _Reading) -> dict[str, Beacon]:
 def _text(piece: Piece, reading: _Reading) -> None:
     def on_bytes(count: int) -> None:
         reading.done_bytes += count
-        reading.on_progress(Progress("logs", reading.done_bytes, reading.total_bytes))
+        reading.on_progress(ReadingProgress("logs", reading.done_bytes, reading.total_bytes))
 
     sample = same_job.Sample(piece.name)
     lines = Lines(piece, on_bytes=on_bytes)

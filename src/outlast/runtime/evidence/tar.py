@@ -33,7 +33,7 @@ _KINDS = {
 
 
 @dataclass(slots=True)
-class Member:
+class ArchiveMember:
     """One member of an archive.
 
     `body` gives the member's bytes until the next member is asked for; None where there is
@@ -61,7 +61,7 @@ class _Body:
         return data
 
 
-def members(stream: Peeked) -> Iterator[Member]:
+def members(stream: Peeked) -> Iterator[ArchiveMember]:
     """Yield all members but folders, in order. Raises Damaged, EOFError, or as `stream`."""
     name, pax_size, sparse = "", None, False
     while True:
@@ -95,7 +95,7 @@ def members(stream: Peeked) -> Iterator[Member]:
 
 def _member(
     stream: Peeked, info: tarfile.TarInfo, name: str, size: int, *, sparse: bool
-) -> Iterator[Member]:
+) -> Iterator[ArchiveMember]:
     if info.type == tarfile.DIRTYPE or (info.isreg() and name.endswith("/")):
         return
     regular = info.isreg() and not sparse
@@ -107,7 +107,7 @@ def _member(
         if sparse
         else _KINDS.get(info.type, "special file in an archive")
     )
-    yield Member(name, size, body if regular else None, why)
+    yield ArchiveMember(name, size, body if regular else None, why)
     while body.left:
         body.read(EVIDENCE_READ_BYTES)
     padding = -(size if info.isreg() else 0) % _BLOCK

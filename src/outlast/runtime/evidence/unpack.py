@@ -19,8 +19,8 @@ from typing import BinaryIO, cast
 from outlast.model import limits
 from outlast.runtime.evidence import tar
 from outlast.runtime.evidence.decompress import Damaged, decompressed
-from outlast.runtime.evidence.kinds import COMPRESSED, Kind
-from outlast.runtime.evidence.opening import Peeked, Stream
+from outlast.runtime.evidence.kinds import COMPRESSED, FileKind
+from outlast.runtime.evidence.opening import ByteSource, Peeked
 
 SUFFIXES = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 _ZIP_END_BYTES, _ZIP_COMMENT_MAX_BYTES = 22, 65_535
@@ -32,7 +32,7 @@ class Enough(Exception):
 
 
 @dataclass(slots=True)
-class Budget:
+class UnpackBudget:
     """The number of bytes that archives may still unfold to.
 
     Call `begin` for each archive on the disk. What is nested in it counts as part of it.
@@ -60,7 +60,7 @@ class Budget:
 class Metered:
     """A stream whose bytes are taken from a budget."""
 
-    def __init__(self, stream: Stream, budget: Budget) -> None:
+    def __init__(self, stream: ByteSource, budget: UnpackBudget) -> None:
         self._stream = stream
         self._budget = budget
 
@@ -90,7 +90,7 @@ def room_in(folder: str) -> int:
     )
 
 
-def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[Inside]:
+def inside(stream: Peeked, kind: FileKind, name: str, budget: UnpackBudget) -> Iterator[Inside]:
     """Yield what lies in an archive that can be read as a stream.
 
     Raises Damaged, EOFError, CannotRead and Enough.
@@ -98,7 +98,7 @@ def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[In
     if kind in COMPRESSED:
         yield Inside(name, Peeked(Metered(decompressed(stream, kind), budget)))
         return
-    assert kind is Kind.TAR, kind
+    assert kind is FileKind.TAR, kind
     for member in tar.members(stream):
         yield Inside(
             f"{name}/{_plain(member.name)}",
@@ -107,7 +107,7 @@ def inside(stream: Peeked, kind: Kind, name: str, budget: Budget) -> Iterator[In
         )
 
 
-def inside_zip(path: str, name: str, budget: Budget) -> Iterator[Inside]:
+def inside_zip(path: str, name: str, budget: UnpackBudget) -> Iterator[Inside]:
     """Yield what lies in a zip file on the disk. Raises as `inside`."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
@@ -119,7 +119,7 @@ def inside_zip(path: str, name: str, budget: Budget) -> Iterator[Inside]:
             raise Damaged(str(error)) from None
 
 
-def _zip_members(archive: zipfile.ZipFile, name: str, budget: Budget) -> Iterator[Inside]:
+def _zip_members(archive: zipfile.ZipFile, name: str, budget: UnpackBudget) -> Iterator[Inside]:
     infos = archive.infolist()
     names = {info.filename.partition("/")[2] for info in infos[:64]}
     if "data.pkl" in names and ("version" in names or "byteorder" in names):

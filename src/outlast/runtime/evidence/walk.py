@@ -22,7 +22,7 @@ from outlast.model import limits
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence import unpack
 from outlast.runtime.evidence.decompress import CannotRead, Damaged
-from outlast.runtime.evidence.kinds import ARCHIVES, Kind, kind_of, named_like_a_dump
+from outlast.runtime.evidence.kinds import ARCHIVES, FileKind, kind_of, named_like_a_dump
 from outlast.runtime.evidence.notes import Notes
 from outlast.runtime.evidence.opening import Bounded, NotRegular, Peeked, read_head
 
@@ -34,8 +34,15 @@ _SPECIAL = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_NEVER_A_DUMP = {Kind.OURS, Kind.SOURCE}
-_READ = {Kind.DUMP, Kind.TEXT, Kind.ERROR_FILE, Kind.DATABASE, Kind.STANDING, Kind.BEACON}
+_NEVER_A_DUMP = {FileKind.OURS, FileKind.SOURCE}
+_READ = {
+    FileKind.DUMP,
+    FileKind.TEXT,
+    FileKind.ERROR_FILE,
+    FileKind.DATABASE,
+    FileKind.STANDING,
+    FileKind.BEACON,
+}
 # as runtime/agent/evidence.py names them
 _CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")
 _ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
@@ -166,13 +173,13 @@ class _Walk:
         self._scratch = scratch
         self._is_over = is_over
         self._notes = Notes()
-        self._found: list[tuple[Kind, Piece]] = []
+        self._found: list[tuple[FileKind, Piece]] = []
         # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
-        self._undecided: list[tuple[Kind, Piece]] = []
+        self._undecided: list[tuple[FileKind, Piece]] = []
         self._seen: set[tuple[int, int]] = set()
         self._roots: list[str] = []
         self._written = 0
-        self._budget: unpack.Budget | None = None
+        self._budget: unpack.UnpackBudget | None = None
 
     # --- folders ----------------------------------------------------------------------------------
 
@@ -261,11 +268,11 @@ class _Walk:
             self._archive(path, kind, name, status.st_size)
         else:
             self._take(
-                Kind.TEXT if named and kind is Kind.SOURCE else kind,
+                FileKind.TEXT if named and kind is FileKind.SOURCE else kind,
                 Piece(name, path, status.st_size),
             )
 
-    def _take(self, kind: Kind, piece: Piece) -> None:
+    def _take(self, kind: FileKind, piece: Piece) -> None:
         if kind in _READ:
             self._found.append((kind, piece))
         else:
@@ -282,9 +289,9 @@ class _Walk:
 
     # --- archives ---------------------------------------------------------------------------------
 
-    def _archive(self, path: str, kind: Kind, name: str, size: int) -> None:
+    def _archive(self, path: str, kind: FileKind, name: str, size: int) -> None:
         if self._budget is None:
-            self._budget = unpack.Budget(unpack.room_in(self._scratch))
+            self._budget = unpack.UnpackBudget(unpack.room_in(self._scratch))
         self._budget.begin(size)
         try:
             with Bounded(path, size) as file:
@@ -295,7 +302,7 @@ class _Walk:
             self._notes.skip(f"{error.strerror or error}", name)
 
     def _open(
-        self, stream: Peeked, kind: Kind, name: str, *, depth: int, path: str | None = None
+        self, stream: Peeked, kind: FileKind, name: str, *, depth: int, path: str | None = None
     ) -> None:
         """Open an archive. `path`: where it lies, if it is a file of its own."""
         assert self._budget is not None
@@ -305,7 +312,7 @@ class _Walk:
             )
             return
         try:
-            if kind is Kind.ZIP:
+            if kind is FileKind.ZIP:
                 found = unpack.inside_zip(
                     path or self._write(stream, name).path or "", name, self._budget
                 )
@@ -341,7 +348,7 @@ class _Walk:
         except unpack.MemberDamaged as error:
             self._notes.say(f"{one.name} is damaged ({error}): read up to there")
 
-    def _write(self, stream: Peeked, name: str, kind: Kind | None = None) -> Piece:
+    def _write(self, stream: Peeked, name: str, kind: FileKind | None = None) -> Piece:
         """Write a member as a file of its own. What was written before an error counts."""
         self._written += 1
         path = os.path.join(self._scratch, str(self._written))
@@ -363,12 +370,12 @@ class _Walk:
     def sorted(self) -> Gathered:
         out = Gathered()
         lists = {
-            Kind.DUMP: out.dumps,
-            Kind.TEXT: out.texts,
-            Kind.ERROR_FILE: out.error_files,
-            Kind.DATABASE: out.databases,
-            Kind.STANDING: out.standings,
-            Kind.BEACON: out.beacons,
+            FileKind.DUMP: out.dumps,
+            FileKind.TEXT: out.texts,
+            FileKind.ERROR_FILE: out.error_files,
+            FileKind.DATABASE: out.databases,
+            FileKind.STANDING: out.standings,
+            FileKind.BEACON: out.beacons,
         }
         for kind, piece in self._found:
             lists[kind].append(piece)
@@ -380,7 +387,7 @@ class _Walk:
                 and (_stem(piece.name) in siblings or named_like_a_dump(piece.name))
             ):
                 out.dumps.append(piece)
-            elif not (kind is Kind.OURS and self._say_what_lacks(piece)):
+            elif not (kind is FileKind.OURS and self._say_what_lacks(piece)):
                 self._notes.skip(kind.value, piece.name)
         for some in lists.values():
             some.sort(key=lambda piece: _natural(piece.name))

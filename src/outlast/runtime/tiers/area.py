@@ -25,7 +25,7 @@ from outlast.errors import CapacityError, CorruptError
 from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
 from outlast.runtime.tiers.image import (
     Image,
-    Piece,
+    TensorPiece,
     header_bytes,
     read_image,
     write_image,
@@ -95,7 +95,7 @@ class Area:
         *,
         generation: int,
         step: int,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str],
     ) -> Seal:
         """Write the image of `step` into `slot`, and seal it.

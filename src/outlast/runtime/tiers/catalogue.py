@@ -17,13 +17,13 @@ from outlast.errors import CorruptError
 from outlast.model.manifest import Manifest
 from outlast.runtime import clock
 from outlast.runtime.tiers import tier as tiers
-from outlast.runtime.tiers.tier import Seen, Tier, unseen
+from outlast.runtime.tiers.tier import CheckpointTier, Seen, unseen
 
 GOOD, BAD, UNKNOWN, INCOMPLETE = "good", "bad", "unknown", "incomplete"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueEntry:
     """One checkpoint. What its manifest says is None if that cannot be read.
 
     reason      why it is bad, or ""
@@ -41,7 +41,7 @@ class Entry:
     run: str | None = None
 
 
-def look(tier: Tier, *, step: int | None = None) -> list[Entry]:
+def look(tier: CheckpointTier, *, step: int | None = None) -> list[CatalogueEntry]:
     """List what lies there, the newest first. It reads manifests, and no file."""
     found = []
     for one in tier.step_folders():
@@ -49,19 +49,21 @@ def look(tier: Tier, *, step: int | None = None) -> list[Entry]:
             continue
         written_s = tier.written_s(one.step)
         if not one.has_manifest:
-            found.append(Entry(one.step, INCOMPLETE, "it has no manifest", written_s))
+            found.append(CatalogueEntry(one.step, INCOMPLETE, "it has no manifest", written_s))
             continue
         try:
             manifest = tier.manifest(one.step)
         except CorruptError as error:
-            found.append(Entry(one.step, BAD, error.message, written_s))
+            found.append(CatalogueEntry(one.step, BAD, error.message, written_s))
             continue
         reason = _first_missing(tier, manifest)
         found.append(_entry(manifest, BAD if reason else UNKNOWN, reason, written_s))
     return found
 
 
-def verify(tier: Tier, *, step: int | None = None, seen: Seen = unseen) -> Iterator[Entry]:
+def verify(
+    tier: CheckpointTier, *, step: int | None = None, seen: Seen = unseen
+) -> Iterator[CatalogueEntry]:
     """Yield the same, after every byte of each was read: none is `unknown` any more."""
     for entry in look(tier, step=step):
         if entry.state != UNKNOWN:
@@ -81,12 +83,12 @@ class RestorePlan:
     read_s     how long it took just now to read the checkpoint and to compare every byte
     """
 
-    entry: Entry | None
+    entry: CatalogueEntry | None
     refused: tuple[tuple[int, str], ...]
     read_s: float
 
 
-def plan_restore(tier: Tier, *, seen: Seen = unseen) -> RestorePlan:
+def plan_restore(tier: CheckpointTier, *, seen: Seen = unseen) -> RestorePlan:
     """Find the newest good checkpoint as a restore does: by reading it."""
     refused: list[tuple[int, str]] = []
     for one in tier.step_folders():
@@ -100,14 +102,14 @@ def plan_restore(tier: Tier, *, seen: Seen = unseen) -> RestorePlan:
     return RestorePlan(None, tuple(refused), 0.0)
 
 
-def bytes_of(tier: Tier, *, step: int | None = None) -> int:
+def bytes_of(tier: CheckpointTier, *, step: int | None = None) -> int:
     """Return how many bytes a verification will read."""
     return sum(entry.size_bytes or 0 for entry in look(tier, step=step) if entry.state == UNKNOWN)
 
 
 def prune(
-    tier: Tier, *, keep: int, every: int, dry_run: bool = False, seen: Seen = unseen
-) -> list[Entry]:
+    tier: CheckpointTier, *, keep: int, every: int, dry_run: bool = False, seen: Seen = unseen
+) -> list[CatalogueEntry]:
     """Remove what is superfluous, and return it. With `dry_run` nothing is removed."""
     steps = tiers.superfluous(tier, keep=keep, every=every, seen=seen)
     gone = [entry for entry in look(tier) if entry.step in steps]
@@ -117,15 +119,15 @@ def prune(
     return gone
 
 
-def _entry(manifest: Manifest, state: str, reason: str, written_s: float) -> Entry:
-    return Entry(
+def _entry(manifest: Manifest, state: str, reason: str, written_s: float) -> CatalogueEntry:
+    return CatalogueEntry(
         manifest.step, state, reason, written_s,
         size_bytes=sum(file.length for file in manifest.files), files=len(manifest.files),
         kind=manifest.kind, world_size=manifest.world_size, run=manifest.run,
     )  # fmt: skip
 
 
-def _first_missing(tier: Tier, manifest: Manifest) -> str:
+def _first_missing(tier: CheckpointTier, manifest: Manifest) -> str:
     """Say which file is not there in its length, or ""."""
     for file in manifest.files:
         try:

@@ -13,14 +13,14 @@ from outlast.runtime.tiers.local import MANIFEST_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CheckpointPlace:
     """A tier, and the step of the checkpoint that was meant; None if none was named."""
 
     tier: DiskTier
     step: int | None = None
 
 
-def find(where: str | Path | None, *, step: int | None = None) -> Place:
+def find(where: str | Path | None, *, step: int | None = None) -> CheckpointPlace:
     """Return where the checkpoints are that `where` means.
 
     It is one checkpoint, a folder of checkpoints, or a run: its folder, or its name under runs/.
@@ -28,7 +28,7 @@ def find(where: str | Path | None, *, step: int | None = None) -> Place:
     and is not there.
     """
     try:
-        place = _one(where) or Place(DiskTier(_root(where)))
+        place = _one(where) or CheckpointPlace(DiskTier(_root(where)))
     except (OSError, ValueError) as error:
         raise UsageError(f"{where} cannot be read: {message_of(error)}") from None
     if step is None:
@@ -41,10 +41,10 @@ def find(where: str | Path | None, *, step: int | None = None) -> Place:
             f"{place.tier.place} has no checkpoint of step {step}",
             hint=f"it has those of step {some(steps)}" if steps else "it has none",
         )
-    return Place(place.tier, step)
+    return CheckpointPlace(place.tier, step)
 
 
-def _one(where: str | Path | None) -> Place | None:
+def _one(where: str | Path | None) -> CheckpointPlace | None:
     """Return the place of a single checkpoint, or None if it is none."""
     if where is None or not (Path(where) / MANIFEST_NAME).exists():
         return None
@@ -56,7 +56,7 @@ def _one(where: str | Path | None) -> Place | None:
             f"{where} has a manifest, and not the name of a step",
             hint="name it as it was saved: step- and twelve digits",
         )
-    return Place(tier, int(name))
+    return CheckpointPlace(tier, int(name))
 
 
 def _root(where: str | Path | None) -> Path:

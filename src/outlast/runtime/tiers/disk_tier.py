@@ -12,7 +12,7 @@ from outlast.errors import CorruptError, RunFolderError
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.local import DISK, Disk
-from outlast.runtime.tiers.tier import Seen, StepFolder, unseen
+from outlast.runtime.tiers.tier import Seen, TierStepFolder, unseen
 
 
 class DiskTier:
@@ -31,10 +31,10 @@ class DiskTier:
         """Return where the files of a step are."""
         return local.checkpoint_folder(self.root, step)
 
-    def step_folders(self) -> Sequence[StepFolder]:
+    def step_folders(self) -> Sequence[TierStepFolder]:
         """Return the folders that have the name of a step."""
         return [
-            StepFolder(one.step, one.has_manifest)
+            TierStepFolder(one.step, one.has_manifest)
             for one in local.step_folders(self.root)
             if one.folder == self.folder(one.step)
         ]
@@ -72,7 +72,7 @@ class DiskTier:
     def why_not(self, step: int, *, seen: Seen = unseen) -> str:
         """Read every byte, and return what is wrong, or ""."""
         try:
-            local.verify(local.Checkpoint(self.folder(step), self.manifest(step)), seen=seen)
+            local.verify(local.CheckpointFolder(self.folder(step), self.manifest(step)), seen=seen)
         except CorruptError as error:
             return error.message
         return ""

@@ -27,7 +27,7 @@ _SHARED, _NESTED, _LAYOUT, _PRIVATE = "shared/", "shared/shared/", "layout/text"
 _STATEFUL = "state"  # a key in the position of a StatefulDataLoader, and of no other
 
 
-def why_not(checkpoint: local.Checkpoint) -> str:
+def why_not(checkpoint: local.CheckpointFolder) -> str:
     """Return why only as many ranks as before can go on from a checkpoint; "" if others can.
 
     Raises CorruptError.

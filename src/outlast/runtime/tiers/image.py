@@ -91,7 +91,7 @@ class Arriving(Protocol):
         """Wait until everything is there that was started."""
 
 
-class Piece(NamedTuple):
+class TensorPiece(NamedTuple):
     """One tensor to be written. `data` are its bytes, one-dimensional, format B.
 
     They may be a live view: then the image has what the tensor holds at the moment of writing.
@@ -101,7 +101,7 @@ class Piece(NamedTuple):
     data: memoryview | Arriving
 
 
-class Written(NamedTuple):
+class WrittenImage(NamedTuple):
     """The length and the checksum of an image that was written."""
 
     length: int
@@ -153,10 +153,10 @@ def image_bytes(
 def write_image(
     target: memoryview,
     *,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     metadata: Mapping[str, str],
     header_bytes_reserved: int = 0,
-) -> Written:
+) -> WrittenImage:
     """Write an image to the start of `target`. Everything after its length stays as it is.
 
     `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header
@@ -173,13 +173,13 @@ def write_image(
             hint="the state has grown since room was reserved for it",
         )
     _check_sizes(layout, pieces)
-    return Written(
+    return WrittenImage(
         length, _copy(target, head, [pieces[index].data for index in layout.order], layout.sizes)
     )
 
 
 def image_chunks(
-    *, pieces: Sequence[Piece], metadata: Mapping[str, str], header_bytes_reserved: int = 0
+    *, pieces: Sequence[TensorPiece], metadata: Mapping[str, str], header_bytes_reserved: int = 0
 ) -> Iterator[memoryview]:
     """Yield the same image as buffers, for writing to a file.
 
@@ -249,7 +249,7 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
     )
 
 
-class Header(NamedTuple):
+class ImageHeader(NamedTuple):
     """The header of an image: what lies where in it.
 
     data_begin   where the tensors begin in the image
@@ -261,7 +261,7 @@ class Header(NamedTuple):
     spans: tuple[tuple[TensorSpec, int, int], ...]
 
 
-def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
+def read_header(read: Callable[[int, int], bytes], length: int) -> ImageHeader:
     """Read the header of an image of `length` bytes. `read(begin, size)` returns some of them.
 
     Raises CorruptError unless its tensors fill the image without holes, each in the size that its
@@ -278,7 +278,7 @@ def read_header(read: Callable[[int, int], bytes], length: int) -> Header:
     metadata = entries.pop(_METADATA, {})
     if type(metadata) is not dict or not all(type(value) is str for value in metadata.values()):
         raise CorruptError("an image's metadata is not a map of strings")
-    return Header(metadata, start, _spans(entries, length - start))
+    return ImageHeader(metadata, start, _spans(entries, length - start))
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -347,7 +347,7 @@ def _header(layout: _TensorLayout, metadata: Mapping[str, str], reserved: int) -
     )
 
 
-def _check_sizes(layout: _TensorLayout, pieces: Sequence[Piece]) -> None:
+def _check_sizes(layout: _TensorLayout, pieces: Sequence[TensorPiece]) -> None:
     if [len(pieces[index].data) for index in layout.order] == list(layout.sizes):
         return
     for spec, data in pieces:

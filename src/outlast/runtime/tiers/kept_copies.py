@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from outlast.engine.durable import newest_common
 from outlast.errors import CorruptError
-from outlast.runtime.tiers.image import Image, Piece
+from outlast.runtime.tiers.image import Image, TensorPiece
 from outlast.runtime.tiers.rank_areas import RankAreas
 from outlast.runtime.tiers.vault import Vault
 
@@ -38,7 +38,13 @@ class KeptCopies:
             area.allocate(slot_bytes)
 
     def write(
-        self, rank: int, *, generation: int, step: int, pieces: Sequence[Piece], world_size: int
+        self,
+        rank: int,
+        *,
+        generation: int,
+        step: int,
+        pieces: Sequence[TensorPiece],
+        world_size: int,
     ) -> None:
         """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError."""
         if self._areas.find(rank, step) is not None:

@@ -37,7 +37,7 @@ from outlast.runtime.given import read_small
 from outlast.runtime.linux import start_writeback
 from outlast.runtime.tiers.image import (
     Image,
-    Piece,
+    TensorPiece,
     header_bytes,
     image_chunks,
     read_header,
@@ -51,7 +51,7 @@ _REFUSED = "refused-"
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class CheckpointFolder:
     """A folder whose manifest can be read. Its other files may still be damaged."""
 
     folder: Path
@@ -71,14 +71,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class FolderSearch:
     """The result of a search for the newest good checkpoint.
 
     `checkpoint` is the newest whose every byte is as written, or None; `refused` are the newer
     ones that are not, newest first.
     """
 
-    checkpoint: Checkpoint | None
+    checkpoint: CheckpointFolder | None
     refused: tuple[Refusal, ...]
 
 
@@ -137,7 +137,7 @@ def write_shard(
     folder: Path,
     rank: int,
     *,
-    pieces: Sequence[Piece],
+    pieces: Sequence[TensorPiece],
     metadata: Mapping[str, str],
     disk: Disk = DISK,
 ) -> FileEntry:
@@ -164,7 +164,7 @@ def write_shard_bytes(
     return write_file(folder, shard_name(rank), chunks, disk=disk)
 
 
-def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Checkpoint:
+def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> CheckpointFolder:
     """Write the manifest: it makes the checkpoint exist.
 
     Raises CorruptError if a file that the manifest names is not there in its length, and
@@ -181,7 +181,7 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
         _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
         _sync_folder(folder, disk)
         _sync_folder(folder.parent, disk)
-    return Checkpoint(folder, manifest)
+    return CheckpointFolder(folder, manifest)
 
 
 def write_file(
@@ -252,16 +252,18 @@ def _explained_errors(folder: Path) -> Iterator[None]:
 # --- finding and reading --------------------------------------------------------------------------
 
 
-def checkpoints(root: Path) -> tuple[Checkpoint, ...]:
+def checkpoints(root: Path) -> tuple[CheckpointFolder, ...]:
     """Return the checkpoints with a readable manifest, newest first.
 
     Shards are not verified: `newest_good` and `verify` do that.
     """
     read = (read_manifest(one.folder) for one in step_folders(root) if one.has_manifest)
-    return tuple(found for found in read if isinstance(found, Checkpoint))
+    return tuple(found for found in read if isinstance(found, CheckpointFolder))
 
 
-def verify(checkpoint: Checkpoint, *, seen: Callable[[int], None] = lambda count: None) -> None:
+def verify(
+    checkpoint: CheckpointFolder, *, seen: Callable[[int], None] = lambda count: None
+) -> None:
     """Read every byte. `seen` is told how many more were read.
 
     Raises CorruptError for the first file that is missing, cut short or changed, or whose header
@@ -297,7 +299,7 @@ def _check_header(path: Path, entry: FileEntry) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFolder:
+class LocalStepFolder:
     """The folder of a step (engine/durable.py)."""
 
     folder: Path
@@ -305,16 +307,18 @@ class StepFolder:
     has_manifest: bool
 
 
-def newest_good(root: Path, *, foreign: Callable[[Manifest], str] = lambda manifest: "") -> Search:
+def newest_good(
+    root: Path, *, foreign: Callable[[Manifest], str] = lambda manifest: ""
+) -> FolderSearch:
     """Walk back from the newest checkpoint to the first that verifies (engine/durable.py).
 
     Reads all bytes of those it looks at. `foreign` says why one is not for the caller, or ""; then
     it is refused unread.
     """
-    read: dict[int, Checkpoint] = {}
+    read: dict[int, CheckpointFolder] = {}
     others: set[int] = set()
 
-    def why_not(one: StepFolder) -> str:
+    def why_not(one: LocalStepFolder) -> str:
         found = read_manifest(one.folder)
         if isinstance(found, Refusal):
             return found.reason
@@ -329,13 +333,13 @@ def newest_good(root: Path, *, foreign: Callable[[Manifest], str] = lambda manif
         return ""
 
     good, refused = durable.newest_good(step_folders(root), why_not=why_not)
-    return Search(
+    return FolderSearch(
         None if good is None else read[good.step],
         tuple(Refusal(one.folder, reason, one.step in others) for one, reason in refused),
     )
 
 
-def read_shard(checkpoint: Checkpoint, rank: int) -> Image:
+def read_shard(checkpoint: CheckpointFolder, rank: int) -> Image:
     """Return the verified image of `rank`, read into memory. Raises CorruptError."""
     name = shard_name(rank)
     entry = next((entry for entry in checkpoint.manifest.files if entry.name == name), None)
@@ -379,7 +383,7 @@ def read_fully(file: io.FileIO, target: memoryview) -> None:
         left = left[count:]
 
 
-def read_manifest(folder: Path) -> Checkpoint | Refusal:
+def read_manifest(folder: Path) -> CheckpointFolder | Refusal:
     """Return the checkpoint that the manifest in `folder` names, or why there is none."""
     try:
         manifest = decode_manifest(
@@ -391,14 +395,14 @@ def read_manifest(folder: Path) -> Checkpoint | Refusal:
         return Refusal(folder, error.message)
     except (OSError, ValueError) as error:
         return Refusal(folder, f"its manifest cannot be read: {message_of(error)}")
-    return Checkpoint(folder, manifest)
+    return CheckpointFolder(folder, manifest)
 
 
-def step_folders(root: Path) -> list[StepFolder]:
+def step_folders(root: Path) -> list[LocalStepFolder]:
     """Return the folders of steps in `root`, the newest first."""
     found = [path for path in root.glob("step-*") if path.name[5:].isdecimal() and path.is_dir()]
     steps = [
-        StepFolder(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found
+        LocalStepFolder(path, int(path.name[5:]), (path / MANIFEST_NAME).exists()) for path in found
     ]
     return sorted(steps, key=lambda one: one.step, reverse=True)
 

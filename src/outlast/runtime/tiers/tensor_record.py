@@ -50,7 +50,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeTensor:
     """A tensor. `dtype` is a key of ITEM_BYTES."""
 
     dtype: str
@@ -60,10 +60,10 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TensorRecord:
     """The contents of a checkpoint, and the place of each."""
 
-    tensors: Mapping[str, Whole] = field(default_factory=dict)
+    tensors: Mapping[str, WholeTensor] = field(default_factory=dict)
     objects: Mapping[str, Stored] = field(default_factory=dict)
     paths: Mapping[str, Path] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class Record:
         return json.dumps(body, separators=(",", ":")).encode() + b"\n"
 
 
-def decode(data: bytes, manifest: Manifest) -> Record:
+def decode(data: bytes, manifest: Manifest) -> TensorRecord:
     """Read a record. Raises CorruptError unless all of it fits the files of the manifest."""
     files = {entry.name: entry for entry in manifest.files}
     try:
@@ -95,7 +95,7 @@ def decode(data: bytes, manifest: Manifest) -> Record:
                 f"a record of tensors has schema {cut_at_word(str(body['schema']), 20)}, this"
                 f" version of outlast reads {RECORD_VERSION}"
             )
-        return Record(
+        return TensorRecord(
             {name: _whole(name, one, files) for name, one in body["tensors"].items()},
             {name: _stored(name, one, files) for name, one in body["objects"].items()},
             {name: tuple(map(_step_of_path, one)) for name, one in body["paths"].items()},
@@ -113,11 +113,11 @@ def _words(one: Stored) -> list[str | int]:
     return [one.file, one.begin, one.length, f"{one.checksum:016x}"]
 
 
-def _whole(name: str, words: Any, files: Mapping[str, FileEntry]) -> Whole:
+def _whole(name: str, words: Any, files: Mapping[str, FileEntry]) -> WholeTensor:
     dtype, size, requires_grad, chunks = words
     if dtype not in ITEM_BYTES or type(requires_grad) is not bool:
         raise CorruptError(f"{name} has the unknown dtype {cut_at_word(str(dtype), 20)}")
-    whole = Whole(
+    whole = WholeTensor(
         dtype, _numbers(size), requires_grad, tuple(_chunk(name, one, files) for one in chunks)
     )
     for chunk in whole.chunks:

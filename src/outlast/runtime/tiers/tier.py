@@ -31,21 +31,21 @@ def unseen(count: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFolder:
+class TierStepFolder:
     """The folder of a step: a checkpoint, or what a save has left of one."""
 
     step: int
     has_manifest: bool
 
 
-class Tier(Protocol):
+class CheckpointTier(Protocol):
     """A place for checkpoints. Each file of one is named by its step and its own name."""
 
     @property
     def place(self) -> str:
         """Return what messages call it: a path or a URL."""
 
-    def step_folders(self) -> Sequence[StepFolder]:
+    def step_folders(self) -> Sequence[TierStepFolder]:
         """Return the folders of steps, the newest first."""
 
     def manifest(self, step: int) -> Manifest:
@@ -86,7 +86,7 @@ class Search:
     refused: tuple[tuple[int, str], ...]
 
 
-def newest_good(tier: Tier, *, seen: Seen = unseen) -> Search:
+def newest_good(tier: CheckpointTier, *, seen: Seen = unseen) -> Search:
     """Return the newest checkpoint of which every byte is as written, and what was refused."""
     good, refused = durable.newest_good(
         tier.step_folders(), why_not=lambda one: tier.why_not(one.step, seen=seen)
@@ -96,7 +96,9 @@ def newest_good(tier: Tier, *, seen: Seen = unseen) -> Search:
     )
 
 
-def superfluous(tier: Tier, *, keep: int, every: int = 0, seen: Seen = unseen) -> tuple[int, ...]:
+def superfluous(
+    tier: CheckpointTier, *, keep: int, every: int = 0, seen: Seen = unseen
+) -> tuple[int, ...]:
     """Return the steps that a tier need not keep, newest first. See engine/durable.py.
 
     Nothing is read if nothing could be removed. Otherwise all bytes of the newest checkpoint are,

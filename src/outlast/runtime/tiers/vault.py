@@ -28,7 +28,7 @@ from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
 from outlast.runtime.tiers.area import Area, allocate, map_file
-from outlast.runtime.tiers.image import Image, Piece, image_bytes
+from outlast.runtime.tiers.image import Image, TensorPiece, image_bytes
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.rank_areas import RankAreas
 from outlast.runtime.tiers.room import room_in
@@ -148,7 +148,7 @@ class Vault:
         area.reserve(slot_bytes)
 
     def write(
-        self, rank: int, *, generation: int, step: int, pieces: Sequence[Piece],
+        self, rank: int, *, generation: int, step: int, pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str], slot: int | None = None,
     ) -> Seal:  # fmt: skip
         """Seal the image of `step` in one slot; the other slot is not touched.
@@ -259,7 +259,7 @@ class Vault:
         self._make_room(self._transfers[0], nbytes)
 
     def write_transfer(
-        self, generation: int, step: int, pieces: Sequence[Piece], metadata: Mapping[str, str]
+        self, generation: int, step: int, pieces: Sequence[TensorPiece], metadata: Mapping[str, str]
     ) -> Seal:
         """Write a transfer image over the one that is there, or beside one of the same step.
 
@@ -342,7 +342,7 @@ class Vault:
         area.receive(0, seal, fill)
 
     def write_area(
-        self, area: Area, slot: int, generation: int, step: int, pieces: Sequence[Piece],
+        self, area: Area, slot: int, generation: int, step: int, pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str],
     ) -> Seal:  # fmt: skip
         """Seal an image in one slot of an area. Slots that it has outgrown are made larger.

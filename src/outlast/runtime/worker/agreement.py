@@ -16,7 +16,7 @@ from outlast.model.texts import some
 from outlast.runtime.worker import sameness
 from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.hooks import user_line
-from outlast.runtime.worker.images import Images
+from outlast.runtime.worker.images import RankImages
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.onlooker import alone_hint
 from outlast.runtime.worker.state import State
@@ -30,7 +30,9 @@ class Agreement:
     alike    the ranks that hold the same shards as this one (HSDP), itself included; empty: none
     """
 
-    def __init__(self, membership: Membership, state: State, undo: Undo, images: Images) -> None:
+    def __init__(
+        self, membership: Membership, state: State, undo: Undo, images: RankImages
+    ) -> None:
         self.movers: frozenset[str] = frozenset()
         self.alike: tuple[int, ...] = ()
         self._member = membership

@@ -26,7 +26,7 @@ from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.images import (
-    Images,
+    RankImages,
     holds_shared,
     learn_movers,
     load_edited,
@@ -40,7 +40,7 @@ from outlast.runtime.worker.images import (
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.private import described
 from outlast.runtime.worker.state import State
-from outlast.runtime.worker.state_copies import Copies
+from outlast.runtime.worker.state_copies import StateCopies
 from outlast.runtime.worker.undo import Undo
 
 
@@ -120,10 +120,10 @@ class Attachment:
         self.replicas = [*given, *(one for one in around if all(one is not it for it in given))]
         state.held_by(self.replicas)
         self.undo = Undo(membership.session, state)
-        self.images = Images(membership, state)
+        self.images = RankImages(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
         self.checkpoints = Checkpoints(membership.session, self.images.pieces)
-        self.copies = Copies(membership, state, self.images)
+        self.copies = StateCopies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)
         # the script's line that communicated before run.steps; "" if none did

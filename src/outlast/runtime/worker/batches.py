@@ -11,7 +11,7 @@ from typing import Any
 
 from outlast.runtime.worker.loaders import BatchSource
 from outlast.runtime.worker.random_state import RandomState
-from outlast.runtime.worker.step import Owner, Step
+from outlast.runtime.worker.step import Step, StepOwner
 
 
 class Batches:
@@ -21,7 +21,7 @@ class Batches:
     accumulate   how many micro-batches a step has
     """
 
-    def __init__(self, owner: Owner, source: BatchSource | None, *, accumulate: int) -> None:
+    def __init__(self, owner: StepOwner, source: BatchSource | None, *, accumulate: int) -> None:
         self.held: Step | None = None
         self.accumulate = accumulate
         self._owner = owner

@@ -34,10 +34,10 @@ from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
 from outlast.runtime.worker import forked
 from outlast.runtime.worker.shadowing import hidden_library
 
-__all__ = ["ChildSpec", "Session", "SessionStart", "child_main", "spawned_main"]
+__all__ = ["ChildSpec", "ScriptSession", "SessionStart", "child_main", "spawned_main"]
 
 
-class Session(Protocol):
+class ScriptSession(Protocol):
     """The part between the script and the launcher (runtime/worker/session.py)."""
 
     def wait_for_rank(self) -> ChildSpec:
@@ -59,7 +59,7 @@ class Session(Protocol):
 class SessionStart(Protocol):
     """Start the session of a worker over its socket."""
 
-    def __call__(self, spec: ChildSpec, sock: socket.socket) -> Session: ...
+    def __call__(self, spec: ChildSpec, sock: socket.socket) -> ScriptSession: ...
 
 
 def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = None) -> int:
@@ -166,7 +166,7 @@ def _execute(spec: ChildSpec, channel_fd: int) -> int:
 # --- the script -----------------------------------------------------------------------------------
 
 
-def _run_guarded(spec: ChildSpec, session: Session) -> int:
+def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
     """Run the script, and turn whatever leaves it into an exit code."""
     try:
         _run(spec)

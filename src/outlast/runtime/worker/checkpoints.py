@@ -17,7 +17,7 @@ from pathlib import Path
 from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import Piece, header_bytes, image_bytes, write_image
+from outlast.runtime.tiers.image import TensorPiece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import load_parts
 from outlast.runtime.worker.resharding import load_resharded
@@ -38,7 +38,9 @@ class Checkpoints:
     saved when a stop is asked for.
     """
 
-    def __init__(self, session: Session | None, pieces: Callable[[bool], list[Piece]]) -> None:
+    def __init__(
+        self, session: Session | None, pieces: Callable[[bool], list[TensorPiece]]
+    ) -> None:
         options = session.spec.options if session is not None else {}
         self.every = int(options.get("checkpoint_every", 0))
         self.root = Path(str(options.get("checkpoint_root", "")))

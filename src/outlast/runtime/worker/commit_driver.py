@@ -50,7 +50,7 @@ from outlast.runtime.worker.keeping import DISK, VAULT
 from outlast.runtime.worker.session import Session
 from outlast.runtime.worker.shared_rows import Cut
 from outlast.runtime.worker.step import Step
-from outlast.runtime.worker.vote import Outcome
+from outlast.runtime.worker.vote import VoteOutcome
 from outlast.runtime.worker.vote_payload import VotePayload
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class CommitDriver:
         if self._session.beacon.phase is Phase.BETWEEN:
             self._session.enter(Phase.VOTE)
 
-    def _vote(self, number: int) -> Outcome:
+    def _vote(self, number: int) -> VoteOutcome:
         session, step = self._session, self._batches.held
         session.mark("prepared", number)
         # Only an early vote ends a body, whose length counts.
@@ -180,7 +180,7 @@ class CommitDriver:
         self._attachment.undo.put_off()
         self._attachment.images.put_off(step)
 
-    def _vote_between(self, command: Vote) -> Outcome:
+    def _vote_between(self, command: Vote) -> VoteOutcome:
         self._wait_for_gpu()
         self._session.enter(Phase.VOTE)
         if command.closing:
@@ -188,7 +188,7 @@ class CommitDriver:
         return self._payload.cast(None)
 
     def _deliver_vote(self, command: DeliverVote) -> None:
-        assert isinstance(command.result, Outcome)
+        assert isinstance(command.result, VoteOutcome)
         if not command.step:
             self._payload.count(command.result, None)
             self._payload.hand_over()

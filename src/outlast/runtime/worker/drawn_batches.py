@@ -18,7 +18,7 @@ import torch
 from outlast.errors import StateError
 from outlast.model.texts import some
 from outlast.runtime.worker.loaders import BatchSource, count_in
-from outlast.runtime.worker.sampler import Mesh, mix, share_in
+from outlast.runtime.worker.sampler import SamplerMesh, mix, share_in
 
 
 class DrawnBatches(BatchSource):
@@ -45,7 +45,11 @@ class DrawnBatches(BatchSource):
     """
 
     def __init__(
-        self, function: Callable[..., Any], *, numbered: bool = False, mesh: Mesh | None = None
+        self,
+        function: Callable[..., Any],
+        *,
+        numbered: bool = False,
+        mesh: SamplerMesh | None = None,
     ) -> None:
         super().__init__()
         self._function = function

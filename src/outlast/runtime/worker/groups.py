@@ -70,7 +70,7 @@ class Cancelled(RuntimeError):
 
 
 @dataclass(slots=True)
-class Group:
+class BuiltGroup:
     """The default group, as built.
 
     `excepthook` is the hook that was there before torch put its own in front.
@@ -94,8 +94,8 @@ class MadeGroups:
     store_address   host and port of `store`
     """
 
-    group: Group | None = None
-    solo: Group | None = None
+    group: BuiltGroup | None = None
+    solo: BuiltGroup | None = None
     store: TCPStore | None = None
     store_address: tuple[str, int] = ("", 0)
 
@@ -223,7 +223,7 @@ def build(
     *, store: Store, generation: int, rank: int, world_size: int, backend: str, timeout_s: float,
     device: torch.device | None = None, watch: SocketWatch | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Group:  # fmt: skip
+) -> BuiltGroup:  # fmt: skip
     """Make the default group of `generation`, with every pair connected.
 
     It is collective over `world_size` ranks. `device` is this rank's. If that is a GPU, NCCL
@@ -235,7 +235,7 @@ def build(
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
     _assemble(prefix, generation, world_size, time.monotonic() + timeout_s, cancelled)
-    group = Group(generation, rank, world_size, backend, sys.excepthook, watch)
+    group = BuiltGroup(generation, rank, world_size, backend, sys.excepthook, watch)
     try:
         with watch.recording() if watch is not None else contextlib.nullcontext():
             if cancelled():
@@ -250,17 +250,17 @@ def build(
     return group
 
 
-def solo(*, backend: str = "gloo") -> Group:
+def solo(*, backend: str = "gloo") -> BuiltGroup:
     """Return a default group of this process alone, for spares: it never communicates."""
     assert not dist.is_initialized(), "destroy the old group first"
-    group = Group(-1, 0, 1, backend, sys.excepthook, None)
+    group = BuiltGroup(-1, 0, 1, backend, sys.excepthook, None)
     # Without it gloo looks up this machine's name, and listens on the interface it finds.
     with _environment("GLOO_SOCKET_IFNAME", "lo"):
         _initialise(HashStore(), group, GROUP_CONNECT_S, None)
     return group
 
 
-def destroy(group: Group) -> None:
+def destroy(group: BuiltGroup) -> None:
     """Drop the default group and all groups made from it.
 
     It never blocks, whether the groups are broken or not, and it is safe to call twice.
@@ -350,7 +350,9 @@ def collectives() -> int:
         return -1
 
 
-def _initialise(store: Store, group: Group, timeout_s: float, device: torch.device | None) -> None:
+def _initialise(
+    store: Store, group: BuiltGroup, timeout_s: float, device: torch.device | None
+) -> None:
     """Make torch's default group, and note its sockets."""
     dist.init_process_group(
         group.backend,

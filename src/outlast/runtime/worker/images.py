@@ -24,7 +24,7 @@ from outlast.engine.commit.image_place import (
 from outlast.errors import CorruptError
 from outlast.model.manifest import Seal
 from outlast.model.terms import Cause, Phase
-from outlast.runtime.tiers.image import Image, Piece, TensorSpec
+from outlast.runtime.tiers.image import Image, TensorPiece, TensorSpec
 from outlast.runtime.worker import devices
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import Session
@@ -38,7 +38,7 @@ _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
 
-class Images:
+class RankImages:
     """Seal this rank's images in the vault, and forget those that do not count any more.
 
     sealed   the newest step whose image is sealed; -1: none
@@ -193,7 +193,7 @@ class Images:
 
     # --- what goes into an image ------------------------------------------------------------------
 
-    def pieces(self, with_shared: bool) -> list[Piece]:
+    def pieces(self, with_shared: bool) -> list[TensorPiece]:
         """Return the pieces of an image: private state, and shared state if `with_shared`.
 
         The tensors are live, so copy them before the next step.
@@ -226,7 +226,7 @@ class Images:
 
     def _stand_in(
         self, step: int, *, begun: bool, phases: int
-    ) -> tuple[list[Piece], dict[str, str]]:
+    ) -> tuple[list[TensorPiece], dict[str, str]]:
         """Return this rank's private state of `step`, for a rank that has lost its own.
 
         The second value is the place of that image, as metadata. Both are empty if there is none.
@@ -237,19 +237,19 @@ class Images:
             return [], {}
         _, image, place = choose_image(images, begun=begun, phases=phases)
         pieces = [
-            Piece(spec._replace(name=_STAND_IN + name[len(PRIVATE) :]), data)
+            TensorPiece(spec._replace(name=_STAND_IN + name[len(PRIVATE) :]), data)
             for name, (spec, data) in image.tensors.items()
             if name.startswith(PRIVATE)
         ]
         return pieces, {_STAND_IN + key: value for key, value in place.metadata().items()}
 
-    def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[Piece]:
+    def _named(self, prefix: str, text: str, tensors: dict[str, torch.Tensor]) -> list[TensorPiece]:
         """Return the pieces of a text and tensors, named with `prefix`.
 
         Views of tensors are cached from step to step.
         """
         data = text.encode()
-        out = [Piece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
+        out = [TensorPiece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
         return out + self._views[prefix].of(
             (prefix + name, tensor) for name, tensor in tensors.items()
         )

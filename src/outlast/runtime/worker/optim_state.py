@@ -30,7 +30,7 @@ _UNLIKE = "the model or the optimizer is not the one that was saved"
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class OptimizerEstimate:
     """How much state an optimizer has after the first step.
 
     bytes   of all tensors together
@@ -240,14 +240,14 @@ def _fit_groups(
             optimizer.add_param_group({"params": [known[name] for name in names]})
 
 
-def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
+def estimate_bytes(optimizer: torch.optim.Optimizer) -> OptimizerEstimate:
     """Return how much state there is, or will be after the first step.
 
     A step of a clone on meta tensors finds that out, and computes nothing.
     """
     have = [tensor for value in optimizer.state.values() for tensor in tensors_in(value)]
     if have:
-        return Estimate(
+        return OptimizerEstimate(
             sum(local(tensor).nbytes for tensor in have), len(have), "the state that is there"
         )
     clone = _meta_clone(optimizer)
@@ -260,13 +260,13 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> Estimate:
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
         sizes = [local(parameter).nbytes for _, parameter in parameters(optimizer)]
-        return Estimate(
+        return OptimizerEstimate(
             2 * sum(sizes),
             2 * len(sizes),
             "twice its parameters, because its class cannot step on meta tensors",
         )
     made = [tensor for value in clone.state.values() for tensor in tensors_in(value)]
-    return Estimate(
+    return OptimizerEstimate(
         sum(tensor.nbytes for tensor in made), len(made), "a step of its class on meta tensors"
     )
 

@@ -18,7 +18,7 @@ from typing import Protocol
 from outlast.runtime.worker import forked
 
 
-class Owner(Protocol):
+class PhaseOwner(Protocol):
     """The part that an attempt reports to (`Transaction`)."""
 
     def wants_phase(self, name: str) -> bool: ...
@@ -41,7 +41,7 @@ class Attempt:
     interrupted phase is not repeated.
     """
 
-    def __init__(self, transaction: Owner, name: str) -> None:
+    def __init__(self, transaction: PhaseOwner, name: str) -> None:
         self._transaction = transaction
         self.name = name
         self.number = 0  # how many phases were done before it since the last step
@@ -62,7 +62,7 @@ class Attempt:
         return self._transaction.leave_phase(self, error)
 
 
-def attempts(transaction: Owner, name: str) -> Iterator[Attempt]:
+def attempts(transaction: PhaseOwner, name: str) -> Iterator[Attempt]:
     """Yield attempts until one is done.
 
     There is none after a step that was interrupted. The step is repeated, and the script comes to

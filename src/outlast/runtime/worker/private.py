@@ -42,7 +42,7 @@ _BUFFER, _EXTRA, _OBJECT, _RANDOM = "buffer:", "extra:", "object:", "random"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrivatePart:
     """A small part of the state: `get` returns it as plain data, and `put` sets it from that."""
 
     get: Callable[[], Any]
@@ -56,7 +56,7 @@ class PrivateState:
     """
 
     def __init__(
-        self, modules: Modules, objects: Mapping[str, Part], source: BatchSource | None
+        self, modules: Modules, objects: Mapping[str, PrivatePart], source: BatchSource | None
     ) -> None:
         self.movers: set[str] = set()
         # the movers that were seen to change after the end of a phase

@@ -34,7 +34,7 @@ from outlast.runtime.worker.sharding import local as local_part
 from outlast.runtime.worker.state import State
 
 
-def load_resharded(state: State, checkpoint: local.Checkpoint, rank: int) -> list[str]:
+def load_resharded(state: State, checkpoint: local.CheckpointFolder, rank: int) -> list[str]:
     """Load the state of `rank` from a checkpoint of another number of ranks.
 
     Return the private parts that the first new rank has of rank 0; [] on all others, for one rank
@@ -56,7 +56,7 @@ def load_resharded(state: State, checkpoint: local.Checkpoint, rank: int) -> lis
     return taken if rank == size else []
 
 
-def _load_shards(state: State, checkpoint: local.Checkpoint, like: int) -> Image:
+def _load_shards(state: State, checkpoint: local.CheckpointFolder, like: int) -> Image:
     """Load this rank's part of all shards. Return the image of the rank `like`."""
     if not state.distributed:
         raise StateError(

@@ -31,7 +31,7 @@ _MASK = (1 << 64) - 1
 _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
-class Mesh(Protocol):
+class SamplerMesh(Protocol):
     """Stand for a DeviceMesh of torch, of which only this is used."""
 
     @property
@@ -39,7 +39,7 @@ class Mesh(Protocol):
     def get_coordinate(self) -> Sequence[int] | None: ...
 
 
-def share_in(mesh: Mesh) -> tuple[int, int]:
+def share_in(mesh: SamplerMesh) -> tuple[int, int]:
     """Return (r, n): this rank takes share r of n, where the dimensions of `mesh` split the data.
 
     Ranks that differ only in other dimensions of the whole mesh take the same share. It raises
@@ -97,7 +97,7 @@ class StepSampler:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = True,
-        mesh: Mesh | None = None,
+        mesh: SamplerMesh | None = None,
     ) -> None:
         self.length = data if isinstance(data, int) else len(data)
         self.batch_size, self.seed, self.shuffle, self.drop_last = (

@@ -27,7 +27,7 @@ from outlast.errors import CorruptError, StateError, UsageError
 from outlast.model.texts import some
 from outlast.runtime.tiers import checkpoint_places, local
 from outlast.runtime.tiers.image import Image
-from outlast.runtime.tiers.tier import Tier, newest_good
+from outlast.runtime.tiers.tier import CheckpointTier, newest_good
 from outlast.runtime.worker import layout, tree
 from outlast.runtime.worker.dcp import chunks
 from outlast.runtime.worker.images import PRIVATE, SHARED, holds_shared
@@ -40,7 +40,7 @@ _NO_BUFFERS = ("private/", "random:", "text")  # private pieces with such names 
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class CheckpointWeights:
     """The parameters and buffers of one checkpoint, by the names that `run.state` gave them.
 
     aliases     another name of a tensor -> its name in `tensors`
@@ -98,7 +98,9 @@ def load(run: str | os.PathLike[str], **modules: nn.Module) -> int:
     return weights.step
 
 
-def _fitting(weights: Weights, targets: Modules) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _fitting(
+    weights: CheckpointWeights, targets: Modules
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return each tensor of `targets` with what was saved of it. Raises StateError."""
     mine = {**targets.parameters, **targets.buffers()}
     pairs = []
@@ -126,7 +128,7 @@ def _fitting(weights: Weights, targets: Modules) -> list[tuple[torch.Tensor, tor
     return pairs
 
 
-def export(weights: Weights, file: Path, *, name: str, form: str | None = None) -> int:
+def export(weights: CheckpointWeights, file: Path, *, name: str, form: str | None = None) -> int:
     """Write the weights of module `name` to `file`, and return how many tensors that are.
 
     `form` is "safetensors", "torch" for `torch.load`, or "dcp" for a folder that torch's `dcp.load`
@@ -158,7 +160,7 @@ def export(weights: Weights, file: Path, *, name: str, form: str | None = None) 
     return len(found)
 
 
-def read(where: Path, *, step: int | None = None) -> Weights:
+def read(where: Path, *, step: int | None = None) -> CheckpointWeights:
     """Read the weights of the newest good checkpoint of a run, or of that of `step`.
 
     `where` is as for `load`. Raises UsageError, StateError and CorruptError as it does.
@@ -202,7 +204,7 @@ class _Gathered:
             if plain.partition(".")[0] not in optimizers:
                 self._add(plain, to_tensor(spec, data), mine, rank)
 
-    def whole(self, step: int, refused: tuple[str, ...]) -> Weights:
+    def whole(self, step: int, refused: tuple[str, ...]) -> CheckpointWeights:
         """Return the weights. Raises StateError if a part of one came from no rank."""
         for name, patchwork in self._cut.items():
             if not patchwork.is_whole:
@@ -210,7 +212,9 @@ class _Gathered:
                     f"the parts of {name} do not make a whole",
                     hint="it is laid out in a way that outlast cannot put together",
                 )
-        return Weights(step, self._tensors, self._aliases, frozenset(self._transient), refused)
+        return CheckpointWeights(
+            step, self._tensors, self._aliases, frozenset(self._transient), refused
+        )
 
     def _add_buffers(self, image: Image) -> None:
         for name, (spec, data) in image.tensors.items():
@@ -245,15 +249,17 @@ def _optimizers(image: Image) -> set[str]:
     return set(described["optimizers"])
 
 
-def _of_dcp(tier: Tier, step: int, refused: tuple[str, ...]) -> Weights:
+def _of_dcp(tier: CheckpointTier, step: int, refused: tuple[str, ...]) -> CheckpointWeights:
     """Read all tensors of a checkpoint of DCP. A flat name begins with the name of its part."""
     manifest, record = chunks.read_record(tier, step)
     tensors = {name: chunks.whole(tier, manifest, name, one)
                for name, one in record.tensors.items()}  # fmt: skip
-    return Weights(step, tensors, {}, frozenset(), refused)
+    return CheckpointWeights(step, tensors, {}, frozenset(), refused)
 
 
-def _find(where: Path, step: int | None) -> tuple[Tier, local.Checkpoint, tuple[str, ...]]:
+def _find(
+    where: Path, step: int | None
+) -> tuple[CheckpointTier, local.CheckpointFolder, tuple[str, ...]]:
     """Return the checkpoint to read, and the reasons of those that were passed over."""
     place = checkpoint_places.find(where, step=step)
     refused: tuple[str, ...] = ()
@@ -267,10 +273,10 @@ def _find(where: Path, step: int | None) -> tuple[Tier, local.Checkpoint, tuple[
                 f"{where} has no checkpoint",
                 hint="`outlast run --checkpoint-every STEPS` writes them",
             )
-        place = checkpoint_places.Place(place.tier, search.step)
+        place = checkpoint_places.CheckpointPlace(place.tier, search.step)
     assert place.step is not None
     folder = place.tier.folder(place.step)
-    checkpoint = local.Checkpoint(folder, place.tier.manifest(place.step))
+    checkpoint = local.CheckpointFolder(folder, place.tier.manifest(place.step))
     return place.tier, checkpoint, refused
 
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from outlast.runtime.worker.shared_rows import Layout, Participant, SharedRows
+from outlast.runtime.worker.shared_rows import Participant, RowLayout, SharedRows
 
 _TEXT_BYTES = 228
 _HAS_LEFT = "has left its loop"
-LAYOUT = Layout(places=1, record_bytes=_TEXT_BYTES)
+LAYOUT = RowLayout(places=1, record_bytes=_TEXT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

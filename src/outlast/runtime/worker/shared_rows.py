@@ -45,7 +45,7 @@ class Participant:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """The number of records in a row, and the length of the longest."""
 
     places: int
@@ -68,7 +68,7 @@ class SharedRows:
     """One rank's side of the rows of one generation."""
 
     def __init__(
-        self, memory: memoryview, layout: Layout, participant: Participant, *, act: str
+        self, memory: memoryview, layout: RowLayout, participant: Participant, *, act: str
     ) -> None:
         """Use `memory`, which all ranks share.
 

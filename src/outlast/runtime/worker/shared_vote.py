@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from outlast.model.limits import BALLOT_MAX_BYTES
 from outlast.runtime import linux
-from outlast.runtime.worker.shared_rows import Layout, Participant, SharedRows
+from outlast.runtime.worker.shared_rows import Participant, RowLayout, SharedRows
 
-LAYOUT = Layout(places=2, record_bytes=BALLOT_MAX_BYTES)
+LAYOUT = RowLayout(places=2, record_bytes=BALLOT_MAX_BYTES)
 
 
 class SharedVote:

@@ -35,13 +35,13 @@ from torch.utils.data import DataLoader
 
 from outlast.errors import StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS, STATE_TEXT_BYTES, TENSOR_HEADER_BYTES
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.worker import ddp, layout, modules, optim_state, random_state, tree
 from outlast.runtime.worker.drawn_batches import DrawnBatches
 from outlast.runtime.worker.edits import Edits
 from outlast.runtime.worker.hooks import scaler_reset
 from outlast.runtime.worker.loaders import BatchSource, open_source
-from outlast.runtime.worker.private import UNLIKE, Part, PrivateState, copies_of
+from outlast.runtime.worker.private import UNLIKE, PrivatePart, PrivateState, copies_of
 from outlast.runtime.worker.sharding import Shard, is_distributed, is_sharded, local, shard_of
 
 
@@ -58,10 +58,10 @@ class _Sorted:
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     groups: dict[str, int] = field(default_factory=dict)
     scalers: dict[str, torch.amp.GradScaler] = field(default_factory=dict)
-    schedulers: dict[str, Part] = field(default_factory=dict)
-    objects: dict[str, Part] = field(default_factory=dict)
+    schedulers: dict[str, PrivatePart] = field(default_factory=dict)
+    objects: dict[str, PrivatePart] = field(default_factory=dict)
     source: BatchSource | None = None
-    buffer_syncs: Part = field(default_factory=lambda: Part(list, lambda _: None))
+    buffer_syncs: PrivatePart = field(default_factory=lambda: PrivatePart(list, lambda _: None))
 
 
 class _UndoCopy:
@@ -178,7 +178,7 @@ class State:
 
     def held_by(self, replicas: list[DistributedDataParallel]) -> None:
         """Note the DDP replicas around the modules, whose pending buffer syncs are kept too."""
-        self._sorted.buffer_syncs = Part(
+        self._sorted.buffer_syncs = PrivatePart(
             lambda: ddp.buffer_syncs(replicas), lambda syncs: ddp.put_buffer_syncs(replicas, syncs)
         )
 
@@ -249,10 +249,10 @@ class State:
         }
 
     @functools.cached_property
-    def layout(self) -> Piece:
+    def layout(self) -> TensorPiece:
         """Return the piece of an image that says how to find weights in it (layout.py)."""
         data = layout.encode(self.modules, self.parameters).encode()
-        return Piece(TensorSpec(layout.PIECE, "U8", (len(data),)), memoryview(data))
+        return TensorPiece(TensorSpec(layout.PIECE, "U8", (len(data),)), memoryview(data))
 
     # --- sizes and shapes -------------------------------------------------------------------------
 
@@ -436,7 +436,7 @@ class State:
             self.optimizers[name] = optim_state.unwrapped(value)
             self._sorted.groups[name] = len(value.param_groups)
         elif isinstance(value, torch.optim.lr_scheduler.LRScheduler):
-            self._sorted.schedulers[name] = Part(value.state_dict, value.load_state_dict)
+            self._sorted.schedulers[name] = PrivatePart(value.state_dict, value.load_state_dict)
         elif isinstance(value, torch.amp.GradScaler):
             self.scalers[name] = value
         elif isinstance(value, (DataLoader, BatchSource)):
@@ -529,21 +529,21 @@ class _StepKeeper:
         return [*parts, self._state.modules.extra()]
 
 
-def _object_part(name: str, value: Any) -> Part:
+def _object_part(name: str, value: Any) -> PrivatePart:
     """Return how an object is read and set. Raises StateError if nothing is known of its type."""
     if isinstance(value, torch.Generator):
-        return Part(value.get_state, value.set_state)
+        return PrivatePart(value.get_state, value.set_state)
     if isinstance(value, random.Random):
-        return Part(value.getstate, value.setstate)
+        return PrivatePart(value.getstate, value.setstate)
     if isinstance(value, np.random.Generator):
-        return Part(
+        return PrivatePart(
             lambda: value.bit_generator.state,
             lambda saved: setattr(value.bit_generator, "state", saved),
         )
     if callable(getattr(value, "state_dict", None)) and callable(
         getattr(value, "load_state_dict", None)
     ):
-        return Part(value.state_dict, value.load_state_dict)
+        return PrivatePart(value.state_dict, value.load_state_dict)
     raise StateError(
         f"run.state({name}=...) is of type {type(value).__name__}, which has no state_dict() and"
         " load_state_dict()",

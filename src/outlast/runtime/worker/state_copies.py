@@ -16,7 +16,7 @@ from outlast.runtime.tiers.image import Image
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.worker.copy_sender import CopySender
 from outlast.runtime.worker.error_text import one_line
-from outlast.runtime.worker.images import Images
+from outlast.runtime.worker.images import RankImages
 from outlast.runtime.worker.keeping import VAULT, Keeping
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import Session
@@ -25,14 +25,14 @@ from outlast.runtime.worker.state import State
 _SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
 
 
-class Copies:
+class StateCopies:
     """Make this rank's copies, and read them.
 
     keeping   says when one is made
     sender    sends images of sharded state to the node that keeps copies of them
     """
 
-    def __init__(self, membership: Membership, state: State, images: Images) -> None:
+    def __init__(self, membership: Membership, state: State, images: RankImages) -> None:
         session = membership.session
         self.keeping = Keeping({} if session is None else session.spec.options)
         self.sender = CopySender(session)

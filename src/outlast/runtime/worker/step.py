@@ -13,7 +13,7 @@ from outlast.runtime.worker import forked
 from outlast.runtime.worker.logbook import To
 
 
-class Owner(Protocol):
+class StepOwner(Protocol):
     """The part that a step reports to (`Transaction`)."""
 
     def enter(self, step: Step) -> None: ...
@@ -56,7 +56,7 @@ class Step:
     another step, or if it is not the newest one that `run.steps` has yielded.
     """
 
-    def __init__(self, transaction: Owner, number: int, batches: list[Any]) -> None:
+    def __init__(self, transaction: StepOwner, number: int, batches: list[Any]) -> None:
         self._transaction = transaction
         self.number = number
         self.attempt = 0

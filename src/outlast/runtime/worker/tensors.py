@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from outlast.errors import StateError
-from outlast.runtime.tiers.image import Piece, TensorSpec
+from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.worker import devices
 
 DTYPES: Mapping[torch.dtype, str] = {
@@ -67,7 +67,7 @@ def is_live(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
-def piece(name: str, tensor: torch.Tensor) -> Piece:
+def piece(name: str, tensor: torch.Tensor) -> TensorPiece:
     """Return the tensor's bytes: a view if it `is_live`, else a copy as of now.
 
     Raises StateError as `spec_of` does.
@@ -76,7 +76,7 @@ def piece(name: str, tensor: torch.Tensor) -> Piece:
     plain = tensor.detach()
     if not is_live(plain):
         plain = plain.resolve_conj().resolve_neg().cpu().contiguous()
-    return Piece(spec, bytes_of(plain))
+    return TensorPiece(spec, bytes_of(plain))
 
 
 class OnDevice:
@@ -117,9 +117,9 @@ class Pieces:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, torch.dtype, torch.Size, Piece]] = {}
+        self._known: dict[str, tuple[int, torch.dtype, torch.Size, TensorPiece]] = {}
 
-    def of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[Piece]:
+    def of(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> list[TensorPiece]:
         """Return the `piece` of each tensor. Raises StateError."""
         before, self._known = self._known, {}
         pieces = []
@@ -138,7 +138,7 @@ class Pieces:
             ):
                 fetched = tensor.is_cuda and not (tensor.is_conj() or tensor.is_neg())
                 new = (
-                    Piece(spec_of(name, tensor), OnDevice(tensor.detach()))
+                    TensorPiece(spec_of(name, tensor), OnDevice(tensor.detach()))
                     if fetched
                     else piece(name, tensor)
                 )

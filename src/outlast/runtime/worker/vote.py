@@ -77,7 +77,7 @@ class Ballot:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class VoteOutcome:
     """The result of a vote that has passed. All ranks know it.
 
     sealed                      all ranks have sealed the image that is due
@@ -103,7 +103,7 @@ class Outcome:
     keep: int = 0
 
 
-def vote(member: Membership, mine: Ballot) -> Outcome:
+def vote(member: Membership, mine: Ballot) -> VoteOutcome:
     """Vote with all ranks, and return the outcome.
 
     If a peer is lost, the error of torch is raised, and the vote of the others is not known.
@@ -128,7 +128,7 @@ def vote(member: Membership, mine: Ballot) -> Outcome:
     ]
     split = len(mine.current)
     wished_bits = functools.reduce(operator.or_, map(int, wished))
-    return Outcome(
+    return VoteOutcome(
         sealed=sum(sealed) == member.world_size, stop=bool(wished_bits & 1),
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,

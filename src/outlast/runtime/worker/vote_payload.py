@@ -11,7 +11,7 @@ from outlast.runtime import clock
 from outlast.runtime.worker.attach import Attachment, Readiness
 from outlast.runtime.worker.logbook import Logbook, To
 from outlast.runtime.worker.step import Step
-from outlast.runtime.worker.vote import Ballot, Outcome, vote
+from outlast.runtime.worker.vote import Ballot, VoteOutcome, vote
 
 
 class VotePayload:
@@ -31,7 +31,7 @@ class VotePayload:
 
     # --- voting ---
 
-    def cast(self, step: Step | None) -> Outcome:
+    def cast(self, step: Step | None) -> VoteOutcome:
         """Vote for `step`, or between steps (None). Return the outcome.
 
         If a peer is lost, the error of torch is raised, and the vote of the others is not known.
@@ -72,7 +72,7 @@ class VotePayload:
             attachment.call.awaited = None
         return outcome
 
-    def count(self, outcome: Outcome, step: Step | None) -> None:
+    def count(self, outcome: VoteOutcome, step: Step | None) -> None:
         """Act on what came with a vote that has passed. This may run on-commit callbacks."""
         if step is not None:
             self._attachment.agreement.voted(same_movers=outcome.same_movers)
@@ -87,11 +87,11 @@ class VotePayload:
         outcome = (
             vote(self._member, Ballot(True, False, current, earlier))
             if several
-            else Outcome(True, False, current, earlier)
+            else VoteOutcome(True, False, current, earlier)
         )
         self._deliver(outcome, step)
 
-    def _deliver(self, outcome: Outcome, step: Step | None) -> None:
+    def _deliver(self, outcome: VoteOutcome, step: Step | None) -> None:
         self._logbook.deliver(
             outcome.current,
             outcome.earlier,

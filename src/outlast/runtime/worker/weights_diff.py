@@ -32,7 +32,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class WeightDifference:
     """One tensor that is not the same on both sides.
 
     kind         "only in A", "only in B", "dtype or size" or "values"
@@ -76,7 +76,7 @@ def read_any(where: str, *, step: int | None = None) -> Side:
     return Side(where, None, tensors)
 
 
-def compare(a: Side, b: Side) -> tuple[list[Difference], int]:
+def compare(a: Side, b: Side) -> tuple[list[WeightDifference], int]:
     """Return what is not the same, in the order of names, and how many names there are.
 
     A file has no module's name in front of its names. Then it is compared with that module alone.
@@ -89,10 +89,10 @@ def compare(a: Side, b: Side) -> tuple[list[Difference], int]:
             there = left if left is not None else right
             assert there is not None
             kind = "only in A" if right is None else "only in B"
-            out.append(Difference(name, kind, _said(there)))
+            out.append(WeightDifference(name, kind, _said(there)))
         elif (left.shape, left.dtype) != (right.shape, right.dtype):
             said = f"{_said(left)}, {_said(right)}"
-            out.append(Difference(name, "dtype or size", said))
+            out.append(WeightDifference(name, "dtype or size", said))
         elif not torch.equal(_bits(left), _bits(right)):
             out.append(_apart(name, left, right))
     return out, len({*a_tensors, *b_tensors})
@@ -134,7 +134,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return flat.view(torch.uint8) if flat.numel() else flat
 
 
-def _apart(name: str, left: torch.Tensor, right: torch.Tensor) -> Difference:
+def _apart(name: str, left: torch.Tensor, right: torch.Tensor) -> WeightDifference:
     differing, largest, squares, norm = 0, 0.0, 0.0, 0.0
     a, b = left.reshape(-1), right.reshape(-1)
     for at in range(0, a.numel(), _BLOCK_COUNT):
@@ -149,4 +149,4 @@ def _apart(name: str, left: torch.Tensor, right: torch.Tensor) -> Difference:
         squares += float((gap * gap).sum())
         norm += float((x[both].abs() ** 2).sum())
     relative = math.sqrt(squares / norm) if norm > 0 else None
-    return Difference(name, "values", _said(left), differing, a.numel(), largest, relative)
+    return WeightDifference(name, "values", _said(left), differing, a.numel(), largest, relative)

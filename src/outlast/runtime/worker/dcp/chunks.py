@@ -9,12 +9,19 @@ from outlast.errors import CorruptError, UsageError
 from outlast.model.limits import READ_BLOCK_BYTES, RECORD_MAX_BYTES
 from outlast.model.manifest import Manifest
 from outlast.runtime.tiers.image import TensorSpec
-from outlast.runtime.tiers.tensor_record import RECORD_NAME, Record, Stored, Whole, decode, file_of
-from outlast.runtime.tiers.tier import Tier
+from outlast.runtime.tiers.tensor_record import (
+    RECORD_NAME,
+    Stored,
+    TensorRecord,
+    WholeTensor,
+    decode,
+    file_of,
+)
+from outlast.runtime.tiers.tier import CheckpointTier
 from outlast.runtime.worker.tensors import dtype_of, view_of
 
 
-def read_record(tier: Tier, step: int) -> tuple[Manifest, Record]:
+def read_record(tier: CheckpointTier, step: int) -> tuple[Manifest, TensorRecord]:
     """Return the manifest and the record of a checkpoint. Raises CorruptError.
 
     Raises UsageError if the checkpoint is none of DCP's.
@@ -34,7 +41,9 @@ def read_record(tier: Tier, step: int) -> tuple[Manifest, Record]:
     return manifest, decode(bytes(data), manifest)
 
 
-def read_verified(tier: Tier, manifest: Manifest, stored: Stored, target: memoryview) -> None:
+def read_verified(
+    tier: CheckpointTier, manifest: Manifest, stored: Stored, target: memoryview
+) -> None:
     """Read bytes into `target`, and compare them with their checksum. Raises CorruptError."""
     entry, digest = file_of(stored, manifest), xxhash.xxh3_64()
     for at in range(0, stored.length, READ_BLOCK_BYTES):
@@ -49,7 +58,7 @@ def read_verified(tier: Tier, manifest: Manifest, stored: Stored, target: memory
         )
 
 
-def whole(tier: Tier, manifest: Manifest, name: str, one: Whole) -> torch.Tensor:
+def whole(tier: CheckpointTier, manifest: Manifest, name: str, one: WholeTensor) -> torch.Tensor:
     """Return a tensor, put together of its chunks. Raises CorruptError."""
     tensor = torch.empty(one.size, dtype=dtype_of(name, one.dtype))
     for chunk in one.chunks:

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import LoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 
 from outlast.errors import CorruptError
-from outlast.runtime.tiers.tier import Tier
+from outlast.runtime.tiers.tier import CheckpointTier
 from outlast.runtime.worker.dcp.chunks import read_record
 from outlast.runtime.worker.dcp.storage_reader import Reader
 
@@ -77,7 +77,9 @@ def _choose(
     return step, found
 
 
-def _newest_readable(tier: Tier, refused: dict[int, str]) -> tuple[int | None, dict[int, str]]:
+def _newest_readable(
+    tier: CheckpointTier, refused: dict[int, str]
+) -> tuple[int | None, dict[int, str]]:
     found: dict[int, str] = {}
     for one in tier.step_folders():
         if not one.has_manifest or one.step in refused:

@@ -27,8 +27,8 @@ from outlast.errors import StateError, UsageError
 from outlast.model.manifest import Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec
-from outlast.runtime.tiers.tensor_record import Record, Stored, Whole
-from outlast.runtime.tiers.tier import Tier
+from outlast.runtime.tiers.tensor_record import Stored, TensorRecord, WholeTensor
+from outlast.runtime.tiers.tier import CheckpointTier
 from outlast.runtime.worker.dcp.chunks import read_record, read_verified
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.tensors import bytes_of, dtype_of, is_live, view_of
@@ -54,10 +54,10 @@ class Reader(StorageReader):
     def __init__(
         self, root: str | os.PathLike[str], *, step: int | None = None, weights_only: bool = True
     ) -> None:
-        self.tier: Tier = DiskTier(Path(root))
+        self.tier: CheckpointTier = DiskTier(Path(root))
         self._step = step
         self._weights_only = weights_only
-        self._found: tuple[Manifest, Record] | None = None
+        self._found: tuple[Manifest, TensorRecord] | None = None
 
     # --- called by DCP, in this order -------------------------------------------------------------
 
@@ -170,14 +170,14 @@ class Reader(StorageReader):
         return io.BytesIO(data)
 
 
-def _newest(tier: Tier) -> int:
+def _newest(tier: CheckpointTier) -> int:
     step = next((one.step for one in tier.step_folders() if one.has_manifest), None)
     if step is None:
         raise UsageError(f"{tier.place} has no checkpoint")
     return step
 
 
-def _places(record: Record) -> Mapping[MetadataIndex, Stored]:
+def _places(record: TensorRecord) -> Mapping[MetadataIndex, Stored]:
     places = {MetadataIndex(name): stored for name, stored in record.objects.items()}
     for name, one in record.tensors.items():
         for chunk in one.chunks:
@@ -185,7 +185,7 @@ def _places(record: Record) -> Mapping[MetadataIndex, Stored]:
     return places
 
 
-def _tensor(name: str, one: Whole) -> TensorStorageMetadata:
+def _tensor(name: str, one: WholeTensor) -> TensorStorageMetadata:
     dtype = dtype_of(name, one.dtype)
     return TensorStorageMetadata(
         TensorProperties(dtype=dtype, requires_grad=one.requires_grad),

@@ -25,8 +25,14 @@ from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec, draft, fetched
-from outlast.runtime.tiers.tensor_record import RECORD_NAME, Chunk, Record, Stored, Whole
-from outlast.runtime.tiers.tier import Tier, superfluous
+from outlast.runtime.tiers.tensor_record import (
+    RECORD_NAME,
+    Chunk,
+    Stored,
+    TensorRecord,
+    WholeTensor,
+)
+from outlast.runtime.tiers.tier import CheckpointTier, superfluous
 from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, piece
 
 _STOCK, _OWN = ".safetensors", ".image"
@@ -41,7 +47,7 @@ class _Part(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class PlacedItem:
     """The place at which an item was written. It is sent to the coordinator of the save."""
 
     entry: FileEntry
@@ -82,7 +88,7 @@ class Writer(StorageWriter):
         for name, count in (("keep_last", keep_last), ("keep_every", keep_every)):
             if count is not None and (type(count) is not int or count < 0):
                 raise UsageError(f"{name} is {count!r}", hint="it is a whole number from 0")
-        self.tier: Tier = DiskTier(Path(root))
+        self.tier: CheckpointTier = DiskTier(Path(root))
         self._step = step
         self._keep_last, self._keep_every = keep_last, keep_every
         self._run = run
@@ -204,7 +210,7 @@ class Writer(StorageWriter):
         for index, begin, checksum in zip(plan.order, plan.begins, checksums, strict=True):
             part = parts[index]
             stored = Stored(name, begin, part.spec.nbytes, checksum)
-            results.append(WriteResult(part.item.index, stored.length, Placed(entry, stored)))
+            results.append(WriteResult(part.item.index, stored.length, PlacedItem(entry, stored)))
         return results
 
 
@@ -261,7 +267,7 @@ def _data_of(part: _Part, planner: SavePlanner) -> memoryview:
     return fetched(found.data)
 
 
-def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
+def _record(metadata: Metadata, results: list[list[WriteResult]]) -> TensorRecord:
     stored: dict[MetadataIndex, Stored] = {
         one.index: one.storage_data.stored for rank in results for one in rank
     }
@@ -272,16 +278,18 @@ def _record(metadata: Metadata, results: list[list[WriteResult]]) -> Record:
         else:
             tensors[name] = _whole(name, one, stored)
     paths = {name: tuple(path) for name, path in (metadata.planner_data or {}).items()}
-    return Record(tensors, objects, paths)
+    return TensorRecord(tensors, objects, paths)
 
 
-def _whole(name: str, one: TensorStorageMetadata, stored: dict[MetadataIndex, Stored]) -> Whole:
+def _whole(
+    name: str, one: TensorStorageMetadata, stored: dict[MetadataIndex, Stored]
+) -> WholeTensor:
     chunks = tuple(
         Chunk(tuple(chunk.offsets), tuple(chunk.sizes), stored[MetadataIndex(name, chunk.offsets)])
         for chunk in one.chunks
     )
     properties = one.properties
-    return Whole(DTYPES[properties.dtype], tuple(one.size), properties.requires_grad, chunks)
+    return WholeTensor(DTYPES[properties.dtype], tuple(one.size), properties.requires_grad, chunks)
 
 
 def _step_of(checkpoint_id: str | os.PathLike[str]) -> int:

@@ -33,7 +33,7 @@ from outlast.runtime.worker.lightning.refusals import (
     refuse_no_end,
     refuse_optimizers,
 )
-from outlast.runtime.worker.lightning.updates import Calendar, Updates, refuse_loader
+from outlast.runtime.worker.lightning.updates import UpdateCalendar, Updates, refuse_loader
 from outlast.runtime.worker.run import Run
 from outlast.runtime.worker.session import current
 from outlast.runtime.worker.state import State
@@ -78,7 +78,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         super().__init__(trainer)
         self.__dict__.update(trainer.fit_loop.__dict__)
         self._run, self._strategy = run, strategy
-        self._calendar = Calendar(1, 1)
+        self._calendar = UpdateCalendar(1, 1)
         self._mode = kept.Mode(trainer.lightning_module)
         self._number = 0  # of the newest update that this process knows to be done
         self._sanity_steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
@@ -104,7 +104,9 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         with self._run._membership.refusing():
             refuse_optimizers(self.trainer.optimizers)
             loader = self._the_loader()
-            self._calendar = Calendar(int(self.max_batches), self.trainer.accumulate_grad_batches)
+            self._calendar = UpdateCalendar(
+                int(self.max_batches), self.trainer.accumulate_grad_batches
+            )
             first, until = 1 + self._resumed(), self._until()
         self._warn_of_validation()
         self.on_run_start()

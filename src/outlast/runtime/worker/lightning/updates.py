@@ -30,7 +30,7 @@ from outlast.runtime.worker.sampler import StepSampler
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UpdatePlace:
     """The place of an update in the training.
 
     epoch    of the update, from 0
@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Calendar:
+class UpdateCalendar:
     """Maps the number of an update to its place.
 
     batches      B
@@ -61,11 +61,11 @@ class Calendar:
         """Return the number of updates in an epoch."""
         return math.ceil(self.batches / self.accumulate)
 
-    def place(self, behind: int) -> Place:
+    def place(self, behind: int) -> UpdatePlace:
         """Return the place of the update that follows the first `behind` updates."""
         epoch, update = divmod(behind, self.updates)
         first = update * self.accumulate
-        return Place(epoch, update, first, min(self.accumulate, self.batches - first))
+        return UpdatePlace(epoch, update, first, min(self.accumulate, self.batches - first))
 
     def batches_behind(self, updates: int) -> int:
         """Return how many batches the first `updates` updates have."""
@@ -111,7 +111,7 @@ class EpochOrder:
 class Updates(BatchSource):
     """The batches of one update after the other, each a list. `run.state` takes it as a loader."""
 
-    def __init__(self, loader: DataLoader[Any], calendar: Calendar) -> None:
+    def __init__(self, loader: DataLoader[Any], calendar: UpdateCalendar) -> None:
         super().__init__()
         shield_forks()
         self._calendar = calendar
