@@ -645,6 +645,16 @@ def test_no_two_modules_share_a_name() -> None:
     assert not TWICE - twice, "these names occur once now; take them out of the list"
 
 
+def test_no_two_classes_of_the_product_share_a_name() -> None:
+    """A reader who looks for a class by its name finds one. Private ones stay in their file."""
+    places: dict[str, list[str]] = {}
+    for path, node in product()[0]:
+        if not node.name.startswith("_"):
+            places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not twice, "give all but one of these classes another name"
+
+
 def class_names_tested(source: str) -> Iterator[tuple[int, str]]:
     """Comparisons with the name of a class, as in `type(x).__name__ == "Hello"`."""
     for node in nodes_of(source):

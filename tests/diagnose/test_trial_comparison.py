@@ -12,13 +12,13 @@ from outlast.diagnose.trial_comparison import (
     KilledRank,
     Notes,
     RankNote,
-    StepLoop,
+    ScriptLoop,
     Variable,
     compare,
 )
 from outlast.diagnose.trial_remarks import failure_remark, is_of_a_meter, variable_remark
 
-LOOP = StepLoop("/project/train.py", "main", 10)
+LOOP = ScriptLoop("/project/train.py", "main", 10)
 WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
 STRUCK = (KilledRank(1, 4),)
 Key = tuple[int, str, int]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from outlast.app.nodes import NodeOptions
+from outlast.app.nodes import NodeArguments
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Admitted, Message
@@ -35,7 +35,7 @@ class Destination:
     here: bool
 
 
-def destination_of(nodes: NodeOptions, endpoint: tuple[str, int], *, here: bool) -> Destination:
+def destination_of(nodes: NodeArguments, endpoint: tuple[str, int], *, here: bool) -> Destination:
     """Return where this node dials: the coordinator that --rdzv-endpoint names."""
     address, port = endpoint
     host = address if nodes.host == address else f"{nodes.host} ({address})"

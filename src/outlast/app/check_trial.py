@@ -18,7 +18,7 @@ from outlast.diagnose.carried import temporaries
 from outlast.diagnose.only_shown import is_only_shown
 from outlast.diagnose.script_calls import Remark
 from outlast.diagnose.script_text import ScriptText
-from outlast.diagnose.trial_comparison import Comparison, KilledRank, StepLoop, Variable, compare
+from outlast.diagnose.trial_comparison import Comparison, KilledRank, ScriptLoop, Variable, compare
 from outlast.diagnose.trial_remarks import (
     failure_remark,
     is_of_a_meter,
@@ -281,7 +281,7 @@ class _Check:
         return self._sources[path]
 
 
-def _loop(run: TrialRun) -> StepLoop:
+def _loop(run: TrialRun) -> ScriptLoop:
     return next(iter(run.notes.values())).loop
 
 

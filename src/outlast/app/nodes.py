@@ -17,7 +17,7 @@ _NODES_MAX_COUNT = 16_384
 
 
 @dataclass(frozen=True)
-class NodeOptions:
+class NodeArguments:
     """The nodes of a run, as the command line of this one says.
 
     count            nodes that hold ranks; `spares` more stand ready
@@ -49,7 +49,7 @@ def is_several(asked: Mapping[str, Any]) -> bool:
     return bool(_count(asked["nnodes"]) > 1 or asked["spare_nodes"])
 
 
-def read_nodes(asked: Mapping[str, Any], given: set[str]) -> NodeOptions | None:
+def read_nodes(asked: Mapping[str, Any], given: set[str]) -> NodeArguments | None:
     """Return the options of several nodes, or None for one. Raises UsageError."""
     if not is_several(asked):
         return None
@@ -62,7 +62,7 @@ def read_nodes(asked: Mapping[str, Any], given: set[str]) -> NodeOptions | None:
     host, port = _endpoint(asked, given)
     small = count + spares <= limits.LEASE_NODES_COUNT
     usual_s = limits.LEASE_S if small else limits.BEAT_S * limits.LEASE_BEATS
-    return NodeOptions(
+    return NodeArguments(
         count=count,
         spares=spares,
         host=host,

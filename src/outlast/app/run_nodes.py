@@ -29,7 +29,7 @@ from outlast.app.node_setup import (
     serve_metrics,
     unrun_noted,
 )
-from outlast.app.nodes import NodeOptions
+from outlast.app.nodes import NodeArguments
 from outlast.app.resuming import Beginning
 from outlast.app.run_takeover import LeaderPlace, Leadership
 from outlast.app.torchrun import RunOptions
@@ -83,7 +83,7 @@ class NodeResources:
     """Hold what is open on this node while it is in the run, and what it was given."""
 
     options: RunOptions
-    nodes: NodeOptions
+    nodes: NodeArguments
     location: NodeLocation
     token: bytes | None
     zygote: ZygoteClient
@@ -121,7 +121,7 @@ def run_several(
 # --- where this node is ---------------------------------------------------------------------------
 
 
-def find_location(nodes: NodeOptions, *, has_token: bool) -> NodeLocation:
+def find_location(nodes: NodeArguments, *, has_token: bool) -> NodeLocation:
     """Find out where this node is, and whether it is the one that leads. Raises UsageError."""
     there = routes.resolve(nodes.host)
     endpoint = f"{nodes.host}:{nodes.port}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.app.command_line import address, need_package
-from outlast.app.nodes import NodeOptions, is_several, read_nodes
+from outlast.app.nodes import NodeArguments, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import UsageError
@@ -133,7 +133,7 @@ class RunOptions:
 
     program: Program
     workers: int
-    nodes: NodeOptions | None
+    nodes: NodeArguments | None
     meeting: Meeting
     spares: Spares
     checkpoints: CheckpointOptions

@@ -26,7 +26,7 @@ ALSO_KEPT = " of run.values"  # behind the type: a second name of a value that i
 
 
 @dataclass(frozen=True, slots=True)
-class StepLoop:
+class ScriptLoop:
     """The place of the loop over the steps in the script."""
 
     file: str
@@ -39,7 +39,7 @@ class RankNote:
     """Keep what one rank saw at one moment. `prints` have a type after the digits."""
 
     pid: int
-    loop: StepLoop
+    loop: ScriptLoop
     prints: Mapping[str, str]
 
 

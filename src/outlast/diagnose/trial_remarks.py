@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from outlast.diagnose.assignments import last_set
 from outlast.diagnose.script_calls import Remark, dotted, last_name
-from outlast.diagnose.trial_comparison import Comparison, StepLoop, Variable
+from outlast.diagnose.trial_comparison import Comparison, ScriptLoop, Variable
 from outlast.model.texts import some
 
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
@@ -122,7 +122,7 @@ def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
     )
 
 
-def state_remark(found: Comparison, loop: StepLoop) -> Remark:
+def state_remark(found: Comparison, loop: ScriptLoop) -> Remark:
     """Say that the state differs, and that no variable explains it."""
     ranks = some([f"rank {rank}" for rank in sorted(found.state)])
     parts = some(sorted({part for parts in found.state.values() for part in parts}))

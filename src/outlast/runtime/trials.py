@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.diagnose.trial_comparison import KilledRank, Notes, RankNote, StepLoop
+from outlast.diagnose.trial_comparison import KilledRank, Notes, RankNote, ScriptLoop
 from outlast.errors import OutlastError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
@@ -176,7 +176,7 @@ def _notes(folder: Path) -> Iterator[tuple[tuple[int, str, int], RankNote]]:
         value = json.loads(path.read_text())
         loop = value["loop"]
         noted = RankNote(
-            value["pid"], StepLoop(loop["file"], loop["function"], loop["line"]), value["prints"]
+            value["pid"], ScriptLoop(loop["file"], loop["function"], loop["line"]), value["prints"]
         )
         yield (int(rank), when, int(step)), noted
 

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 from outlast.errors import Reenter
 from outlast.runtime import clock
 from outlast.runtime.worker.hooks import user_line
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 
 
 class Replacement(Protocol):
@@ -25,7 +25,7 @@ class Replacement(Protocol):
     """
 
     @property
-    def session(self) -> Session | None: ...
+    def session(self) -> WorkerSession | None: ...
 
     @property
     def reenters(self) -> bool: ...

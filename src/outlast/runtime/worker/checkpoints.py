@@ -21,7 +21,7 @@ from outlast.runtime.tiers.image import TensorPiece, header_bytes, image_bytes, 
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import load_parts
 from outlast.runtime.worker.resharding import load_resharded
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.threads import LACKING
 
@@ -39,7 +39,7 @@ class Checkpoints:
     """
 
     def __init__(
-        self, session: Session | None, pieces: Callable[[bool], list[TensorPiece]]
+        self, session: WorkerSession | None, pieces: Callable[[bool], list[TensorPiece]]
     ) -> None:
         options = session.spec.options if session is not None else {}
         self.every = int(options.get("checkpoint_every", 0))

@@ -47,7 +47,7 @@ from outlast.runtime.worker import ddp, devices
 from outlast.runtime.worker.attach import Attachment
 from outlast.runtime.worker.batches import Batches
 from outlast.runtime.worker.keeping import DISK, VAULT
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.shared_rows import Cut
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote import VoteOutcome
@@ -73,7 +73,7 @@ class CommitDriver:
         return drive(flow, self._carry_out)
 
     @property
-    def _session(self) -> Session:
+    def _session(self) -> WorkerSession:
         session = self._attachment.member.session
         assert session is not None, "without a launcher nothing is committed by a vote"
         return session

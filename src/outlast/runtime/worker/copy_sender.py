@@ -23,7 +23,7 @@ from outlast.model.terms import Cause, Phase, Tier
 from outlast.runtime import trust
 from outlast.runtime.worker import image_dialogue, threads
 from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.shared_rows import Cut
 
 
@@ -41,7 +41,7 @@ class _Job:
 class CopySender:
     """Send this rank's images to the node that its plan names. Without one it does nothing."""
 
-    def __init__(self, session: Session | None) -> None:
+    def __init__(self, session: WorkerSession | None) -> None:
         self._session = session
         self._plan: Regroup | None = None
         self._changed = threading.Condition()

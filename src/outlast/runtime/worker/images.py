@@ -27,7 +27,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, TensorPiece, TensorSpec
 from outlast.runtime.worker import devices
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 
@@ -64,7 +64,7 @@ class RankImages:
         self._every = int(options.get("snapshot_every", 1))
 
     @property
-    def _session(self) -> Session:
+    def _session(self) -> WorkerSession:
         assert self._member.session is not None, "only a run with a launcher seals anything"
         return self._member.session
 

@@ -53,7 +53,7 @@ from outlast.runtime.worker.image_fetch import ImageUnreached
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.script_life import ScriptPlace
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.wake import SocketWatch
 
 # never sent by the kernel or to us: only its Python handler is used
@@ -68,7 +68,7 @@ class Membership:
     process group, and a collective of the script raises. `session` is None without `outlast run`.
     """
 
-    def __init__(self, session: Session | None, *, reenters: bool) -> None:
+    def __init__(self, session: WorkerSession | None, *, reenters: bool) -> None:
         self.session = session
         self.reenters = reenters
         self.guards = Guards()
@@ -82,7 +82,7 @@ class Membership:
         self.local_world_size = 1
 
     @classmethod
-    def of(cls, session: Session | None, *, reenters: bool) -> Membership:
+    def of(cls, session: WorkerSession | None, *, reenters: bool) -> Membership:
         member = cls(session, reenters=reenters)
         if session is None:
             member._join_without_launcher()
@@ -232,7 +232,7 @@ class Membership:
                 dist.init_process_group(backend, device_id=device if "nccl" in backend else None)
             self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
 
-    def _join(self, session: Session) -> None:
+    def _join(self, session: WorkerSession) -> None:
         self.world_size, self.local_world_size = (
             session.spec.world_size,
             session.spec.local_world_size,
@@ -269,7 +269,7 @@ class Membership:
             at_steps=False,
         )
 
-    def _take_over_from_script(self, session: Session) -> None:
+    def _take_over_from_script(self, session: WorkerSession) -> None:
         """Raise UsageError if the script has made its process group by itself.
 
         A process that replaces a rank could not enter that group.

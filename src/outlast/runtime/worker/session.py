@@ -1,4 +1,4 @@
-"""`Session`: one worker's connection to its agent, and the pages on which the worker shows itself.
+"""`WorkerSession`: one worker's connection to its agent, and the pages that show its state.
 
 A session has a socket with a listener thread, the beacon, the book of seconds, and the state of the
 protocol (`WorkerMachine`).
@@ -81,7 +81,7 @@ class GroupCalls:
     ended: Callable[[], object] = _nothing
 
 
-class Session:
+class WorkerSession:
     """One worker's connection to its agent. `start` makes the one of this process:
 
         session.enter(Phase.BODY)                       # shown in the beacon, and booked
@@ -390,10 +390,10 @@ class Session:
                 self._witness.testify()
 
 
-def start(spec: ChildSpec, sock: socket.socket) -> Session:
+def start(spec: ChildSpec, sock: socket.socket) -> WorkerSession:
     """Start this process's session. Bootstrap calls it in every worker, before the script."""
     global _current
-    session = Session(spec, sock)
+    session = WorkerSession(spec, sock)
     _current = session
     session.onlooker.begin()
     if spec.kind == "hot":
@@ -409,10 +409,10 @@ def start(spec: ChildSpec, sock: socket.socket) -> Session:
     return session
 
 
-def current() -> Session | None:
+def current() -> WorkerSession | None:
     """Return this process's session, or None if the script runs without `outlast run`."""
     return _current
 
 
-_current: Session | None = None
+_current: WorkerSession | None = None
 _FOR_WORKER: tuple[type, ...] = typing.get_args(ForWorker)

@@ -19,7 +19,7 @@ from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import RankImages
 from outlast.runtime.worker.keeping import VAULT, Keeping
 from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 
 _SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
@@ -42,7 +42,7 @@ class StateCopies:
         self._kept = None if session is None else KeptCopies(session.vault)
 
     @property
-    def _session(self) -> Session:
+    def _session(self) -> WorkerSession:
         assert self._member.session is not None, "only a run with a launcher keeps copies"
         return self._member.session
 

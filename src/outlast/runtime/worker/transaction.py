@@ -22,7 +22,7 @@ from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.phase import Attempt
 from outlast.runtime.worker.random_state import RandomState
 from outlast.runtime.worker.rehearsal import Rehearsal
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.vote_payload import VotePayload
@@ -163,7 +163,7 @@ class Transaction:
                 return self._give_out(self._batches.random)
         return None
 
-    def _has_next(self, session: Session | None) -> bool:
+    def _has_next(self, session: WorkerSession | None) -> bool:
         if session is None:
             return not self._machine.is_over
         self.attachment.look_for_edits("after the block of a step")

@@ -7,7 +7,7 @@ restores it, and tells the user once what it costs.
 from __future__ import annotations
 
 from outlast.engine.commit.late_votes import LateVotes
-from outlast.runtime.worker.session import Session
+from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 
 
@@ -17,7 +17,7 @@ class Undo:
     late   decides whether the current step votes late, and so needs the copy
     """
 
-    def __init__(self, session: Session | None, state: State) -> None:
+    def __init__(self, session: WorkerSession | None, state: State) -> None:
         self.late = LateVotes()
         self._kept = False
         self._is_whole = False  # the copy was made before anything in the step had changed

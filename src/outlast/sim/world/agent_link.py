@@ -19,7 +19,7 @@ from outlast.sim.options import NODES_MAX
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.frame import Frame
-from outlast.sim.world.standstill import Standstill
+from outlast.sim.world.standstill import StandstillFault
 from outlast.sim.world.timeline import FIXED, NORMAL
 
 
@@ -50,7 +50,7 @@ class AgentEnd(Protocol):
     def twins(self) -> IdenticalNodes | None: ...
 
     @property
-    def still(self) -> Standstill: ...
+    def still(self) -> StandstillFault: ...
 
     @property
     def agent_session(self) -> AgentSession | None: ...

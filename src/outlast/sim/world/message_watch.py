@@ -25,7 +25,7 @@ from outlast.sim.rules.observations import Enrolled, SharedLate
 from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.processes import SimulatedProcess
-from outlast.sim.world.standstill import Standstill
+from outlast.sim.world.standstill import StandstillFault
 from outlast.sim.world.store import Store
 
 # words that ranks of a node say at about the same time
@@ -55,7 +55,7 @@ class Speaker(Protocol):
     def link(self) -> SimulatedAgentLink: ...
 
     @property
-    def still(self) -> Standstill: ...
+    def still(self) -> StandstillFault: ...
 
     def alive(self) -> list[SimulatedProcess]: ...
 

@@ -62,7 +62,7 @@ from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
 from outlast.sim.world.processes import PeerFailure, SimulatedProcess
-from outlast.sim.world.standstill import Standstill
+from outlast.sim.world.standstill import StandstillFault
 from outlast.sim.world.timeline import FIXED
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
@@ -96,7 +96,7 @@ class Node:
         self._world = world
         self._timers = NodeTimers(frame.timeline, self.clock, self._rings)
         self.link = SimulatedAgentLink(frame, self, world.host, world.chance, given.luck or lines)
-        self.still = Standstill(
+        self.still = StandstillFault(
             frame, self, standstills, isolate=lambda for_s: world.isolate(self, for_s)
         )
         self._runner = ProcessRunner(

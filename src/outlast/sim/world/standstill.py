@@ -64,7 +64,7 @@ class Sleeper(Protocol):
     def alive(self) -> list[SimulatedProcess]: ...
 
 
-class Standstill:
+class StandstillFault:
     """Hold up the agent of a node, or the whole node.
 
     `agent` holds back the messages to the agent, and `kernel` everything else that the node does.
