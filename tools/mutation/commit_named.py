@@ -115,7 +115,7 @@ COMMIT = (
     Mutant(
         "a_late_vote_is_sealed_as_an_early_one",
         MACHINE,
-        "yield from self._vote_late(Place(kind, 0))",
+        "yield from self._vote_late(ScriptPosition(kind, 0))",
         "yield from self._vote_late(AT_VOTE)",
     ),
     Mutant(
