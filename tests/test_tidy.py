@@ -471,7 +471,7 @@ MANY_FIELDS: dict[tuple[str, str], str] = {
         "limits and counters of the processes that unpickle, which end together"
     ),
     ("src/outlast/model/beacon.py", "Beacon"): "a page of shared memory, field by field",
-    ("src/outlast/sim/world/processes.py", "Process"): (
+    ("src/outlast/sim/world/processes.py", "SimulatedProcess"): (
         "all that is so of one simulated process: it is copied as a whole when ranks become one"
     ),
 }

@@ -342,7 +342,7 @@ def _hung(accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]) ->
     suspects |= _only_older(accounts, blame, ranks)
     ranks = {rank: one for rank, one in ranks.items() if rank not in suspects}
     if busy_are_few(accounts):
-        busy = accounts.busy - _on_their_way(accounts, blame, findings) if ranks else accounts.busy
+        busy = accounts.busy - _on_way(accounts, blame, findings) if ranks else accounts.busy
         ranks |= {
             rank: Blamed(
                 rank, max(BUSY_CONFIDENCE, ranks[rank].confidence if rank in ranks else 0.0)
@@ -441,9 +441,7 @@ def _is_unseen_mismatch(blame: GraphBlame, findings: Sequence[Finding]) -> bool:
     )
 
 
-def _on_their_way(
-    accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]
-) -> frozenset[int]:
+def _on_way(accounts: Accounts, blame: GraphBlame, findings: Sequence[Finding]) -> frozenset[int]:
     """Return busy ranks that no other rank waits for, if every rank left a dump.
 
     They are only slow, as on a machine with too much to do. Nothing is known of them if a stack is
