@@ -579,12 +579,18 @@ def test_signatures_of_ranks_that_run_the_same_script_are_equal() -> None:
     )
 
 
+def fsdp1() -> nn.Module:
+    """A module of the class's name: the class itself needs a process group."""
+    return type("FullyShardedDataParallel", (nn.Sequential,), {})()
+
+
 REFUSED = [
     ("thing", object(), "thing=.*is of type object"),
     ("private", Tally(), "name is taken"),
     ("a.b", Tally(), "plain word"),
     ("lazy", nn.LazyLinear(3), "lazy.weight has no shape"),
     ("meta", nn.Linear(2, 2, device="meta"), "meta.weight is on the meta device"),
+    ("old", fsdp1(), r"old is wrapped in FullyShardedDataParallel \(FSDP1\)"),
 ]
 
 
