@@ -39,10 +39,11 @@ TESTS = (
 )
 DRILLS = (
     (
-        "tests/drills/adapters",
-        "tests/drills/foreign",
+        "tests/drills/checked",
         "tests/drills/test_ddp.py",
         "tests/drills/test_features.py",
+        "tests/drills/test_fsdp.py",
+        "tests/drills/test_needs.py",
         "tests/drills/test_surroundings.py",
     ),
 )
