@@ -155,6 +155,26 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     command.stderr.close()
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_onto_a_full_disk_is_an_error_in_words(tmp_path: Path, unbuffered: str) -> None:
+    """As in `outlast report > FILE`. A buffer is written only as the command ends."""
+    path = a_run.ended_run(tmp_path)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "outlast.app.cli", "report", str(path)],
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    said = "error: the output cannot be written: No space left on device"
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, said)
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
 def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path) -> None:
     path = a_run.ended_run(tmp_path)
     (path / "ledger.db").write_bytes(b"damaged by somebody" * 100)

@@ -92,6 +92,18 @@ def test_a_ledger_that_was_changed_gets_an_answer(tmp_path: Path, name: str) -> 
         answers(command, folder, "--json")
 
 
+def test_a_snapshot_of_nothing_gets_an_answer(tmp_path: Path) -> None:
+    """The schema forbids it, but a page that was cut off may read as NULL."""
+    folder = a_run.ended_run(tmp_path)
+    with closing(sqlite3.connect(folder / "ledger.db")) as ledger:
+        ledger.executescript(
+            "DROP TABLE snapshot; CREATE TABLE snapshot (id, json);"
+            " INSERT INTO snapshot VALUES (1, NULL);"
+        )
+    for command in READERS:
+        answers(command, folder)
+
+
 def test_a_ledger_cut_short_anywhere_gets_an_answer(tmp_path: Path) -> None:
     """Twenty lengths, drawn by seed, and those at the edges of pages."""
     whole = a_run.ended_run(tmp_path / "whole")

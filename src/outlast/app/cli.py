@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import io
 import os
@@ -18,9 +19,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from outlast.app.command_line import Parser, fail
-from outlast.errors import OutlastError, UsageError
+from outlast.errors import CapacityError, OutlastError, UsageError, message_of
 from outlast.model import limits
 from outlast.runtime.standard_streams import open_missing_streams
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Command(NamedTuple):
@@ -138,16 +141,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             # a path or a traceback may hold what the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        if arguments[:1] != ["run"]:  # the code of a run is the training's, whatever is read of it
+            sys.stdout.flush()
+        return code
     except OutlastError as error:
         return fail(error)
     except KeyboardInterrupt:
         return limits.SIGINT_EXIT_CODE
     except BrokenPipeError:  # `outlast report | head`
-        # What is still buffered must go somewhere at exit.
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # tidy: the device that swallows it
-        os.dup2(nowhere, sys.stdout.fileno())
+        _swallow_output()
         return 0
+    except OSError as error:  # `outlast report > FILE`, and the disk is full
+        if error.filename is not None or error.errno not in _FULL:
+            raise
+        _swallow_output()
+        return fail(
+            CapacityError(
+                f"the output cannot be written: {message_of(error)}",
+                hint="make room where it is written to, or write it elsewhere",
+            )
+        )
+
+
+def _swallow_output() -> None:
+    """Let what is still buffered for stdout go nowhere: Python writes it as it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # tidy: the device that swallows it
+    os.dup2(nowhere, sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

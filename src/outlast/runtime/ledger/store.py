@@ -525,7 +525,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 def _object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, TypeError, RecursionError) as error:  # TypeError: the page was torn off
         raise CorruptError(
             f"the ledger's snapshot cannot be read: {error}",
             hint="the file was damaged or changed; restore it, or start a new run",
