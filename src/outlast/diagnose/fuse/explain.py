@@ -154,11 +154,16 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
 
 
 def _raised(facts: VerdictFacts) -> str:
-    """Return where the exception of a guilty rank was raised; "" where no traceback was read."""
+    """Return where the exception of a guilty rank was raised; "" where no traceback was read.
+
+    A place in outlast is where the end of another process was found, and says nothing.
+    """
     guilty = {one.rank for one in facts.culprits.ranks}
     for one in facts.findings:
         its_own = one.rank in guilty or (one.rank is None and len(guilty) == 1)
-        if isinstance(one, RaisedAt) and its_own and one.evidence.role is Role.ROOT:
+        if not isinstance(one, RaisedAt) or "(outlast/" in one.place:
+            continue
+        if its_own and one.evidence.role is Role.ROOT:
             text = cut_at_word(one.evidence.text.strip(), TEXT_SAID)
             return f"{text} was raised in {one.place}."
     return ""

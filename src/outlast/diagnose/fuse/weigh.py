@@ -189,8 +189,8 @@ def _tells_more(one: RuleVote, other: RuleVote) -> bool:
         and other.failure_class in SOFT
         and other.finding.mechanism is Mechanism.EXCEPTION
     )
-    names_it = is_ledgers and one.rule.mechanism is Mechanism.EXCEPTION
-    return names_it or one.rule.name in SAME_FAULT.get(other.rule.name, ())
+    names_it = one.rule.mechanism is Mechanism.EXCEPTION and one.rule.grade is not Grade.HINT
+    return (is_ledgers and names_it) or one.rule.name in SAME_FAULT.get(other.rule.name, ())
 
 
 def probabilities(votes: Iterable[RuleVote], weights: Weights) -> dict[FailureClass, float]:
