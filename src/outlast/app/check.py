@@ -53,9 +53,9 @@ def parser() -> Parser:
         prog="outlast check",
         usage="outlast check [options] SCRIPT [options] [-- arguments of the script]",
         description=(
-            "Say what outlast would refuse or could not keep of a training script. The script is"
-            " run for a few steps in the current folder, twice or three times, and ranks are"
-            " killed. Files that it writes by Python or torch.save are put back."
+            "Find out what outlast would refuse in a training script, and which state it could not"
+            " keep. The script is run for a few steps in the current folder, twice or three times,"
+            " and ranks are killed. Files that it writes by Python or torch.save are put back."
         ),
     )
     out.add_argument("script", metavar="SCRIPT", help="the training script")
@@ -64,15 +64,15 @@ def parser() -> Parser:
     )
     out.add_argument("--static", action="store_true", help="only read the script; run nothing")
     out.add_argument(
-        "--nproc-per-node", type=whole, default=2, metavar="N", help="how many ranks (2)"
+        "--nproc-per-node", type=whole, default=2, metavar="N", help="number of ranks (default: 2)"
     )
     out.add_argument(
         "--steps", type=whole, default=TRIAL_STEPS, metavar="K",
-        help=f"end the script after step K ({TRIAL_STEPS})",
+        help=f"end the script after step K (default: {TRIAL_STEPS})",
     )  # fmt: skip
     out.add_argument(
         "--time-limit", type=finite, default=TRIAL_LIMIT_S, metavar="SECONDS",
-        help=f"stop all runs after this time ({TRIAL_LIMIT_S:g})",
+        help=f"stop all runs after this time (default: {TRIAL_LIMIT_S:g})",
     )  # fmt: skip
     add_json(out)
     return out

@@ -90,19 +90,28 @@ def parser() -> Parser:
     )
     out.add_argument("plan", metavar="PLAN", help="name of a plan, or a TOML file")
     out.add_argument(
-        "--seed", type=whole, metavar="N", help="draw the faults from this seed (another each time)"
+        "--seed",
+        type=whole,
+        metavar="N",
+        help="draw the faults from this seed (default: a new one each time)",
     )
     out.add_argument(
         "--time-scale", type=finite, metavar="X",
-        help="divide the plan's times by X (the plan says by how much)",
+        help="divide the plan's times by X (default: the number in the plan)",
     )  # fmt: skip
     out.add_argument(
-        "--nproc-per-node", type=whole, default=4, metavar="N", help="how many ranks (4)"
+        "--nproc-per-node", type=whole, default=4, metavar="N", help="number of ranks (default: 4)"
     )
     out.add_argument(
-        "--spares", type=whole, default=1, metavar="N", help="processes that stand ready (1)"
+        "--spares",
+        type=whole,
+        default=1,
+        metavar="N",
+        help="number of spare processes (default: 1)",
     )
-    out.add_argument("--run-dir", metavar="PATH", help="a new folder for both runs (under runs/)")
+    out.add_argument(
+        "--run-dir", metavar="PATH", help="a new folder for both runs (default: one under runs/)"
+    )
     out.add_argument(
         "--predict", metavar="CLUSTER",
         help="before the faults, predict the ETTR by this cluster file (`outlast calibrate`)",

@@ -70,8 +70,8 @@ def parser() -> Parser:
     out = Parser(
         prog="outlast import",
         description=(
-            "Make a ledger of the records that others have: torchrun's logs, Slurm's accounting, a"
-            " table of failures."
+            "Make a ledger from records of other programs: torchrun's logs, Slurm's accounting,"
+            " or a table of failures."
         ),
     )
     kind = out.add_mutually_exclusive_group(required=True)

@@ -77,8 +77,8 @@ def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
         restarts.default = None
     restarts.help = (
         "How often all workers may be restarted at once before the run fails (default: 3; ten newly"
-        " committed steps give one back). To replace a lost rank or to repeat a step is no such"
-        " restart. 0: never, so a script without outlast calls ends at its first failure."
+        " committed steps give one back). Replacing a lost rank or repeating a step does"
+        " not count. 0: never, so a script without outlast calls ends at its first failure."
     )
 
 
@@ -107,20 +107,20 @@ def _add_watching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--metrics-port",
         metavar="[HOST:]PORT",
-        help="Serve the run's metrics to Prometheus there, by a process of the lowest priority."
-        " HOST is 127.0.0.1 unless it is given. Default: no metrics.",
+        help="Serve the run's metrics to Prometheus on this port, from a process with the lowest"
+        " priority. HOST is 127.0.0.1 unless it is given. Default: no metrics.",
     )
     group.add_argument(
         "--page-command",
         metavar="COMMAND",
-        help="Where the policy decides to page, run this, with the page as JSON on its stdin. It"
-        " goes through no shell.",
+        help="When the policy decides to page, run this command, with the page as JSON on its"
+        " stdin. It is not run through a shell.",
     )
     group.add_argument(
         "--page-webhook",
         metavar="URL",
-        help='Where the policy decides to page, post {"text": ...} there, as Slack takes it.'
-        " '$NAME' takes the URL from an environment variable.",
+        help='When the policy decides to page, post {"text": ...} to this URL, the format that'
+        " Slack accepts. With '$NAME' the URL is read from that environment variable.",
     )
 
 
@@ -165,8 +165,8 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--node-name",
         metavar="NAME",
-        help="Name of this node among the others. Default: its host name, with what the scheduler"
-        " says (SLURM_NODEID, JOB_COMPLETION_INDEX).",
+        help="Name of this node among the others. Default: its host name, followed by the"
+        " number that the scheduler gives it (SLURM_NODEID, JOB_COMPLETION_INDEX).",
     )
     group.add_argument(
         "--join-timeout",
@@ -183,7 +183,7 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--port-range",
         metavar="LO-HI",
-        help="With several nodes: the ports at which outlast itself listens, beside that of the"
+        help="With several nodes: the ports that outlast itself listens on, besides that of the"
         " endpoint (default: any free ones).",
     )
     group.add_argument(
@@ -250,7 +250,7 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         type=_at_least(1),
         default=0,
         metavar="STEPS",
-        help="Keep also each checkpoint whose step is a multiple of STEPS. Default: none.",
+        help="Also keep each checkpoint whose step is a multiple of STEPS. Default: none.",
     )
 
 
