@@ -207,7 +207,7 @@ def test_what_lies_in_shared_memory_is_passed_over(tmp_path: Path) -> None:
         os.kill(next(pid for rank, _, pid in reversed(drill.commits) if rank == 1), 9)
         outcome = drill.finish()
     assert outcome.code == 0, str(outcome)
-    assert "what lies in shared memory is of 4 ranks, and is passed over" in outcome.stderr
+    assert "the state in shared memory is of 4 ranks, and is not used" in outcome.stderr
     assert "the state of 4 ranks is divided among 3" in outcome.stderr, str(outcome)
     assert len(outcome.interruptions) == 1, str(outcome)
     assert len(set(outcome.digests.values())) == 1, str(outcome)

@@ -4,7 +4,7 @@
     outlast completion zsh > ~/.outlast.zsh              # and `source ~/.outlast.zsh` in ~/.zshrc
 
 The words come from the parsers of the commands. Those of `run` are torchrun's, so making the script
-imports torch; using it starts no program. Make it anew after an upgrade. Runs under runs/ are
+imports torch; using it starts no program. Print it again after an upgrade. Runs under runs/ are
 completed where a command takes a RUN, and files everywhere else.
 """
 

@@ -252,8 +252,8 @@ class _Drill:
         if varies:
             notes.append(
                 "Two undisturbed runs of the script end with different states, so nothing can be"
-                " said of the one under fire. Set its seeds, and let it begin anew each time: what"
-                " it saves under {run} is not seen by the next run."
+                " said of the one under fire. Set its seeds, and let it begin from nothing each"
+                " time: the next run does not see what it saves under {run}."
             )
         return notes
 

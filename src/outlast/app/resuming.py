@@ -203,7 +203,7 @@ def passes_over_vault(records: Records, vault: Vault) -> str:
     if size == before:
         return ""
     return (
-        f"what lies in shared memory is of {count(before, 'rank')}, and is passed over: only a"
+        f"the state in shared memory is of {count(before, 'rank')}, and is not used: only a"
         " checkpoint can be divided among another number"
     )
 

@@ -290,7 +290,7 @@ class Leadership:
                 ended_s=clock.now_s(), state="stopped", exit_code=exit_code,
                 reason="another node leads the run on",
             )  # fmt: skip
-        self._let_go()  # the folder too: whoever leads now may bring its ledger there
+        self._let_go()  # the folder too: the new leader may bring its ledger there
 
     def missing(self) -> str:
         """Return what of the run's folder is missing, in words; "" if nothing is.

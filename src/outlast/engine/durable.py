@@ -5,7 +5,8 @@
     shard ─┘      └─ one fails: this save is over, and nothing else
 
 A checkpoint exists once its manifest does. No rank restores from a checkpoint before all of its
-bytes were read and found to be as written. This module is pure: what lies on the disk is handed in.
+bytes were read and found to be as written. This module is pure: the contents of the disk are handed
+in.
 """
 
 from __future__ import annotations

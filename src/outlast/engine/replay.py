@@ -1,4 +1,4 @@
-"""What a policy would have done in a row of recorded incidents. This module is pure."""
+"""Work out what a policy would have done in recorded incidents, in order. This module is pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a process that could not be started is tried again, and when.
+"""Decide whether a process that could not be started is tried again, and when.
 
 A fork fails at a limit of processes, a new thread at a limit of threads, a spawn where memory is
 short. Such limits are lifted again, so a process that never came to its script is started once
@@ -41,7 +41,7 @@ class StartVerdict:
 
 @dataclass(slots=True)
 class LastReport:
-    """Remember which failure people were told of last, and when."""
+    """Remember the failure that was last shown to people, and when."""
 
     error: str = ""
     at_s: float = 0.0

@@ -1,4 +1,4 @@
-"""What the lines of a verdict's evidence say that a policy may ask for: Xids, exit codes, texts.
+"""Find in a verdict's evidence what a policy may ask for: Xids, exit codes, texts.
 
 Patterns run in linear time. Advice is printed beside any failure, and is not asked. This module is
 pure.

@@ -206,7 +206,7 @@ def draw(
 def expected_failures(scenario: Scenario) -> float:
     """Return how many failures a history has on average, at the estimated rates.
 
-    Those that are drawn for lemons and may not strike are among them.
+    They include failures that are drawn for lemons and may not strike.
     """
     return float(_Hazards.of(scenario).cumulated[:, -1].sum())
 

@@ -68,7 +68,7 @@ class Fresh(Generic[Value]):
         begun_s = self._now_s()
         try:
             self._kept = (self._compute(), None, stamp)
-        except Exception as error:  # boundary: whoever asks gets the error
+        except Exception as error:  # boundary: each caller gets the error
             self._kept = (None, error, stamp)
         self._made_s = self._now_s()
         self._took_s = self._made_s - begun_s

@@ -16,7 +16,7 @@ def make_room(needed: int, who: str, *, start: str, pids: tuple[int, ...] = ()) 
     """Raise the soft limit of open files of this process and of `pids` as far as is needed.
 
     who     who needs so many, with its verb: "3 workers need"
-    start   what the user would start anew with a higher limit
+    start   what the user would start again with a higher limit
 
     Raises UsageError if the hard limit is lower.
     """

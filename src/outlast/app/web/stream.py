@@ -1,6 +1,6 @@
 """What has changed on the page of a run, as server-sent events.
 
-    event: part    data: {"name": "answers", "html": "..."}     a part of the page, drawn anew
+    event: part    data: {"name": "answers", "html": "..."}     a part of the page, drawn again
     event: title   data: "training: runs/x"                      the title of the window
     event: over                                                  nothing will change any more
     event: trouble data: {"error": "...", "hint": "..."}         the run cannot be read now

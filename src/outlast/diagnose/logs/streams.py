@@ -1,4 +1,4 @@
-"""Read findings from the lines of a file, whoever wrote them and whatever they are packed in.
+"""Read findings from the lines of a file, with any writer and in any packing.
 
 Lines are read in blocks. Where something packed them (`envelopes.py`), they are opened first, and
 each writer has a reader of its own (`lines.py`): its tracebacks and stacks are whole, though the

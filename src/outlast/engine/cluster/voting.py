@@ -227,7 +227,7 @@ class Voter:
 
 
 class VoterInquiry:
-    """For an agent that misses the coordinator: ask the voters, and count their answers.
+    """Ask the voters whether they miss the coordinator too, and count their answers.
 
     newest   the newest record that any of them holds, as far as they have answered
     """

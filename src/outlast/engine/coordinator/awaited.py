@@ -19,7 +19,7 @@ _ON_ITS_WAY = (
     "its script is on the way to run.steps",
     "their scripts are on the way to run.steps",
 )
-# what is said of one rank, and of several
+# the words for one rank, and for several
 _WAYPOINTS = {
     Waypoint.BEGINS: _ON_ITS_WAY,
     Waypoint.AWAITS_STATE: ("it waits for the state", "they wait for the state"),

@@ -229,7 +229,7 @@ class Roster:
         """Return what each rank holds.
 
         For survivors that is their inventory; those that say the same count as one. For others it
-        is what lies in their slots.
+        is what their slots hold.
         """
         out = []
         alike: dict[tuple[Inventory, bool], list[int]] = {}

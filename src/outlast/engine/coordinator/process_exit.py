@@ -1,4 +1,4 @@
-"""Ends of processes: is it a normal end, or a fault?
+"""Decide whether the end of a process is a normal end or a fault.
 
 The kernel has reported the end, or the node of the process is lost.
 

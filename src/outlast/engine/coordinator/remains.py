@@ -80,7 +80,7 @@ class Remains:
         self.homes.update(homes)
         self.imageless.update(homes)
 
-    # --- what lies there -------------------------------------------------------------------------
+    # --- images in slots -------------------------------------------------------------------------
 
     def of(self, rank: int) -> Holding:
         """Return what the last holder of `rank` has left, as far as that is known."""

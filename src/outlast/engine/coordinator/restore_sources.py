@@ -40,7 +40,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """The transfer image that lies sealed on node `home`.
+    """The sealed transfer image on node `home`.
 
     phases     how many phases after `step` are done in it; -1: that is not known
     """
@@ -69,7 +69,7 @@ class RestoreSources:
     """The sources of one run, as far as the coordinator knows them.
 
     begin_from   what all ranks begin from at a restart, or began from last
-    transfer     the transfer image that lies sealed; None: there is none
+    transfer     the sealed transfer image; None: there is none
     donating     a donor of the newest plans has not handed over its state yet
     checkpoint   the newest checkpoint that was written, or that was read and found good
     kept_step    the newest step of which all ranks have a copy in the vault; 0: none

@@ -4,7 +4,7 @@
     training ──drain────> recovering ──rung, free──────────────> training
 
 A recovery lasts as long as detection, the regroup, and the wait until there are enough nodes. If
-another failure strikes before the rung was chosen, the recovery begins anew, and one decision
+another failure strikes before the rung was chosen, the recovery begins again, and one decision
 covers both failures. A drain comes between two steps; the run then recovers as if the node were
 lost.
 

@@ -66,7 +66,7 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node. They are open already, and whoever opened them closes them.
+    """The parts of a node. They are open already. The code that opened them closes them.
 
     missing   returns what is missing of the run's folder, in words; "": nothing is
     keeper    keeps copies for ranks of other nodes; None if there is one node only

@@ -1,4 +1,4 @@
-"""The agent's end of the connection to the coordinator: connect, knock, prove, and begin again.
+"""The agent's end of the connection to the coordinator: connect, authenticate, and connect again.
 
     OUT ──dial──> CONNECTING ──> KNOCKING ──Challenge, Proof──> Admitted ──> LINKED
      ^                │              └──TurnedAway, or no proof──> refused for good

@@ -277,7 +277,7 @@ class EvidenceCollector:
         }
         (folder / "standing.json").write_text(json.dumps(record, indent=1) + "\n")
         for one in case.processes.values():
-            # A process that has ended cannot write its stacks anew, so they are of its end.
+            # A process that has ended cannot write its stacks again, so they are of its end.
             over = one.exit_code is not None or one.signal is not None
             if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)

@@ -25,10 +25,9 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Glance:
-    """The real reader.
+    """Read what the kernel and the disk tell of a process, and send it signals.
 
-    Its owner asks it for the time too. So a test can hand in a reader whose reads take as long as
-    the test wants.
+    It also tells the time. So a test can pass a reader whose reads take as long as the test wants.
     """
 
     def now_s(self) -> float:

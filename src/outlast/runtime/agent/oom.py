@@ -1,4 +1,4 @@
-"""Whether the kernel's out-of-memory killer has killed a process of ours.
+"""Find out whether the kernel's out-of-memory killer has killed one of our processes.
 
 The kernel counts its kills for the machine and for each control group, and writes each of them with
 the pid into its log. What can be read differs between machines:
@@ -64,7 +64,7 @@ class Sources:
 class OomWatch:
     """Watch the kernel's counters and its log, from the making of the watch until `close`.
 
-    Call `look` now and then, and `judge` at a death by SIGKILL. Whoever makes a watch closes it: it
+    Call `look` now and then, and `judge` at a death by SIGKILL. The owner of a watch closes it: it
     holds a descriptor. A watch that is closed goes on with the counters.
     """
 

@@ -1,4 +1,4 @@
-"""What a node does so that the run outlives the coordinator: keep a copy, vote, take over.
+"""Let the run outlive its coordinator: a node keeps a copy of the ledger, votes, and takes over.
 
     HEARS ──no message for MISSED_SHARE of a lease──> MISSES: asks all voters at each heartbeat
       ^                                           │

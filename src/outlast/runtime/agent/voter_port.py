@@ -1,4 +1,4 @@
-"""Where a node answers the questions of others, while the coordinator is missing.
+"""Answer the questions of other nodes while the coordinator is missing.
 
     accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Ask, Claim──> Answer, Claimed
 

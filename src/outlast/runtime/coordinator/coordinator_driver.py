@@ -52,8 +52,8 @@ from outlast.runtime.tiers.vault import Vault
 class CoordinatorParts:
     """The parts of a run that the coordinator's driver uses.
 
-    They are open already, and whoever opened them closes them. `evidence` and `vault` are those of
-    the node on which the driver runs.
+    They are open already. The code that opened them closes them. `evidence` and `vault` are those
+    of the node on which the driver runs.
     """
 
     loop: Loop

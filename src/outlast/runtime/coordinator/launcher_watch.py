@@ -1,4 +1,4 @@
-"""Find out soon that a launcher has ended, where its machine lives on.
+"""Notice quickly that a launcher has ended although its machine is still up.
 
     learn ──> one connection to a port at which only that launcher listens: can it be reached?
     look  ──> more of them

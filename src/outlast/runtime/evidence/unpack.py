@@ -91,7 +91,7 @@ def room_in(folder: str) -> int:
 
 
 def inside(stream: Peeked, kind: FileKind, name: str, budget: UnpackBudget) -> Iterator[Inside]:
-    """Yield what lies in an archive that can be read as a stream.
+    """Yield the members of an archive that can be read as a stream.
 
     Raises Damaged, EOFError, CannotRead and Enough.
     """
@@ -108,7 +108,7 @@ def inside(stream: Peeked, kind: FileKind, name: str, budget: UnpackBudget) -> I
 
 
 def inside_zip(path: str, name: str, budget: UnpackBudget) -> Iterator[Inside]:
-    """Yield what lies in a zip file on the disk. Raises as `inside`."""
+    """Yield the members of a zip file on the disk. Raises as `inside`."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         _refuse_endless_directory(file)

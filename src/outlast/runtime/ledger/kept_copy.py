@@ -78,7 +78,7 @@ class KeptCopy:
             self.ledger.flush()
 
     def hand_over(self) -> Ledger | None:
-        """Return the ledger to whoever goes on writing it. It is kept no longer."""
+        """Return the ledger to the launcher that goes on writing it, and stop keeping it."""
         ledger, self.ledger = self.ledger, None
         return ledger
 

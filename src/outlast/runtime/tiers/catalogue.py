@@ -1,4 +1,4 @@
-"""What lies in a tier, as people want to know it: each checkpoint with its size, age and state.
+"""List the checkpoints in a tier for people: each with its size, age and state.
 
 State      good        every byte was read, and is as it was written
            bad         something is missing, damaged, or of another version
@@ -42,7 +42,7 @@ class CatalogueEntry:
 
 
 def look(tier: CheckpointTier, *, step: int | None = None) -> list[CatalogueEntry]:
-    """List what lies there, the newest first. It reads manifests, and no file."""
+    """List the checkpoints, the newest first. Only their manifests are read."""
     found = []
     for one in tier.step_folders():
         if step is not None and one.step != step:

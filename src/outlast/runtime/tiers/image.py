@@ -250,7 +250,7 @@ def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
 
 
 class ImageHeader(NamedTuple):
-    """The header of an image: what lies where in it.
+    """The header of an image, which says where each tensor is in it.
 
     data_begin   where the tensors begin in the image
     spans        each tensor's spec, and where it begins and ends after `data_begin`

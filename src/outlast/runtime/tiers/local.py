@@ -283,7 +283,7 @@ def verify(
 
 
 def _check_header(path: Path, entry: FileEntry) -> None:
-    """Raise CorruptError unless an image's header describes it, whoever made its checksum."""
+    """Raise CorruptError unless an image's header describes it, even if its checksum is right."""
     with opened(path, entry) as file:
 
         def read(begin: int, size: int) -> bytes:

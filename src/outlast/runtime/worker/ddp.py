@@ -325,7 +325,7 @@ def _renew_reducer(ddp: DistributedDataParallel) -> None:
 def _as_made(ddp: DistributedDataParallel) -> Iterator[None]:
     """Let those parameters take a gradient that did when `ddp` was made.
 
-    The script may have frozen or unfrozen layers since. A reducer that is made anew must have the
+    The script may have frozen or unfrozen layers since. A new reducer must have the
     buckets of the other ranks all the same, and a replaced rank has made its own at the start.
     """
     parameters = list(ddp.module.parameters())

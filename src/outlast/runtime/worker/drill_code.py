@@ -1,8 +1,8 @@
 """The faults that a process does to itself when `outlast drill` orders one.
 
 An order is a file `rank-<rank>` in the drill's folder, with {"id", "do"}. It is carried out once:
-the process makes `fired-<id>` first, and whoever finds that file there does nothing. So a step that
-is repeated goes well.
+the process makes `fired-<id>` first, and a process that finds that file does nothing. So a step
+that is repeated goes well.
 
 The code of a fault is no code of outlast for a traceback. It runs under a file name of its own,
 so that an exception is not taken for a bug of outlast. A class that a diagnosis names by it is that

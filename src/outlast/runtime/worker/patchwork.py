@@ -15,7 +15,7 @@ class Box(NamedTuple):
 
 
 class Patchwork:
-    """Put together what lies in one box of a tensor.
+    """Put together the values in one box of a tensor.
 
     box = Box((0, 0), (4, 8))  # all of a tensor, or the part that this rank holds
     patchwork = Patchwork(box, torch.float32)

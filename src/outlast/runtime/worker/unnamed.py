@@ -21,7 +21,7 @@ from outlast.errors import TransactionError
 class UnnamedOptimizers:
     """Know the optimizers that stepped without a name, and refuse those that live on.
 
-    One that is made anew in each block has nothing to keep (an inner loop of meta-learning). So it
+    One that is made again in each block has nothing to keep (an inner loop of meta-learning). So it
     is refused when it steps in a second block.
     """
 

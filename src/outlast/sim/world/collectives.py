@@ -190,7 +190,7 @@ class Collectives:
     def leave(self, process: SimulatedProcess, *, well: bool = False) -> None:
         """Take a process out of its group: it dies, or shuts its sockets.
 
-        Those that still wait raise, a little later, if they have not come through by then.
+        Members that still wait raise a little later, if they have not come through by then.
 
         A process that has come to its end well has sent all that it had to. So a rank that waits
         for no other comes through. A rank that cannot be reached hears of it from others that leave

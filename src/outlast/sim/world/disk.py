@@ -118,7 +118,7 @@ class Disks:
             SLOW if self._frame.now_s < self._slow_until_s.get(disk, 0.0) else 1.0
         )
 
-    # --- what lies there --------------------------------------------------------------------------
+    # --- contents ----------------------------------------------------------------------------
 
     def why_not(self, folder: Folder | None) -> str:
         """Say why it cannot be restored, or return ""."""

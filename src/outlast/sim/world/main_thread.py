@@ -150,7 +150,7 @@ class MainThread:
     # --- images -----------------------------------------------------------------------------------
 
     def sealed(self) -> tuple[int, ...]:
-        """Return the steps that lie sealed in this rank's slots, the newest first."""
+        """Return the steps whose images are sealed in this rank's slots, the newest first."""
         return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
 
     def seal(self, step: int, place: ScriptPosition) -> Thread:

@@ -72,7 +72,7 @@ class NodeMemory:
         self.copies.clear()
 
     def images(self) -> tuple[Images, ...]:
-        """Return what lies sealed here, by rank, the newest step first."""
+        """Return the images that are sealed here, by rank, the newest step first."""
         return tuple(
             Images(rank, tuple(sorted(slots.values(), reverse=True)))
             for rank, slots in sorted(self.slots.items())
