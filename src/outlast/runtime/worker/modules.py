@@ -220,8 +220,8 @@ class Modules:
             # By its name: to import the class takes long, and few scripts use it.
             if "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}:
                 raise StateError(
-                    f"{base[:-1]} is wrapped in FullyShardedDataParallel (FSDP1), whose steps cannot"
-                    " be taken back",
+                    f"{base[:-1]} is wrapped in FullyShardedDataParallel (FSDP1), whose steps"
+                    " cannot be taken back",
                     hint="use fully_shard (FSDP2), or run.replicate",
                 )
             if id(module) in self._seen:
