@@ -18,7 +18,12 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.runtime.collect import collect, find_processes
-from outlast.runtime.collect.collector import Collected, refuse_several_jobs
+from outlast.runtime.collect.collector import (
+    Collected,
+    ended_here,
+    lines_for_other_nodes,
+    refuse_several_jobs,
+)
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import JobProcess, activity_of
 from outlast.runtime.collect.watch import Logs, WatchPace, look_at, watch
@@ -113,6 +118,19 @@ def test_dumps_logs_and_states_are_collected_and_what_lacks_is_named(
     record = json.loads((tmp_path / "out" / "node" / "collected.json").read_text())
     assert record["lacking"] == out.lacking
     assert record["ranks"] == {str(job[0].pid): 0, str(job[1].pid): 1}
+
+
+@pytest.mark.parametrize(("local_world_size", "elsewhere"), [("2", False), ("1", True)])
+def test_a_rank_of_this_node_that_has_ended_is_not_looked_for_elsewhere(
+    tmp_path: Path, local_world_size: str, elsewhere: bool
+) -> None:
+    """Method: of two ranks only rank 1 has a process; the launcher says how many it started."""
+    local = "1" if local_world_size == "2" else "0"
+    environment = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": local_world_size, "LOCAL_RANK": local}
+    one = JobProcess(os.getpid(), 1, 1, "python train.py", "S", 0.0, environment=environment)
+    out = Collected(tmp_path, processes=[one])
+    assert bool(lines_for_other_nodes(out)) is elsewhere
+    assert ended_here(out.processes) == ([] if elsewhere else [0])
 
 
 def test_a_thread_that_waits_is_still_and_one_that_computes_moves() -> None:

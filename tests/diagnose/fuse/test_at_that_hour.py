@@ -47,6 +47,24 @@ def test_commands_to_paste_are_those_of_the_scheduler(scheduler: str, wanted: st
     assert any(one.startswith(wanted) for one in got.commands), got.commands
 
 
+def test_a_gpu_of_amd_is_asked_by_its_own_tool() -> None:
+    line = "kernel: amdgpu 0000:c1:00.0: amdgpu: uncorrectable hardware error(ERREVENT_X) detected!"
+    got = verdict(dmesg=line)
+    assert got.failure_class is FailureClass.GPU
+    assert got.commands[-1] == "amd-smi reset --gpureset --gpu 0000:c1:00.0"
+    assert "nvidia-smi" not in " ".join((*got.commands, got.next_test))
+
+
+def test_ranks_that_all_wait_are_not_said_to_have_failed() -> None:
+    """Their stacks alone do not show for whom they wait."""
+    got = verdict(
+        **{f"stack_rank_{rank}.txt": spy(rank, WAITS, "main (train.py:9)") for rank in range(4)}
+    )
+    assert (got.failure_class, got.ranks) == (FailureClass.UNKNOWN, ())
+    assert "all ranks wait in collectives" in got.reason
+    assert "failed" not in got.reason
+
+
 def test_a_name_that_a_shell_would_obey_is_in_no_command() -> None:
     """Logs are of strangers: what is pasted must not run what they wrote."""
     evil = 'host="gpu-12;reboot" ' + XID.partition("kernel: ")[2]
@@ -75,6 +93,26 @@ def test_a_guilty_rank_shows_five_frames_and_the_others_are_cleared() -> None:
     got = verdict(**logs)
     assert [(one.rank, one.frames) for one in got.stacks] == [(2, WORKS[:5])]
     assert [one.ranks for one in got.cleared] == [(0, 1, 3)]
+
+
+def test_frames_of_an_event_loop_do_not_hide_the_users_own() -> None:
+    """They would be all that is shown of a script that awaits something."""
+    loop = (
+        "EpollSelector.select (selectors.py:468)",
+        "BaseEventLoop._run_once (asyncio/base_events.py:1884)",
+        "BaseEventLoop.run_forever (asyncio/base_events.py:607)",
+        "BaseEventLoop.run_until_complete (asyncio/base_events.py:640)",
+        "Runner.run (asyncio/runners.py:118)",
+        "run (asyncio/runners.py:190)",
+    )
+    own = ("fetch (train.py:12)", "main (train.py:9)")
+    logs = {
+        f"stack_rank_{rank}.txt": spy(rank, *((*loop, *own) if rank == 2 else (WAITS, own[1])))
+        for rank in range(4)
+    }
+    got = verdict(**logs)
+    assert [(one.rank, one.frames) for one in got.stacks] == [(2, (loop[0], "...", *own))]
+    assert "fetch (train.py:12)" in got.reason
 
 
 def test_the_timeline_is_the_minute_around_the_first_sign_in_order() -> None:

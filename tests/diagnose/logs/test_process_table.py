@@ -94,6 +94,14 @@ def test_without_stacks_the_rank_that_stands_apart_is_named(
     assert named(table(WAITS, WAITS, odd, WAITS) + loader) == ranks
 
 
+def test_of_a_stopped_rank_it_is_said_that_it_is_stopped() -> None:
+    """The kernel's channel, do_signal_stop, says it too, but not in plain words."""
+    text = table(WAITS, ("T", "do_signal_stop", "still"), WAITS)
+    got = decide(list(read_lines(text.encode().splitlines(), name="processes.txt")), blame=None)
+    assert [one.rank for one in got.ranks] == [1]
+    assert "is stopped" in got.reason
+
+
 def test_in_a_job_that_moves_nobody_stands_apart() -> None:
     """Nor do two of four, nor one of two, nor one beside a rank of which nothing is known."""
     sleeps = ("S", "hrtimer_nanosleep", "still")
@@ -128,3 +136,25 @@ def test_a_job_whose_ranks_all_moved_runs_on_whatever_one_stack_shows() -> None:
         (("S", "poll_schedule_timeout", "polls"), [2]),
     ):
         assert named(table(row, moves, moves, ("R", "-", "ran")), *stacks) == ranks, row
+
+
+GONE = ("X", "-", "ended")
+
+
+def test_the_only_rank_that_has_not_ended_keeps_the_job_from_its_end() -> None:
+    """Method: rank 1 waits for a thread after the training, whose end its log has.
+
+    Ranks that have ended do not stand apart, and a rank that moves may still be on its way out.
+    """
+    look = 'Process 101: python train.py\nThread 101 (idle): "MainThread"\n    close (train.py:9)\n'
+    text = table(GONE, WAITS, GONE)
+    found = [
+        *read_lines([b"training finished"], name="train.log"),
+        *read_lines(text.encode().splitlines(), name="processes.txt"),
+        *read_lines((look * 2).encode().splitlines(), name="stack_rank_1.txt"),
+    ]
+    got = decide(found, blame=None)
+    assert (got.failure_class, [one.rank for one in got.ranks]) == (FailureClass.USER_CODE, [1])
+    assert "has not ended" in got.reason
+    assert named(table(GONE, ("S", "futex_do_wait", "moved"), GONE)) == []
+    assert named(table(GONE, WAITS, WAITS)) == []

@@ -16,6 +16,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
                shows that it waited
     silent     it reports nothing, and all others lost a peer, timed out, or wait by their stacks;
                no dump shows any rank
+    remains    all others of its node have ended, and it does not move
     channel    no stack was taken, and it alone waits in another channel of the kernel
     shown      a root of the winning class, a stack that stands out, or the only rank that ended
                by itself
@@ -172,7 +173,7 @@ def find_culprits(
         return late
     if named is FailureClass.UNKNOWN and (late := _by_beacons(accounts, findings)) is not None:
         return late
-    if (apart := _stands_apart(findings)) is not None:
+    if (apart := _remains(findings) or _stands_apart(findings)) is not None:
         return apart
     by_silence = bool(supporting) and supporting[0].rule.name == "desync.left"
     if blame is None and (named is FailureClass.UNKNOWN or by_silence):
@@ -517,6 +518,15 @@ def is_ring(accounts: Accounts, blame: GraphBlame | None) -> bool:
         and bool(blame.ranks)
         and not ({one.rank for one in blame.ranks} & accounts.busy)
     )
+
+
+def _remains(findings: Sequence[Finding]) -> Culprits | None:
+    """Return the one rank that has not ended, if all others of its node have."""
+    lines = [one for one in findings if one.rule == "standing.remains"]
+    ranks = {one.rank for one in lines if one.rank is not None}
+    if len(ranks) != 1:
+        return None
+    return Culprits("remains", _all(ranks, BUSY_CONFIDENCE), (), Mechanism.HANG, tuple(lines))
 
 
 def _stands_apart(findings: Sequence[Finding]) -> Culprits | None:

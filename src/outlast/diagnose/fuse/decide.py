@@ -41,7 +41,7 @@ from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack
-from outlast.diagnose.stacks.tree import compare
+from outlast.diagnose.stacks.tree import compare, of_the_last
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role, Suspect, Verdict
 
@@ -81,7 +81,7 @@ def decide(
     accounts = take_accounts(read)
     if blame is not None and _ended_while_running(accounts, blame, read):
         blame, graph = None, ()
-    stacks = compare([one for one in read if isinstance(one, Stack)])
+    stacks = _outliers(read)
     places = () if blame is not None else compare_places(read, accounts)
     everything = [*graph, *read, *desync.findings, *places, *stacks]
     votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
@@ -126,6 +126,13 @@ def decide(
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
     )
+
+
+def _outliers(read: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the stacks that stand out, or that of the only rank that has not ended."""
+    stacks = [one for one in read if isinstance(one, Stack)]
+    last = {one.rank for one in read if one.rule == "standing.remains" and one.rank is not None}
+    return of_the_last(stacks, *last) if len(last) == 1 else compare(stacks)
 
 
 def _ended_while_running(
@@ -173,7 +180,7 @@ def _bearing_on_the_class(
     Left out are:
 
         - the stacks of a stopped process: they show where the signal met the process, not why
-        - weak signs, if the job finished and no rank failed
+        - weak signs, if the job finished, no rank failed, and none is left
         - the order of calls, the waits and the stacks, if a rank failed by its own account: then
           they are consequences of that failure
         - calls out of order, if a stack refutes the ring of ranks that wait for one another
@@ -188,7 +195,8 @@ def _bearing_on_the_class(
     ]
     if blame is not None and blame.kind == "mismatch":
         return everything
-    if finished_well(everything) and not accounts.ended:
+    remains = any(one.rule == "standing.remains" for one in everything)
+    if finished_well(everything) and not accounts.ended and not remains:
         # Nothing failed that a weak sign could explain.
         return [one for one in everything if (rule := rule_of(one)) is None or rule.grade in SURE]
     if accounts.by_itself:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
-from outlast.diagnose.fuse.verdict_context import recovery_asked
+from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
 from outlast.diagnose.fuse.weigh import RuleVote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
@@ -109,10 +109,15 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
     elif _is_quiet(facts):
         parts = ["Nothing that was read tells of a failure.", _ends(facts).sentence]
-    elif _all_work(facts):
+    elif (doing := _only_stacks(facts)) == {False}:
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
             " of them hang in code of their own."
+        ]
+    elif doing == {True}:
+        parts = [
+            "By their stacks all ranks wait in collectives, and none stands apart. Stacks alone do"
+            " not show for which of them the others wait."
         ]
     else:
         guess = (
@@ -219,6 +224,7 @@ def _who(facts: VerdictFacts) -> str:
             else f"All other ranks lost a peer, and {ranks.lower()} reports nothing: it went first"
         ),
         "forced": f"{ranks} did not end when asked to (SIGTERM): it hung",
+        "remains": f"{ranks} has not ended, and all other ranks of its node have{line}",
         "channel": f"{ranks} stands apart, and no other rank moved{line}",
         "beacons": f"{ranks} was behind the others, by their beacons{line}",
         "alone": (
@@ -381,11 +387,13 @@ def _quiet_words(facts: VerdictFacts) -> Words:
     )
 
 
-def _all_work(facts: VerdictFacts) -> bool:
-    """Return True if nothing was read but stacks of several ranks, of which none waits."""
+def _only_stacks(facts: VerdictFacts) -> set[bool]:
+    """Return whether they wait, if nothing was read but stacks of several ranks; else nothing."""
     said = [one for one in facts.findings if one.evidence.role is not Role.ADVICE]
-    stacks = [one for one in said if isinstance(one, Stack) and activity(one)[0] != "waiting"]
-    return len(stacks) == len(said) and len({one.rank for one in stacks}) > 1
+    stacks = [one for one in said if isinstance(one, Stack)]
+    if len(stacks) < len(said) or len({one.rank for one in stacks}) < 2:
+        return set()
+    return {activity(one)[0] == "waiting" for one in stacks}
 
 
 def _first_said(facts: VerdictFacts) -> str:
@@ -503,6 +511,8 @@ def next_test_of(facts: VerdictFacts) -> str:
         if words in HUNG.values() and _stood_still(facts):
             who = _named([one.rank for one in facts.culprits.ranks]).lower()
             return NEXT_TEST["hang_still"].format(who=who)
+        if facts.supporting and facts.supporting[0].finding.rule.startswith(AMD):
+            return AMD_NEXT_TEST
         return _with_pid(words.next_test, facts)
     if special := _reported_words(facts):
         return special.next_test

@@ -18,6 +18,7 @@ from outlast.diagnose.fuse.accounts import Accounts
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.logs.json_lines import OfPod
 from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
+from outlast.diagnose.stacks.workers import informative_frame
 from outlast.model.terms import FailureClass
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Blamed, Cleared, Moment, RankStack, Role
@@ -57,6 +58,10 @@ def recovery_asked(findings: Iterable[Finding]) -> str:
     said = [one for one in findings if one.rule == "xid.154" and not one.doubt]
     found = _RECOVERY.search(said[-1].evidence.text) if said else None
     return "" if found is None or found[1] == "None" else found[1]
+
+
+AMD = "amdgpu."  # rules for what the driver of AMD's GPUs says
+AMD_NEXT_TEST = "amd-smi metric --ecc on the node; its kernel log for earlier errors of that GPU"
 
 
 def scheduler_of(findings: Sequence[Finding], slurm_jobs: Sequence[str] = ()) -> str:
@@ -110,7 +115,10 @@ def commands_of(
             commands.append(f"kubectl cordon {machine}")
             commands.append(f"kubectl drain {machine} --ignore-daemonsets --delete-emptydir-data")
     gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
-    if named in BROKEN_DEVICE and gpus:
+    if named in BROKEN_DEVICE and gpus and winner is not None and winner.rule.startswith(AMD):
+        commands.append(f"amd-smi metric --ecc --gpu {gpus[0]}")
+        commands.append(f"amd-smi reset --gpureset --gpu {gpus[0]}")
+    elif named in BROKEN_DEVICE and gpus:
         commands.append(f"nvidia-smi -q -i {gpus[0]}")
         if "Reboot" not in asked:
             commands.append(f"nvidia-smi --gpu-reset -i {gpus[0]}")
@@ -124,8 +132,17 @@ def stacks_of(findings: Sequence[Finding], guilty: Sequence[Blamed]) -> tuple[Ra
     for one in guilty[:STACKS_SHOWN_COUNT]:
         stack = _telling_stack(newest.get(one.rank, []))
         if stack is not None:
-            found.append(RankStack(one.rank, stack.frames[:FRAMES_SHOWN_COUNT]))
+            found.append(RankStack(one.rank, _shown_frames(stack.frames)))
     return tuple(found)
+
+
+def _shown_frames(frames: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the innermost frames; those of Python's own waiting are cut if they would be all."""
+    telling = informative_frame(frames)
+    at = frames.index(telling) if telling else 0
+    if at < FRAMES_SHOWN_COUNT:
+        return frames[:FRAMES_SHOWN_COUNT]
+    return (frames[0], "...", *frames[at : at + FRAMES_SHOWN_COUNT - 2])
 
 
 def _telling_stack(stacks: Sequence[Stack]) -> Stack | None:

@@ -417,8 +417,7 @@ BY_RULE: dict[str, Words] = {
         "the name has an address on that node",
         "getent hosts NAME on that node, for the name in the message",
     ),
-    "stack.divergent": _OTHER_PATH,
-    "desync.places": _OTHER_PATH,
+    **dict.fromkeys(("stack.divergent", "stack.lone_p2p", "desync.places"), _OTHER_PATH),
     "stack.outlier_loader": Words(
         "one rank waits for its data loader",
         "look at what its loader's workers do: a read that does not return, a lock, a full queue;"

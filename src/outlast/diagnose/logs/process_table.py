@@ -8,7 +8,8 @@ Ranks that wait for a peer wait alike. So where there are no stacks, the table m
 that does not. Its main thread computes, or waits in another channel of the kernel than all the
 others, and none of the others moved between the collector's two looks.
 
-A job whose ranks all moved between the looks runs on.
+A job whose ranks all moved between the looks runs on. Ranks of the node that have ended are in the
+table, too. If all but one have, what keeps the job from its end is in this one.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,13 +24,14 @@ from outlast.diagnose.standing import rule_of_state
 
 NEEDLES = (b"rank     pid stat wchan",)
 ROWS_MAX = 4096
-APART, MOVES = "standing.apart", "standing.moves"
-COMPUTES = "computes"
-STILL, RAN, MOVED = "still", "ran", "moved"
+APART, MOVES, REMAINS = "standing.apart", "standing.moves", "standing.remains"
+COMPUTES, STOPPED = "computes", "stopped"
+_DOES = {COMPUTES: "computes", STOPPED: "is stopped, by a signal or a debugger (state T)"}
+STILL, RAN, MOVED, ENDED = "still", "ran", "moved", "ended"
 RANKS_MIN = 3  # of two, either may be the odd one
 _ROW = re.compile(
     r"^ {0,8}(\d{1,7}) {1,8}(\d{1,9}) ([A-Za-z?])\S{0,6} {1,6}(\S{1,64}) {1,32}"
-    r"(?:(still|ran|moved|polls) )?"
+    r"(?:(still|ran|moved|polls|ended)(?: |$))?"
 )
 
 
@@ -76,7 +78,7 @@ class ProcessTable:
             return self.end()
         rank = int(found[1])
         # A rank's own process comes first, before those of its loader.
-        where = COMPUTES if found[3] == "R" else found[4]
+        where = {"R": COMPUTES, "T": STOPPED, "t": STOPPED}.get(found[3], found[4])
         self._ranks.setdefault(rank, _Rank(where, found[5] or "", line, found[2]))
         rule = rule_of_state(found[3], found[4])
         return [] if rule is None else [ProcessRow(rule, rank, line, text)]
@@ -84,7 +86,14 @@ class ProcessTable:
     def end(self) -> list[ProcessRow]:
         """Return the one rank that stands apart, or one of a job that runs on."""
         self._left = 0
-        ranks, self._ranks = self._ranks, {}
+        everyone, self._ranks = self._ranks, {}
+        ranks = {rank: one for rank, one in everyone.items() if one.moved != ENDED}
+        if len(ranks) == 1 < len(everyone):
+            ((rank, one),) = ranks.items()
+            said = (
+                f"rank {rank} (pid {one.pid}) is the only one of {len(everyone)} not to have ended"
+            )
+            return [ProcessRow(REMAINS, rank, one.line, said)] if one.moved in (STILL, RAN) else []
         if len(ranks) > 1 and all(one.moved in (MOVED, RAN) for one in ranks.values()):
             first = next((rank for rank, one in ranks.items() if one.moved == MOVED), None)
             if first is not None:
@@ -101,6 +110,6 @@ class ProcessTable:
         stays = alone.moved in (STILL, RAN) or (alone.where == COMPUTES and alone.moved == MOVED)
         if not others_still or not stays:
             return []
-        does = "computes" if alone.where == COMPUTES else f"waits in {alone.where}"
+        does = _DOES.get(alone.where, f"waits in {alone.where}")
         said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
         return [ProcessRow(APART, odd[0], alone.line, said)]

@@ -473,6 +473,16 @@ DEDUCED: tuple[Rule, ...] = (
         M.HANG,
     ),
     Rule(
+        "standing.remains",
+        "",
+        R.MESSENGER,
+        "linux proc(5): all other ranks of the node have ended, and this one does not move",
+        None,
+        G.NONE,
+        (),
+        M.HANG,
+    ),
+    Rule(
         "standing.moves",
         "",
         R.ADVICE,

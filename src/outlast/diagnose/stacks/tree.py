@@ -64,7 +64,10 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
     if waiting == len(newest):
         alone = lone_in_pipeline(newest)
         if alone:
-            return tuple(_outlier(one, "stack.lone_p2p") for one in alone)
+            places = {_way(one) for one in newest if not in_pipeline(one)}
+            found = [_outlier(one, "stack.lone_p2p") for one in alone]
+            # Where the others do not agree, one of them may be what this rank waits for.
+            return tuple(replace(one, rank=None) if len(places) > 1 else one for one in found)
         odd = smallest_branch(newest)
         if not odd and other_line(newest):
             # One is ahead of the other by a call, and it may be either that made one too few or
@@ -77,6 +80,12 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
         several = len({_way(one) for one in odd}) > 1 and len({_owner(one) for one in odd}) > 1
         return tuple(replace(one, rank=None) if several else one for one in found)
     return ()
+
+
+def of_the_last(stacks: Sequence[Stack], rank: int) -> tuple[Finding, ...]:
+    """Return the newest stack of the only rank that has not ended, as one that stands out."""
+    own = [one for one in stacks if one.rank == rank and activity(one)[0] in ("working", "loading")]
+    return (_outlier(own[-1], "stack.outlier_work"),) if own else ()
 
 
 def lone_in_pipeline(stacks: Sequence[Stack]) -> list[Stack]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 _LOOP = re.compile(r"^_worker_loop \(.{0,40}_utils/worker\.py")
 _QUEUE = re.compile(
     r"multiprocessing/(?:connection|queues|synchronize)\.py|selectors\.py|queue\.py|threading\.py"
+    r"|\basyncio/\w+\.py|concurrent/futures/"
 )
 
 

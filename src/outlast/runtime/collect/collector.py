@@ -30,7 +30,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from outlast.errors import UsageError, message_of
-from outlast.model.texts import cut_at_word
+from outlast.model.texts import cut_at_word, some
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import (
     JobProcess,
@@ -110,6 +110,9 @@ def collect(
         ) from None
     out = Collected(folder, processes=processes)
     on_step(f"{len([one for one in processes if one.is_rank])} ranks found")
+    if gone := ended_here(processes):
+        ranks = some([str(rank) for rank in gone])
+        out.lack(f"no process of rank {ranks}: it has ended, or belongs to another user")
     # First what changes: stacks of the moment, then dumps, then stacks of a later moment.
     before = {one.pid: _activity(one) for one in processes}
     _stacks(out, "first")
@@ -144,6 +147,20 @@ def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
         raise UsageError(
             f"processes of {len(launchers)} jobs run on this node", hint=f"name yours: {named}"
         )
+
+
+def ended_here(processes: Sequence[JobProcess]) -> list[int]:
+    """Return the ranks of this node that have no process any more, if their numbers are known.
+
+    A launcher gives the ranks of a node numbers in a row.
+    """
+    here = {one.rank for one in processes if one.is_rank}
+    for one in processes:
+        local = one.environment.get("LOCAL_RANK", "")
+        if one.is_rank and one.local_world_size and local.isdecimal():
+            first = one.rank - int(local)
+            return sorted(set(range(first, first + one.local_world_size)) - here)
+    return []
 
 
 def _record(out: Collected) -> dict[str, object]:
@@ -454,6 +471,7 @@ def _processes(out: Collected, before: Mapping[int, tuple[int, int] | None], apa
             f"{one.rank:>5} {one.pid:>7} {state:4} {shown:24}"
             f" {_moved(one, before.get(one.pid), apart_s):5} {cut_at_word(one.command, 300)}"
         )
+    lines += [f"{rank:>5} {0:>7} X    {'-':24} ended" for rank in ended_here(out.processes)]
     return "\n".join(lines) + "\n"
 
 
@@ -492,7 +510,9 @@ def lines_for_other_nodes(out: Collected) -> list[str]:
     """
     here = {one.rank for one in out.processes if one.is_rank}
     world = max((one.world_size for one in out.processes), default=0)
-    if len(here) >= world:
+    # Ranks of this node that have ended are nowhere else.
+    started_here = max((one.local_world_size for one in out.processes), default=0)
+    if max(len(here), started_here) >= world:
         return []
     environment: dict[str, str] = {}
     with suppress(OSError):

@@ -41,7 +41,15 @@ class JobProcess:
 
     @property
     def world_size(self) -> int:
-        text = self.environment.get("WORLD_SIZE", "")
+        return self._count("WORLD_SIZE")
+
+    @property
+    def local_world_size(self) -> int:
+        """Return how many ranks the launcher started on this node; 0 if it does not say."""
+        return self._count("LOCAL_WORLD_SIZE")
+
+    def _count(self, name: str) -> int:
+        text = self.environment.get(name, "")
         return int(text) if text.isdecimal() else 0
 
 
