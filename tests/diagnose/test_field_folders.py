@@ -62,6 +62,28 @@ def test_after_a_restart_the_failure_that_ended_the_job_counts(tmp_path: Path) -
     assert "finished" not in got.reason
 
 
+@pytest.mark.parametrize(("pid_of_killed", "guess"), [(7012, False), (7022, True)])
+def test_what_ended_an_attempt_before_the_last_is_told_by_pids(
+    tmp_path: Path, pid_of_killed: int, guess: bool
+) -> None:
+    """torchrun prints no line about a restart. The table at its end has the last attempt's pids.
+
+    Method: a process is killed, and one of the table, which may be the same, fails afterwards.
+    """
+    killed = KILLED.replace("7012", str(pid_of_killed))
+    left = KILLED.replace("7012", "7022").replace("-9", "1").replace(":08.12", ":38.12")
+    table = (
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\nFailures:\n  <NO_OTHER"
+        "_FAILURES>\nRoot Cause (first observed failure):\n[0]:\n  time      : 2026-11-20_03:40:38"
+        "\n  host      : n1\n  rank      : 1 (local_rank: 1)\n  exitcode  : 1 (pid: 7022)\n"
+        "  error_file: <N/A>\n  traceback : To enable traceback see: https://x.html\n=========\n"
+    )
+    got = verdict_of(tmp_path, {"torchrun.log": killed + left + table})
+    assert got.failure_class.value == "unknown"
+    assert ("started the job again after a failure (exit code -9)" in got.reason) is not guess
+    assert ("host_memory" in [one.value for one, share in got.others if share]) is guess
+
+
 # --- names, and lines of healthy machines --------------------------------------------------------
 
 

@@ -37,7 +37,11 @@ from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.verdict_context import scheduler_of
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.processes import with_ranks_of_processes
-from outlast.diagnose.recovered import has_recovered, with_recovery
+from outlast.diagnose.recovered import (
+    has_recovered,
+    with_earlier_attempts_marked,
+    with_recovery,
+)
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.together import with_shared_waits
 from outlast.diagnose.task_labels import with_ranks_of_tasks, without_node_labels
@@ -88,6 +92,8 @@ def conclude(material: Material) -> Conclusion:
     )
     own = with_ranks_of_processes(own)
     own = with_recovery(own, {end.name for end in material.ends if end.is_finished})
+    own, again = with_earlier_attempts_marked(own)
+    notes += [again] if again else []
     own, handled = with_handled_marked(own, recovered=has_recovered(own))
     notes += [handled] if handled else []
     split = split_attempts(own, material.dumps, material.written_s)

@@ -6,17 +6,31 @@ attempt is what a reader asks for, and a restart is no advice.
 Only torchrun's own lines count, in one log with the end of the job. If each attempt has a folder,
 the newest one shows a job that ended well, and the older ones are set aside (`attempts.py`).
 
+Of a job that was started again and then failed for good, torchrun prints no line about the start
+unless its own log level is lowered. What an earlier attempt ended of is told from the last one's
+table: the process in it has another pid.
+
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.went_on import RESTARTED
 from outlast.diagnose.rules import RULES
 from outlast.model.verdict import Evidence
 
+# the launcher's own pid, and that of the process that it found to have failed
+_NOTICED = re.compile(
+    r"^[A-Z]\d{4} [\d:.]{8,20} (\d{1,9}) \S{0,80}\] failed \(exitcode: (-?\d{1,3})\)"
+    r".{0,60}?\(pid: (\d{1,9})\)"
+)
+_IN_TABLE = re.compile(r"^exitcode {1,6}: -?\d{1,3} \(pid: (\d{1,9})\)")
 RULE, FINISHED = "log.recovered", "log.finished"
 _AGAIN, _WELL = "elastic.restart", "launcher.succeeded"
 
@@ -44,6 +58,37 @@ def with_recovery(findings: Sequence[Finding], finished: Set[str]) -> list[Findi
         again[-1].evidence.file, again[-1].evidence.line, again[-1].evidence.text, row.role
     )
     return [*findings, Finding(at, row.name)]
+
+
+def with_earlier_attempts_marked(findings: Sequence[Finding]) -> tuple[list[Finding], str]:
+    """Mark what a launcher noticed of an attempt before its last one, and return a note."""
+    table: dict[str, set[str]] = defaultdict(set)
+    noticed: dict[tuple[str, str], list[tuple[Finding, re.Match[str]]]] = defaultdict(list)
+    for one in findings:
+        if found := _IN_TABLE.match(one.evidence.text):
+            table[one.evidence.file].add(found[1])
+        elif found := _NOTICED.match(one.evidence.text):
+            noticed[one.evidence.file, found[1]].append((one, found))
+    older: dict[int, str] = {}
+    for (file, _), lines in noticed.items():
+        last = [at for at, (_, found) in enumerate(lines) if found[3] in table[file]]
+        for one, found in lines[: last[0]] if last else ():
+            older[id(one)] = found[2]
+    if not older:
+        return list(findings), ""
+    codes, row = ", ".join(dict.fromkeys(older.values())), RULES[RESTARTED]
+    return [
+        replace(
+            one,
+            rule=row.name,
+            evidence=replace(one.evidence, role=row.role),
+            failure_class=None,
+            mechanism=None,
+        )
+        if id(one) in older
+        else one
+        for one in findings
+    ], f"the launcher had started the job again after a failure (exit code {codes})"
 
 
 def finished_well(findings: Sequence[Finding]) -> bool:
