@@ -223,6 +223,7 @@ def test_where_all_ranks_fail_alike_the_first_that_is_noticed_is_not_named(text:
     [
         "[rank0]: ValueError: a\n[rank1]: KeyError: 'b'\n[rank2]: ValueError: c\n",
         f"{NOT_BUILT}\n" * 2,  # of one rank, which logs its exception before it fails of it
+        "ConnectionResetError: [Errno 104] reset\n" * 3 + "KeyError: 'x'\n",  # handled each time
     ],
 )
 def test_where_ranks_do_not_all_fail_alike_the_one_that_ended_is_named(text: str) -> None:

@@ -30,7 +30,6 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -272,17 +271,19 @@ def _failed_alike(accounts: Accounts, findings: Sequence[Finding]) -> bool:
     said = {_without_rank(one.evidence.text) for one in accounts.raised.values()}
     if len(said) == 1 and _everybody(accounts.raised, accounts):
         return True
-    unlabelled = Counter(
+    unlabelled = [
         (one.rule, one.evidence.file, one.evidence.text)
         for one in findings
         if one.rank is None
         and one.mechanism in (Mechanism.EXCEPTION, Mechanism.EXIT)
         and one.evidence.role is Role.ROOT
-    )
-    return not accounts.raised and any(
-        count > EVERYBODY * len(accounts.seen) and count > (1 if rule == "config.invalid" else 2)
-        for (rule, _, _), count in unlabelled.items()
-    )
+    ]
+    if accounts.raised or not unlabelled:
+        return False
+    # What came before the last one was perhaps handled, again and again.
+    count = unlabelled.count(unlabelled[-1])
+    least = 1 if unlabelled[-1][0] == "config.invalid" else 2
+    return count > max(least, EVERYBODY * len(accounts.seen))
 
 
 def _without_rank(text: str) -> str:
