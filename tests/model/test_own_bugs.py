@@ -17,6 +17,7 @@ def traceback(path: str, error: str) -> str:
     "error",
     [
         "OSError: [Errno 24] Too many open files: '/dev/shm/x/slot-1'",
+        "OSError: [Errno 27] File too large",
         "OSError: [Errno 28] No space left on device",
         "MemoryError",
         "RuntimeError: can't start new thread",
