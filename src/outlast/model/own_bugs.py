@@ -17,7 +17,8 @@ _ON_PURPOSE = ("outlast.errors.", "RuntimeError: DataLoader worker (pid ")
 # what a process gets in any code that runs in it, once the script or the machine has used up all of
 # it: memory, threads, descriptors, the length of a file (`ulimit -f`), room on a disk
 _USED_UP = re.compile(
-    r"\[Errno (?:11|12|23|24|27|28|122)\]|^MemoryError\b|can't start new thread|Cannot allocate memory"
+    r"\[Errno (?:11|12|23|24|27|28|122)\]|^MemoryError\b|can't start new thread"
+    r"|Cannot allocate memory"
 )
 REPORT = (
     "this is a bug in outlast, not in the script: report it with this traceback and the run's"
