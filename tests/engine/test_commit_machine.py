@@ -103,7 +103,7 @@ class Rank:
             case HandOver():
                 return True
             case BookCommit():
-                self.worker.now_committed(step=command.step, now_s=0.0)
+                self.worker.note_committed(step=command.step, now_s=0.0)
             case Break():
                 self.worker.broke(mechanism="collective", error="", traceback="", now_s=0.0)
             case StandStill():

@@ -303,7 +303,7 @@ def test_no_rank_starts_from_a_copy_before_it_was_read(good: int) -> None:
     """A damaged copy is told. An older one is taken if it is newer than the checkpoint."""
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    one.run.sources.kept(9)
+    one.run.sources.note_kept(9)
     one.run.sources.choose(Restart(9, "kept", "kept"))
     first = one.regroup.plans.when_cleared(2.0)
     assert [output for output in first if isinstance(output, FindCheckpoint)] == [FindCheckpoint()]

@@ -65,10 +65,10 @@ def test_before_the_first_step_there_is_nothing_to_replay() -> None:
 def test_a_commit_opens_the_phases_after_it() -> None:
     machine = WorkerMachine(worker=1)
     machine.joined(plan(generation=1, step=5), group_s=0.0, restore_s=0.0)
-    machine.now_past_phase()
-    machine.now_begun(over=False)
+    machine.note_past_phase()
+    machine.note_begun(over=False)
     assert (machine.phases, machine.begun) == (1, True)
-    machine.now_committed(step=6, now_s=1.0)
+    machine.note_committed(step=6, now_s=1.0)
     assert (machine.phases, machine.begun) == (0, False)
 
 

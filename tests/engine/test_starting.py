@@ -52,8 +52,8 @@ def test_the_wait_before_another_start_doubles_up_to_its_bound() -> None:
 def test_people_hear_of_a_new_failure_at_once_and_of_the_same_now_and_then() -> None:
     """Also at the very beginning of the clock."""
     last = LastReport()
-    assert last.is_due("no memory", now_s=0.0)
-    assert not last.is_due("no memory", now_s=limits.START_REPORT_S - 0.1)
-    assert last.is_due("no threads", now_s=1.0)
-    assert not last.is_due("no threads", now_s=1.0)
-    assert last.is_due("no threads", now_s=1.0 + limits.START_REPORT_S)
+    assert last.note_if_due("no memory", now_s=0.0)
+    assert not last.note_if_due("no memory", now_s=limits.START_REPORT_S - 0.1)
+    assert last.note_if_due("no threads", now_s=1.0)
+    assert not last.note_if_due("no threads", now_s=1.0)
+    assert last.note_if_due("no threads", now_s=1.0 + limits.START_REPORT_S)

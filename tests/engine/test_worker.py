@@ -47,7 +47,7 @@ def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
     the plan.
     """
     machine = trains()
-    machine.now_prepared(step=6)
+    machine.note_prepared(step=6)
     goes_on_with(machine, plan(generation=2, step=step, settle=settle))
     assert machine.on_message(AGAIN) == [Wake()]
     said = inventory(machine.stand_still(in_hook=True))
@@ -71,7 +71,7 @@ def test_requests_behind_a_step_are_forgotten_with_the_step(
     The next generation begins from that step, or from another one.
     """
     machine = trains()
-    machine.now_begun(over=True)
+    machine.note_begun(over=True)
     goes_on_with(machine, order := plan(generation=2, step=step))
     machine.joined(order, group_s=0.0, restore_s=0.0)
     machine.on_message(AGAIN)
@@ -128,7 +128,7 @@ def test_a_rank_in_a_new_steps_call_is_woken_before_its_inventory() -> None:
     """
     machine = trains()
     machine.finished(stopped=False)
-    machine.goes_on()
+    machine.note_steps_resumed()
     assert machine.on_message(Leave(1, "rank 0 is lost")) == [Wake()]
     assert inventory(machine.stand_still(in_hook=False)).committed == 5
 

@@ -57,7 +57,7 @@ class Node:
     def say(self, message: Message) -> None:
         self.said.append(message)
 
-    def goes_on(self, asked_s: float) -> None:
+    def prolong_lease(self, asked_s: float) -> None:
         self.went_on.append(asked_s)
 
     def follow(self, address: tuple[str, int]) -> None:

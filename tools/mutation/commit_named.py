@@ -85,7 +85,7 @@ COMMIT = (
     Mutant(
         "a_passed_vote_is_not_remembered",
         MACHINE,
-        "yield TellWorkerMachine(partial(WorkerMachine.now_passed, step=step))",
+        "yield TellWorkerMachine(partial(WorkerMachine.note_passed, step=step))",
         "",
     ),
     Mutant(

@@ -46,7 +46,7 @@ class LastReport:
     error: str = ""
     at_s: float = 0.0
 
-    def is_due(self, error: str, *, now_s: float) -> bool:
+    def note_if_due(self, error: str, *, now_s: float) -> bool:
         """Return whether to tell people of `error` now, and note that if so.
 
         They are told of a new one at once, and of the same one now and then.

@@ -205,7 +205,7 @@ class AgentSession:
             case ToNode() if self._link.is_in:
                 by_s = self._link.hear(message, now_s=now_s)
                 # A message that arrives twice was obeyed the first time.
-                is_new = self._link.inbox.takes(message)
+                is_new = self._link.inbox.accept(message)
                 return self._obey(rebased(message.message, by_s), now_s) if is_new else []
             case _:
                 return []  # an order that comes before the agent is in
@@ -220,12 +220,12 @@ class AgentSession:
         """Return the newest coordinator that the agent has obeyed; 0: none."""
         return self._identity.epoch
 
-    def goes_on(self, *, asked_s: float, now_s: float) -> list[Output]:
+    def prolong_lease(self, *, asked_s: float, now_s: float) -> list[Output]:
         """Let the workers go on without the coordinator, for one lease from `asked_s`.
 
         The driver asked the voters at that time, and a majority of them misses the coordinator too.
         """
-        return self._fence_if_lease_is_out(now_s) or self.lease.goes_on(asked_s=asked_s)
+        return self._fence_if_lease_is_out(now_s) or self.lease.prolong(asked_s=asked_s)
 
     def leave_out_beats(self, *, asked_s: float) -> None:
         """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""

@@ -179,7 +179,7 @@ class CoordinatorSessions:
                 if enrolled.enrol is None
                 else [*self._take_in(enrolled, enrolled.offset.by_s, now_s), granted]
             )
-        if not enrolled.inbox.takes(message):
+        if not enrolled.inbox.accept(message):
             return []  # it came a second time
         said = (
             self._rebased.rebased(message.message, enrolled.offset.by_s)

@@ -43,7 +43,7 @@ class Lease:
         while self._asked_s and next(iter(self._asked_s)) < number:
             self._asked_s.popitem(last=False)
 
-    def goes_on(self, *, asked_s: float) -> None:
+    def prolong(self, *, asked_s: float) -> None:
         """Prolong the lease from `asked_s`, if there is one."""
         if self.until_s is not None:
             self.until_s = max(self.until_s, asked_s + self.lease_s)
@@ -102,9 +102,9 @@ class HeldLease:
         """Set the timer of the next heartbeat."""
         return SetTimer("beat", now_s + self._beat_s)
 
-    def goes_on(self, *, asked_s: float) -> list[Output]:
+    def prolong(self, *, asked_s: float) -> list[Output]:
         """Prolong the lease without the coordinator: a majority of the voters misses it too."""
-        self._lease.goes_on(asked_s=asked_s)
+        self._lease.prolong(asked_s=asked_s)
         return self.watch()
 
     def leave_out_beats(self, *, asked_s: float) -> None:

@@ -94,7 +94,7 @@ class Inbox:
     def __init__(self) -> None:
         self.heard = 0
 
-    def takes(self, message: FromNode | ToNode) -> bool:
+    def accept(self, message: FromNode | ToNode) -> bool:
         """Accept this message. Return False if it was accepted before.
 
         A connection keeps the order, so a message that is not the next one is an old one.

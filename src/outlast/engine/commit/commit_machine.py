@@ -204,7 +204,7 @@ class CommitMachine:
             raise Reenter  # the script has caught the one that was raised before
         while True:
             yield from self._settle(BEGUN)
-            yield TellWorkerMachine(partial(WorkerMachine.now_begun, over=self.is_over))
+            yield TellWorkerMachine(partial(WorkerMachine.note_begun, over=self.is_over))
             if self.repeats:
                 yield TakeBackTail()
             if self.worker.broken:
@@ -281,7 +281,7 @@ class CommitMachine:
         step = self.committed + 1
         try:
             if (yield Prepare(step, place)):
-                yield TellWorkerMachine(partial(WorkerMachine.now_prepared, step=step))
+                yield TellWorkerMachine(partial(WorkerMachine.note_prepared, step=step))
             result: VoteResult = yield Vote(step)
         except OutlastError as error:
             yield Refuse(error)
@@ -296,7 +296,7 @@ class CommitMachine:
             if result.unsure and not self.late.on:
                 yield from self._put_off(step)
                 return
-            yield TellWorkerMachine(partial(WorkerMachine.now_passed, step=step))
+            yield TellWorkerMachine(partial(WorkerMachine.note_passed, step=step))
             self._learn(result)
             yield DeliverVote(result, step)
         self.stage = StepStage.PASSED
@@ -308,7 +308,7 @@ class CommitMachine:
         when a rank is lost, the run would take the step for prepared, and go forward with it.
         """
         yield PutOff(step)
-        yield TellWorkerMachine(partial(WorkerMachine.now_prepared, step=self.committed))
+        yield TellWorkerMachine(partial(WorkerMachine.note_prepared, step=self.committed))
         self.late.put_off()
 
     def _commit(self) -> Flow[None]:
@@ -364,7 +364,7 @@ class CommitMachine:
             self._saved = self.committed
             if asked := self.agreed.save:
                 self.agreed = AgreedRequests(stop=self.stopping)
-                yield TellWorkerMachine(WorkerMachine.now_saved)
+                yield TellWorkerMachine(WorkerMachine.note_saved)
             yield Save(self.committed, self.stopping, asked)
 
     # --- phases between steps ---------------------------------------------------------------------
@@ -391,7 +391,7 @@ class CommitMachine:
             yield Break(error, peers_only=True)
             plan: Regroup = yield StandStill(in_hook=False)
         else:
-            yield TellWorkerMachine(WorkerMachine.now_past_phase)
+            yield TellWorkerMachine(WorkerMachine.note_past_phase)
             return True
         if plan.phases <= number:
             yield RollBackPhase()

@@ -41,7 +41,7 @@ def _on_copy(run: RunParts, message: Checkpointed) -> list[Output]:
         lack = f"rank {message.rank} keeps no copies of its state in shared memory any more"
         return [Tell(f"warning: {lack}: {message.error}")]
     if copies.takes(message) and copies.put(message):
-        run.sources.kept(message.step)
+        run.sources.note_kept(message.step)
     return []
 
 

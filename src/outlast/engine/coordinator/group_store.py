@@ -65,6 +65,6 @@ class GroupStore:
         """Remember how many orders the coordinator before this one had given."""
         self.orders = orders
 
-    def found(self, store: StoreUp, node: str) -> None:
+    def note_found(self, store: StoreUp, node: str) -> None:
         """Note that a node that enrols with a new coordinator hosts this store."""
         self.address, self.orders, self.home = (store.host, store.port), store.number, node

@@ -322,7 +322,7 @@ class Plans:
         refused        a sentence for each newer one that was refused
         """
         run = self.run
-        is_newest = run.sources.found(step, folder, kept_step=kept_step)
+        is_newest = run.sources.note_found(step, folder, kept_step=kept_step)
         out: list[Output] = []
         for why in refused:
             out.append(event(now_s, "checkpoint_refused", {"why": why}))

@@ -155,7 +155,7 @@ class ProcessExits:
             return self.stop.when_stopped()
         data = {"pid": spare.process.pid, "kind": spare.kind, "error": message.error}
         out: list[Output] = [event(now_s, "spare_lost", data)]
-        if self.spares.ended(spare):
+        if self.spares.note_ended(spare):
             how = message.error or _how(message)
             out.append(Tell(f"warning: a {spare.kind} spare ended before it could park: {how}"))
         return [*out, set_timer(Timer.SPARES, now_s + limits.SPARE_REFILL_DELAY_S)]

@@ -140,7 +140,7 @@ class RestoreSources:
 
     # --- copies in the vault, and checkpoints ----------------------------------------------------
 
-    def kept(self, step: int) -> None:
+    def note_kept(self, step: int) -> None:
         """Note that all ranks have sealed a copy of `step` in the vault."""
         self.kept_step = max(self.kept_step, step)
 
@@ -150,7 +150,7 @@ class RestoreSources:
         step, folder = max((known.step, known.folder), (step, folder))
         self.checkpoint = Checkpoint(step, folder)
 
-    def found(self, step: int, folder: str, *, kept_step: int) -> bool:
+    def note_found(self, step: int, folder: str, *, kept_step: int) -> bool:
         """Note which sources were read and found good.
 
         Return False if a newer checkpoint was written meanwhile: it was not read.

@@ -48,7 +48,7 @@ class SparePool:
         self._failures = 0
         return []
 
-    def ended(self, spare: Member) -> bool:
+    def note_ended(self, spare: Member) -> bool:
         """Note that `spare` has ended. Return True if it failed before it could park."""
         failed = not spare.process.parked and not spare.life.condemned
         if failed:

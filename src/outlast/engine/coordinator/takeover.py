@@ -225,7 +225,7 @@ class Takeover:
         run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
         run.note_of_rank(enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number >= run.store.orders:
-            run.store.found(enrol.store, enrol.node)
+            run.store.note_found(enrol.store, enrol.node)
         self.changes.find_images(enrol)
         found.images.extend(enrol.images)
         for housed in enrol.housed:

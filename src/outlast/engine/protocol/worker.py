@@ -63,7 +63,7 @@ class WorkerMachine:
     messages of the agent (`on_message`). The main thread reports what its step did, through the
     commit machine (engine/commit). In this example a peer's death interrupts a step::
 
-        now_prepared(step=7)           the image of step 7 is sealed
+        note_prepared(step=7)           the image of step 7 is sealed
         on_message(Leave(...))         a peer is dead: [Wake()], which ends the vote
         broke(...)                     []: the coordinator has sent the Leave, so it knows
         stand_still(in_hook=True)      [Say(Inventory(...))]: what this rank holds
@@ -238,19 +238,19 @@ class WorkerMachine:
         self.state = WorkerState.TRAINING
         return [Say(Joined(self.worker, self.generation, step, group_s, restore_s))]
 
-    def now_prepared(self, *, step: int) -> None:
+    def note_prepared(self, *, step: int) -> None:
         """Note that the image of `step` is sealed for its vote."""
         self.prepared = step
 
-    def now_passed(self, *, step: int) -> None:
+    def note_passed(self, *, step: int) -> None:
         """Note that this rank saw the vote of `step` pass."""
         self.passed = step
 
-    def now_sealed(self, *, steps: tuple[int, ...]) -> None:
+    def note_sealed(self, *, steps: tuple[int, ...]) -> None:
         """Note the steps of sharded state whose images are sealed."""
         self.sealed = steps
 
-    def now_committed(self, *, step: int, now_s: float) -> list[Output]:
+    def note_committed(self, *, step: int, now_s: float) -> list[Output]:
         """Note that `step` is committed, and report the first new one of this generation.
 
         Survivors may first finish the step from which the plan goes on. That commit is reported as
@@ -265,7 +265,7 @@ class WorkerMachine:
         self._first_commit_said = is_new
         return [Say(Committed(self.worker, self.generation, step, now_s, is_new))]
 
-    def now_stepped(self, *, step: int, now_s: float) -> list[Output]:
+    def note_stepped(self, *, step: int, now_s: float) -> list[Output]:
         """Report the first optimizer call of a script without outlast calls in this generation.
 
         step   the optimizer's own count of its steps; 0: it keeps none
@@ -275,15 +275,15 @@ class WorkerMachine:
         self._first_commit_said = True
         return [Say(Committed(self.worker, self.generation, step, now_s))]
 
-    def now_saved(self) -> None:
+    def note_saved(self) -> None:
         """Note that all ranks have begun the checkpoint that a person asked for."""
         self.saves_now = False
 
-    def now_past_phase(self) -> None:
+    def note_past_phase(self) -> None:
         """Note that the vote of a phase has passed."""
         self.phases += 1
 
-    def now_begun(self, *, over: bool) -> None:
+    def note_begun(self, *, over: bool) -> None:
         """Note that the next step is asked for. `over`: there is none, so the last vote follows."""
         self.begun, self.over = True, over
 
@@ -330,7 +330,7 @@ class WorkerMachine:
             self.state = WorkerState.FINISHED
         return [Say(Finished(self.worker, self.generation, self.committed, stopped, self.cut))]
 
-    def goes_on(self) -> None:
+    def note_steps_resumed(self) -> None:
         """Note that run.steps is called again after it had ended."""
         if self.state is WorkerState.FINISHED:
             self.state = WorkerState.TRAINING

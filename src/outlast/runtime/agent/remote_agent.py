@@ -285,9 +285,9 @@ class RemoteAgent:
         """Send a message that needs no number."""
         self._outside.dialler.send(message)
 
-    def goes_on(self, asked_s: float) -> None:
+    def prolong_lease(self, asked_s: float) -> None:
         """Let the workers go on without the coordinator for a lease from `asked_s`."""
-        self._do(self._session.goes_on(asked_s=asked_s, now_s=clock.now_s()))
+        self._do(self._session.prolong_lease(asked_s=asked_s, now_s=clock.now_s()))
 
     def follow(self, address: tuple[str, int]) -> None:
         """Dial the coordinator at another address."""

@@ -96,7 +96,7 @@ class AgentPort(Protocol):
 
     def say(self, message: Message) -> None: ...
 
-    def goes_on(self, asked_s: float) -> None: ...
+    def prolong_lease(self, asked_s: float) -> None: ...
 
     def follow(self, address: tuple[str, int]) -> None: ...
 
@@ -295,7 +295,7 @@ class Standby:
             asked_s = absence.inquiry.hear(node, message)
             if asked_s is not None:
                 absence.since_s = asked_s if absence.since_s is None else absence.since_s
-                agent.goes_on(asked_s)
+                agent.prolong_lease(asked_s)
             if message.leader and message.epoch > agent.epoch:
                 self._hear_of_leader(message)
 

@@ -123,7 +123,7 @@ class Starts:
             del self._starts[worker]
             self._news.given_up(worker, verdict.reason)
             return
-        if start.reported.is_due(error, now_s=now_s):
+        if start.reported.note_if_due(error, now_s=now_s):
             self._news.tell(f"warning: {verdict.reason}")
         start.waits = True
         self._loop.call_at(verdict.again_s, lambda: self._ask(worker))

@@ -220,7 +220,7 @@ class StoreHosts:
         seen = self._failures
         times = f"{seen.count} times" if seen.count > 1 else "once"
         what = f"the store's host could not be started, {times} so far: {how}"
-        if seen.reported.is_due(how, now_s=clock.now_s()):
+        if seen.reported.note_if_due(how, now_s=clock.now_s()):
             self._news.tell(f"warning: {what}; it is tried again in {wait_s:g} s")
         if not seen.any_up and seen.count >= limits.FIRST_STARTS_COUNT:
             self._news.hopeless(f"{what}; none of this run has listened")

@@ -224,7 +224,7 @@ class CommitDriver:
         session.book.commit_step(
             now_s=now_s, first=number > self._attachment.call.high_water, then=Cause.OTHER
         )
-        session.do(lambda machine: machine.now_committed(step=number, now_s=now_s))
+        session.do(lambda machine: machine.note_committed(step=number, now_s=now_s))
         session.enter(Phase.BETWEEN)
         session.mark("committed", number)
 

@@ -300,7 +300,7 @@ class RankImages:
         self.sealed = self.due = step
         if self._state.sharded:
             steps = self._session.vault.steps(self._member.rank())
-            self._session.do(lambda machine: machine.now_sealed(steps=steps))
+            self._session.do(lambda machine: machine.note_sealed(steps=steps))
 
 
 def holds_shared(image: Image) -> bool:

@@ -176,7 +176,7 @@ class Onlooker:
     def _count(self, step: int, *, known: bool, count: int) -> None:
         """Note that `step` is done. `known`: the script's own checkpoints carry that number on."""
         session, now_s = self._session, clock.now_s()
-        session.do(lambda machine: machine.now_stepped(step=step if known else 0, now_s=now_s))
+        session.do(lambda machine: machine.note_stepped(step=step if known else 0, now_s=now_s))
         session.beacon.step = step
         session.enter(Phase.BOOT, cause=self._cause_after(step))
         session.mark("stepped", count)

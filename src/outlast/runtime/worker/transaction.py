@@ -388,7 +388,7 @@ class Transaction:
         session = self.member.session
         if session is not None:
             self.attachment.begin_steps_call(self.committed)
-            session.do(WorkerMachine.goes_on)
+            session.do(WorkerMachine.note_steps_resumed)
             self.attachment.register()
             self.member.guards.calls.on_between = self._communicates
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)

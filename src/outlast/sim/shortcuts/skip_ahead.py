@@ -387,13 +387,13 @@ class SkipAhead:
             process.newest = slot, step, AT_VOTE
         if self._world.frame.options.recovery_mode == "sharded":
             book.switch(now_s=now_s - count * SEAL_S, cause=Cause.STALL)
-            machine.now_sealed(steps=(last, last - 1))
+            machine.note_sealed(steps=(last, last - 1))
         book.commit_step(now_s=now_s, first=True, then=Cause.OTHER)
-        machine.now_prepared(step=last)
-        machine.now_passed(step=last)
-        outputs = machine.now_committed(step=last, now_s=process.node.now_s)
+        machine.note_prepared(step=last)
+        machine.note_passed(step=last)
+        outputs = machine.note_committed(step=last, now_s=process.node.now_s)
         assert not outputs, "the first step of a generation is in no stretch"
-        machine.now_begun(over=False)
+        machine.note_begun(over=False)
         process.holds(last)
         process.collectives += 2 * count
         publish(process, Phase.BETWEEN, now_s=now_s)

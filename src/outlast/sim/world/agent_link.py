@@ -191,7 +191,7 @@ class SimulatedAgentLink:
             return
         self._frame.timeline.after(self._frame.options.beat_s, self._ask_voters, sort=FIXED)
         if not self._host.lives and self._frame.now_s >= self._cut_until_s:
-            self._node.do(session.goes_on(asked_s=now_s, now_s=now_s))
+            self._node.do(session.prolong_lease(asked_s=now_s, now_s=now_s))
 
     def drop(self) -> None:
         """End this connection. The agent dials again."""

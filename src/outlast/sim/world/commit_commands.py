@@ -231,7 +231,7 @@ class CommitCommands:
         thread = self._thread
         thread.exit_if_lease_is_over()
         thread.world.has_committed(thread.p, step)
-        thread.do(thread.machine.now_committed(step=step, now_s=thread.node.now_s))
+        thread.do(thread.machine.note_committed(step=step, now_s=thread.node.now_s))
         thread.p.book.commit_step(
             now_s=thread.world.now_s, first=step > thread.p.high_water, then=Cause.OTHER
         )
@@ -253,7 +253,7 @@ class CommitCommands:
             return
         thread.enter(Phase.SNAPSHOT, cause=Cause.STALL)
         yield from thread.seal(step, place)
-        thread.machine.now_sealed(steps=thread.sealed())
+        thread.machine.note_sealed(steps=thread.sealed())
         thread.copies.send(step)
 
     # --- saving and handing over ------------------------------------------------------------------

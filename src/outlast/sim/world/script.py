@@ -400,7 +400,7 @@ class Main:
         if plan.step not in self.p.node.slots.get(self.p.rank, {}).values():
             yield from self.thread.seal(plan.step, ScriptPosition(BEGUN, 0))
         if self.thread.sharded:
-            self.p.machine.now_sealed(steps=self.thread.sealed())
+            self.p.machine.note_sealed(steps=self.thread.sealed())
             self.thread.copies.follow(plan)
             self.thread.copies.send(plan.step)
         self.register(self.mode)
