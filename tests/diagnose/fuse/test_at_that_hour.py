@@ -55,6 +55,15 @@ def test_a_gpu_of_amd_is_asked_by_its_own_tool() -> None:
     assert "nvidia-smi" not in " ".join((*got.commands, got.next_test))
 
 
+def test_a_gpu_that_a_line_names_by_its_uuid_is_the_device() -> None:
+    uuid = "GPU-5a1c2f3e-1111-2222-3333-444455556666"
+    line = f"CUDA error: uncorrectable ECC error encountered on {uuid}"
+    got = verdict(log=line)
+    assert (got.failure_class, got.devices) == (FailureClass.HBM, (uuid,))
+    assert got.commands[0] == f"nvidia-smi -q -i {uuid}"
+    assert verdict(log=f"{line}, and not on {uuid[:-1]}7").devices == ()
+
+
 def test_ranks_that_all_wait_are_not_said_to_have_failed() -> None:
     """Their stacks alone do not show for whom they wait."""
     got = verdict(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 HEAD = 300  # a prefix is looked for in so many characters
+_GPU_UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)")
 _MONTHS = {
     name: number
@@ -185,3 +186,9 @@ def _first(head: str, *patterns: re.Pattern[str]) -> str | None:
         if found:
             return next((group for group in found.groups() if group), None)
     return None
+
+
+def gpu_of(text: str) -> str | None:
+    """Return the UUID of the GPU that a line names; None if it names none, or several."""
+    named = set(_GPU_UUID.findall(text))
+    return named.pop() if len(named) == 1 else None
