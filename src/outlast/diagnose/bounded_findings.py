@@ -27,6 +27,8 @@ class _Kept:
 
 
 class BoundedFindings:
+    """Collect findings, and keep the first and the last of those that are alike."""
+
     def __init__(self) -> None:
         self._kept: dict[_Key, _Kept] = {}
         self._count = 0

@@ -43,6 +43,8 @@ class _Table:
 
 
 class Packer:
+    """Pack dumps into packets, which one `Unpacker` has to unpack in order."""
+
     def __init__(self) -> None:
         self._members = _Table()
         self._count = 0  # of ranks in all members said so far

@@ -37,6 +37,8 @@ _NUMBER = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Desync:
+    """The findings of `compare_waits`, and the ranks that it suspects."""
+
     findings: tuple[Finding, ...] = ()
     suspects: tuple[Suspect, ...] = ()
 

@@ -1,8 +1,6 @@
 """The words for each class: what it means, what to do, what would refute it, what to test next.
 
-The next test is the cheapest one that tells more.
-
-This module is pure: no clock, no files, no torch.
+The next test is the cheapest one that tells more. This module is pure: no clock, no files.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ C = FailureClass
 
 @dataclass(frozen=True, slots=True)
 class Words:
+    """The words for one class of failures, each a part of a sentence for people."""
+
     means: str
     action: str
     refuted_by: str

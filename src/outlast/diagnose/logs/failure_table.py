@@ -21,6 +21,8 @@ LINES_MAX = 4000
 
 @dataclass(slots=True)
 class FailureEntry:
+    """One rank's entry in the table. `first`: the table calls it the root cause."""
+
     line: int
     text: str
     first: bool
@@ -30,6 +32,8 @@ class FailureEntry:
 
 
 class FailureTable:
+    """Read the table line by line: `begin` at its heading, and then each line after it."""
+
     def __init__(self) -> None:
         self._first = False
         self._entry: FailureEntry | None = None

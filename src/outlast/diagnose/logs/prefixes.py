@@ -100,6 +100,8 @@ _NAME_HOST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
+    """The time, node and rank in front of a message; None: the line does not say."""
+
     at_s: float | None
     node: str | None
     rank: int | None
