@@ -655,6 +655,16 @@ def test_no_two_classes_of_the_product_share_a_name() -> None:
     assert not twice, "give all but one of these classes another name"
 
 
+def test_every_public_class_says_what_it_is() -> None:
+    """A class with a public name has a docstring."""
+    silent = [
+        f"{path.relative_to(HOME)}:{node.lineno}: {node.name}"
+        for path, node in product()[0]
+        if not node.name.startswith("_") and not ast.get_docstring(node)
+    ]
+    assert not silent, "\n".join(silent)
+
+
 def class_names_tested(source: str) -> Iterator[tuple[int, str]]:
     """Comparisons with the name of a class, as in `type(x).__name__ == "Hello"`."""
     for node in nodes_of(source):
