@@ -50,9 +50,11 @@ from benchmarks.incidents.truth import truth_of
 
 JOB = Path(__file__).parent / "job"
 EVERY_S = 0.1  # how often a rank saves its flight recorder
-SETTLED_S = 0.5  # a hang has lasted that long before anybody looks
+# A hang has lasted that long before anybody looks. Of a job that called a collective just before
+# (FRESH_S in diagnose/pipeline.py) a diagnosis says that it runs on.
+SETTLED_S = 3.0
 STACKS_AFTER_S = 0.5  # of a step
-SHAPE_SETTLED_S = 2.0
+SHAPE_SETTLED_S = 3.0
 REST_S = 0.3  # whose main thread has not run for so long stands where it waits
 WRITTEN_S = 0.1  # a stack as old as that is written to its end
 WITHIN_S = 30.0

@@ -64,6 +64,21 @@ def test_a_gpu_that_a_line_names_by_its_uuid_is_the_device() -> None:
     assert verdict(log=f"{line}, and not on {uuid[:-1]}7").devices == ()
 
 
+@pytest.mark.parametrize(("ranks", "known"), [(range(4), True), (range(1, 4), False)])
+def test_a_receive_is_no_fault_where_a_rank_without_a_stack_may_send(
+    ranks: range, known: bool
+) -> None:
+    """Method: rank 2 receives while others reduce; of rank 0 there is a log, and a stack or none."""
+    receives = "recv (torch/distributed/distributed_c10d.py:2799)"
+    logs = {f"rank_{rank}.log": "step 6" for rank in range(4)}
+    stacks = {
+        f"stack_rank_{rank}.txt": spy(rank, receives if rank == 2 else WAITS, "main (train.py:9)")
+        for rank in ranks
+    }
+    got = verdict(**logs, **stacks)
+    assert (got.failure_class is FailureClass.SOFTWARE_BUG) is known
+
+
 def test_ranks_that_all_wait_are_not_said_to_have_failed() -> None:
     """Their stacks alone do not show for whom they wait."""
     got = verdict(

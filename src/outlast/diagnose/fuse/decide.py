@@ -209,6 +209,8 @@ def _bearing_on_the_class(
         or accounts.seen - accounts.waiting
     )
     refuted = {"stack.divergent"} if explained else set()
+    if accounts.seen - accounts.waiting:
+        refuted.add("stack.lone_p2p")  # a rank without a stack may be the other end
     if not is_ring(accounts, blame):
         refuted.add("graph.order_inversion")
     another = _on_another_path(everything, blame)
