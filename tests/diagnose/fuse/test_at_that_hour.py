@@ -68,7 +68,7 @@ def test_a_gpu_that_a_line_names_by_its_uuid_is_the_device() -> None:
 def test_a_receive_is_no_fault_where_a_rank_without_a_stack_may_send(
     ranks: range, known: bool
 ) -> None:
-    """Method: rank 2 receives while others reduce; of rank 0 there is a log, and a stack or none."""
+    """Method: rank 2 receives while others reduce; rank 0 has a log, and a stack or none."""
     receives = "recv (torch/distributed/distributed_c10d.py:2799)"
     logs = {f"rank_{rank}.log": "step 6" for rank in range(4)}
     stacks = {
