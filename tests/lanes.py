@@ -26,13 +26,12 @@ _RUNS = ("tests/test_broken_example.py", "tests/test_examples.py", "tests/test_r
 
 # The paths of each lane but the last, which runs all others. A lane ends about when the others do.
 TESTS = (
-    ("tests/drills", *_RUNS),
+    ("tests/drills", "tests/processes", *_RUNS),
     (
         "tests/app",
         "tests/conformance",
         "tests/evidence",
         "tests/ledger",
-        "tests/processes",
         "tests/tiers",
         "tests/worker",
     ),

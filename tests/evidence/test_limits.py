@@ -233,3 +233,22 @@ def test_a_damaged_zip_ends_in_members_or_a_known_error(
 @given(st.binary(max_size=600), st.text(max_size=20))
 def test_what_a_file_is_can_be_asked_of_anything(head: bytes, name: str) -> None:
     assert isinstance(kind_of(head, name), FileKind)
+
+
+def test_a_member_that_begins_before_the_zip_is_damaged(tmp_path: Path) -> None:
+    """The directory's size is larger than it is, as after a cut: all offsets move back."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("a.log", made.LOG)
+    packed = bytearray(out.getvalue())
+    end = packed.rindex(b"PK\x05\x06")
+    at = end + 16  # of the offset of the directory
+    offset = int.from_bytes(packed[at : at + 4], "little")
+    packed[at : at + 4] = (offset + 9).to_bytes(4, "little")
+    path = tmp_path / "a.zip"
+    path.write_bytes(packed)
+    budget = unpack.UnpackBudget(1 << 20)
+    budget.begin(len(packed))
+    (one,) = unpack.inside_zip(str(path), "a", budget)
+    assert one.body is None
+    assert "damaged" in str(one)

@@ -40,5 +40,5 @@ def broken_rules(seed: int) -> set[str]:
 def test_a_coordinator_that_forgets_its_copies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault: all ranks begin from the beginning, though there are copies."""
     assert not any(broken_rules(seed) for seed in range(10))
-    monkeypatch.setattr(RestoreSources, "kept", lambda self, step: None)
+    monkeypatch.setattr(RestoreSources, "note_kept", lambda self, step: None)
     assert any("NothingDurableLost" in broken_rules(seed) for seed in range(60))

@@ -132,6 +132,10 @@ def _zip_members(archive: zipfile.ZipFile, name: str, budget: UnpackBudget) -> I
         if info.flag_bits & _ENCRYPTED:
             yield Inside(full, None, "encrypted")
             continue
+        if info.header_offset < 0:
+            # In a cut file the directory points before the beginning.
+            yield Inside(full, None, "damaged: it begins before the file")
+            continue
         try:
             with archive.open(info) as member:
                 yield Inside(full, Peeked(Metered(_ZipBody(cast(BinaryIO, member)), budget)))
