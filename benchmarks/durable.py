@@ -107,8 +107,9 @@ def dd(source: Path) -> Callable[[State, Path], object]:
     def save(state: State, folder: Path) -> None:
         subprocess.run(
             ["dd", f"if={source}", f"of={folder}/bytes", "bs=4M", "oflag=direct", "conv=fsync"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            check=True,
+            capture_output=True,
+        )
 
     return save
 

@@ -94,15 +94,40 @@ def _program(name: str) -> str:
 def contestants() -> list[Contestant]:
     meets = f"{Hosts.address(0)}:{PORT}"
     outlast = (
-        _program("outlast"), "run", "--nnodes", str(HOSTS), "--spare-nodes", "1",
-        "--nproc-per-node", "1", "--rdzv-endpoint", meets, "--run-dir", "{folder}/run",
-    )  # fmt: skip
+        _program("outlast"),
+        "run",
+        "--nnodes",
+        str(HOSTS),
+        "--spare-nodes",
+        "1",
+        "--nproc-per-node",
+        "1",
+        "--rdzv-endpoint",
+        meets,
+        "--run-dir",
+        "{folder}/run",
+    )
     torchrun = (
-        sys.executable, "-m", "torch.distributed.run", "--nnodes", str(HOSTS),
-        "--nproc-per-node", "1", "--max-restarts", "100", "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", meets, "--rdzv-id", "hosts", "--local-addr", "{address}",
-        "--rdzv-conf", "is_host={leads}",
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes",
+        str(HOSTS),
+        "--nproc-per-node",
+        "1",
+        "--max-restarts",
+        "100",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        meets,
+        "--rdzv-id",
+        "hosts",
+        "--local-addr",
+        "{address}",
+        "--rdzv-conf",
+        "is_host={leads}",
+    )
     saving = ("--checkpoint", "{folder}/checkpoint", "--timeout", "10")
     own_store = {"GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 

@@ -41,21 +41,41 @@ def lives_at(ranks: int, now_s: float) -> list[Life]:
     seconds = {Cause.PRODUCTIVE: now_s - 20.0, Cause.STARTUP: 5.0, Cause.DATA_WAIT: 1.25}
     return [
         Life(
-            rank + 1, 1000 + rank, f"node-{rank // 8}", rank, "rank", 10.0, 11.0, None, seconds,
+            rank + 1,
+            1000 + rank,
+            f"node-{rank // 8}",
+            rank,
+            "rank",
+            10.0,
+            11.0,
+            None,
+            seconds,
             Cause.PRODUCTIVE,
         )
         for rank in range(ranks)
-    ]  # fmt: skip
+    ]
 
 
 def interruption(number: int, at_s: float, ranks: int) -> Interruption:
     return Interruption(
-        id=number, mechanism=Mechanism.SIGNAL, detected_s=at_s + 0.01, ranks=(number % ranks,),
-        pids=(1,), nodes=(f"node-{number % ranks // 8}",), rung=Rung.SPARE, generation=number,
-        step=int(at_s / STEP_S), fault_s=at_s, left_s=at_s + 0.05, regrouped_s=at_s + 0.1,
-        restored_s=at_s + 0.2, resumed_s=at_s + 0.9, steps_repeated=1,
-        reason="signal 9 (SIGKILL); a hot spare was parked", tier=Tier.PEER,
-    )  # fmt: skip
+        id=number,
+        mechanism=Mechanism.SIGNAL,
+        detected_s=at_s + 0.01,
+        ranks=(number % ranks,),
+        pids=(1,),
+        nodes=(f"node-{number % ranks // 8}",),
+        rung=Rung.SPARE,
+        generation=number,
+        step=int(at_s / STEP_S),
+        fault_s=at_s,
+        left_s=at_s + 0.05,
+        regrouped_s=at_s + 0.1,
+        restored_s=at_s + 0.2,
+        resumed_s=at_s + 0.9,
+        steps_repeated=1,
+        reason="signal 9 (SIGKILL); a hot spare was parked",
+        tier=Tier.PEER,
+    )
 
 
 def events(number: int, at_s: float) -> list[Event]:

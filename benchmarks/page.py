@@ -81,9 +81,17 @@ def node(rank: int) -> str:
 def life(worker: int, rank: int, from_s: float, to_s: float, **more: object) -> Life:
     seconds = {Cause.PRODUCTIVE: max(0.0, to_s - from_s - 1)}
     return Life(
-        worker, 1000 + worker, node(rank), rank, "rank", from_s, opened_s=from_s,
-        seconds=seconds, cause=Cause.PRODUCTIVE, **more,
-    )  # fmt: skip
+        worker,
+        1000 + worker,
+        node(rank),
+        rank,
+        "rank",
+        from_s,
+        opened_s=from_s,
+        seconds=seconds,
+        cause=Cause.PRODUCTIVE,
+        **more,
+    )
 
 
 def lose(
@@ -93,13 +101,25 @@ def lose(
     ledger.add(life(held[0], rank, held[1], at_s, ended_s=at_s, end="signal 9"))
     ledger.add(
         Interruption(
-            id=number, mechanism=Mechanism.SIGNAL, detected_s=at_s + 0.01, ranks=(rank,),
-            pids=(1000 + held[0],), nodes=(node(rank),), rung=Rung.SPARE, generation=number,
-            step=step, fault_s=at_s, left_s=at_s + 0.02, regrouped_s=at_s + 0.1,
-            restored_s=at_s + 0.15, resumed_s=at_s + 0.3, steps_repeated=1,
-            reason=f"rank {rank} ended: signal 9; a hot spare takes it", error="signal 9",
+            id=number,
+            mechanism=Mechanism.SIGNAL,
+            detected_s=at_s + 0.01,
+            ranks=(rank,),
+            pids=(1000 + held[0],),
+            nodes=(node(rank),),
+            rung=Rung.SPARE,
+            generation=number,
+            step=step,
+            fault_s=at_s,
+            left_s=at_s + 0.02,
+            regrouped_s=at_s + 0.1,
+            restored_s=at_s + 0.15,
+            resumed_s=at_s + 0.3,
+            steps_repeated=1,
+            reason=f"rank {rank} ended: signal 9; a hot spare takes it",
+            error="signal 9",
         )
-    )  # fmt: skip
+    )
     evidence = {"file": "standing.json", "line": None, "text": "signal 9", "role": "messenger"}
     verdict = {
         "class": "unknown",
@@ -129,9 +149,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         long, wide = Path(root) / "long", Path(root) / "wide"
         make(
-            long, ranks=8, steps=10_000_000, interruptions=10_000, span_s=1e6,
+            long,
+            ranks=8,
+            steps=10_000_000,
+            interruptions=10_000,
+            span_s=1e6,
             buckets=LONG_BUCKETS,
-        )  # fmt: skip
+        )
         make(wide, ranks=16_384, steps=100_000, interruptions=300, span_s=1e5, buckets=1_000)
         for path in (long, wide):
             found = [opened(path) for _ in range(args.times)]

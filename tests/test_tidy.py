@@ -701,6 +701,17 @@ COLUMNS_MAX = 100
 PRAGMA = re.compile(r"\s*# (type: ignore|noqa|tidy:|boundary:).*")
 
 
+def test_a_layout_of_its_own_has_a_reason_beside_it() -> None:
+    """`ruff format` decides the layout. Where a line is kept from it, the line says why."""
+    bare = [
+        f"{path.relative_to(HOME)}:{number}"
+        for path in SOURCES + SCRIPTS + TESTS
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if line.endswith("# fmt: " + "skip")
+    ]
+    assert not bare
+
+
 def test_lines_end_at_100_columns() -> None:
     """Method: every tracked Python file; what a pragma says does not count."""
     listed = subprocess.run(

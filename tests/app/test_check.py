@@ -27,21 +27,36 @@ for step in run.steps(state, until=10):
         optimizer.zero_grad()
 """
 FLAWS = {  # what is replaced, by what, the line it is named at, and a word of the remark
-    "group": ("import outlast\n", "import outlast\ntorch.distributed.init_process_group()\n",
-              3, "process group"),
-    "twice": ("run.replicate(net)",
-              "run.replicate(torch.nn.parallel.DistributedDataParallel(net))", 6, "twice"),
-    "sharded": ("run.replicate(net)",
-                "torch.distributed.fsdp.FullyShardedDataParallel(net)", 6, "FSDP1"),
+    "group": (
+        "import outlast\n",
+        "import outlast\ntorch.distributed.init_process_group()\n",
+        3,
+        "process group",
+    ),
+    "twice": (
+        "run.replicate(net)",
+        "run.replicate(torch.nn.parallel.DistributedDataParallel(net))",
+        6,
+        "twice",
+    ),
+    "sharded": (
+        "run.replicate(net)",
+        "torch.distributed.fsdp.FullyShardedDataParallel(net)",
+        6,
+        "FSDP1",
+    ),
     "barrier": ("net =", "torch.distributed.barrier()\nnet =", 5, "barrier"),
     "forgotten": (", optimizer=optimizer", "", 7, "optimizer is not in run.state"),
     "lbfgs": ("AdamW", "LBFGS", 7, "LBFGS"),
-    "ahead": ("        model(torch.randn(2, 4))",
-              "        model(X)", 12, "X is carried"),
+    "ahead": ("        model(torch.randn(2, 4))", "        model(X)", 12, "X is carried"),
     "loop": ("for step in run.steps(state, until=10)", "for step in steps()", 1, "never called"),
-    "spawn": ("run = outlast.join()",
-              "torch.multiprocessing.spawn(print)\nrun = outlast.join()", 4, "processes"),
-}  # fmt: skip
+    "spawn": (
+        "run = outlast.join()",
+        "torch.multiprocessing.spawn(print)\nrun = outlast.join()",
+        4,
+        "processes",
+    ),
+}
 
 
 def checked(folder: Path, text: str) -> tuple[int, dict]:

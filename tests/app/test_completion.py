@@ -49,8 +49,11 @@ def offered(shell: str, script: Path, folder: Path, *words: str) -> list[str]:
     flags = ["-f"] if shell == "zsh" else ["--norc"]
     done = subprocess.run(
         [shell, *flags, "-c", ASK[shell], shell, str(script), "outlast", *words],
-        cwd=folder, capture_output=True, text=True, timeout=30,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert not done.stderr, done.stderr
     return [line for line in done.stdout.splitlines() if line and line.startswith(words[-1])]
 

@@ -85,10 +85,23 @@ def result(*, wrong: tuple[str, ...] = ()) -> Result:
     found = (Outcome(struck, 1, 0.25, True, "unknown", 0.2, "unknown"),)
     report = {"interruptions": [{"steps_lost": 0}], "ettr": 0.9, "ettr_training": 0.95}
     facts = score(
-        found, report, plan="<smoke>", seed=1, planned_count=1, left_out={"cut": 2},
-        digest_equal=True, ended=Ended(True, 100), leaks={"processes": 0, "segments": 0,
-        "descriptors": None, "threads": None, "memory_bytes": None, "zombies": None},
-    )  # fmt: skip
+        found,
+        report,
+        plan="<smoke>",
+        seed=1,
+        planned_count=1,
+        left_out={"cut": 2},
+        digest_equal=True,
+        ended=Ended(True, 100),
+        leaks={
+            "processes": 0,
+            "segments": 0,
+            "descriptors": None,
+            "threads": None,
+            "memory_bytes": None,
+            "zombies": None,
+        },
+    )
     return Result(facts, found, wrong, ("Left out: 2 x cut.",), "runs/x")
 
 

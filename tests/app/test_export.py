@@ -78,9 +78,12 @@ def test_hostile_text_is_no_formula_and_no_second_row(tmp_path: Path) -> None:
     records = look(str(a_run.ended_run(tmp_path))).records
     (part,) = records.sessions
     bad = replace(
-        a_run.KILL, reason='=HYPERLINK("http://x")', error='a,"b"\nc\0', traceback="-1+1|cmd",
+        a_run.KILL,
+        reason='=HYPERLINK("http://x")',
+        error='a,"b"\nc\0',
+        traceback="-1+1|cmd",
         fault_s=float("nan"),
-    )  # fmt: skip
+    )
     told = replace(records, sessions=(replace(part, interruptions=(bad,)),))
     (table,) = [one for one in tables_of(told) if one.name == "interruptions"]
     (tmp_path / "x.csv").write_text(csv_of(table))

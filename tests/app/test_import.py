@@ -34,15 +34,27 @@ def test_slurm_jobs_become_a_run_that_everybody_reads(tmp_path: Path, jobs: Path
     report = json.loads(outlast("report", tmp_path / "run", "--json").stdout)
     assert (report["state"], report["world_size"], len(report["sessions"])) == ("stopped", 16, 8)
     assert [one["class"] for one in report["interruptions"]] == [
-        "unknown", "host_memory", "unknown", "unknown",
-    ]  # fmt: skip
+        "unknown",
+        "host_memory",
+        "unknown",
+        "unknown",
+    ]
     assert report["wall_s"] == pytest.approx(39 * 3600)
     assert report["downtime_s"] == pytest.approx(10 * 60 * 3 + 30 * 60)
     assert report["ettr"] is None, "steps were not seen"
     plan = outlast(
-        "plan", "--ledger", tmp_path / "run", "--gpus", "64", "--params", "1B",
-        "--replicas", "2", "--cores", "1",
-    )  # fmt: skip
+        "plan",
+        "--ledger",
+        tmp_path / "run",
+        "--gpus",
+        "64",
+        "--params",
+        "1B",
+        "--replicas",
+        "2",
+        "--cores",
+        "1",
+    )
     assert plan.returncode == 0, plan.stderr
     assert "every 9 h 45 m" in plan.stdout, "39 hours, 4 failures"
 
@@ -113,12 +125,26 @@ def test_the_logs_of_a_real_torchrun_are_read_and_diagnosed(tmp_path: Path) -> N
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     done = subprocess.run(
         [
-            torchrun, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1",
-            "--monitor-interval", "0.2", "--redirects", "3", "--log-dir", "logs", "script.py",
+            torchrun,
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            "--max-restarts",
+            "1",
+            "--monitor-interval",
+            "0.2",
+            "--redirects",
+            "3",
+            "--log-dir",
+            "logs",
+            "script.py",
         ],
-        cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
         timeout=90,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     said = outlast("import", "--torchrun", tmp_path / "logs", "--run-dir", tmp_path / "run")
     assert said.returncode == 0, said.stderr

@@ -208,9 +208,14 @@ def test_the_view_fits_the_terminal(width: int, encoding: str) -> None:
     """No line wraps, what matters is there, and an old terminal gets letters it can show."""
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(
-        file=file, width=width, height=24, highlight=False, force_terminal=True,
-        color_system=None, _environ={"TERM": "xterm"},
-    )  # fmt: skip
+        file=file,
+        width=width,
+        height=24,
+        highlight=False,
+        force_terminal=True,
+        color_system=None,
+        _environ={"TERM": "xterm"},
+    )
     view = LiveView(console)
     failed = interruption(resumed=True) | {"verdict": "host memory (97 % sure): " + "why " * 60}
     view.update(snapshot(40.0, failed, run="20260102T030405Z-toy-abc123", **OUTLOOK))
@@ -315,8 +320,11 @@ def test_a_script_whose_steps_are_not_seen_gets_no_figures(
 ) -> None:
     view, out = plain
     seen = interruption(resumed=True) | {
-        "steps_seen": False, "mttr_s": None, "steps_lost": None, "steps_repeated": None,
-    }  # fmt: skip
+        "steps_seen": False,
+        "mttr_s": None,
+        "steps_lost": None,
+        "steps_repeated": None,
+    }
     view.update(snapshot(12.0, seen, ettr=None, steps_seen=False))
     began, ended, status = out.getvalue().splitlines()
     assert began.startswith("outlast interruption 1: rank 1, signal"), began

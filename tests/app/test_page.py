@@ -148,8 +148,9 @@ def test_what_the_script_logged_is_a_curve_for_each_name(tmp_path: Path) -> None
     loss, rate = made.curves
     assert (loss.name, [one.value for one in loss.values]) == ("loss", [4.0, 3.0])
     assert [(one.from_s, one.to_s, one.to_step) for one in loss.values] == [
-        (2.0, 10.0, 131), (10.0, 19.0, 200),
-    ]  # fmt: skip
+        (2.0, 10.0, 131),
+        (10.0, 19.0, 200),
+    ]
     assert (rate.name, rate.least, rate.most) == ("rate", 0.1, 0.1)
     html = report_page(made)
     assert 'aria-label="loss over the run, between 3 and 4.' in html
@@ -243,19 +244,34 @@ def big_run(nodes: int, *, per_node: int = 8, interruptions: int = 0) -> RunView
     """A run that trains on many ranks, with failures spread over them."""
     size = nodes * per_node
     lives = tuple(
-        Life(rank, 1000 + rank, f"node-{rank // per_node:04d}", rank, "rank", 10.0, opened_s=12.0,
-             seconds={Cause.STARTUP: 2.0, Cause.PRODUCTIVE: 900.0}, cause=Cause.PRODUCTIVE)
+        Life(
+            rank,
+            1000 + rank,
+            f"node-{rank // per_node:04d}",
+            rank,
+            "rank",
+            10.0,
+            opened_s=12.0,
+            seconds={Cause.STARTUP: 2.0, Cause.PRODUCTIVE: 900.0},
+            cause=Cause.PRODUCTIVE,
+        )
         for rank in range(size)
-    )  # fmt: skip
+    )
     some = tuple(
         Interruption(
-            id=number, mechanism=Mechanism.SIGNAL, detected_s=20.0 + number * 980 / interruptions,
-            ranks=(number * 37 % size,), fault_s=19.9 + number * 980 / interruptions,
-            resumed_s=20.5 + number * 980 / interruptions, steps_repeated=1, reason="signal 9",
-            nodes=(f"node-{number * 37 % size // per_node:04d}",), step=number,
+            id=number,
+            mechanism=Mechanism.SIGNAL,
+            detected_s=20.0 + number * 980 / interruptions,
+            ranks=(number * 37 % size,),
+            fault_s=19.9 + number * 980 / interruptions,
+            resumed_s=20.5 + number * 980 / interruptions,
+            steps_repeated=1,
+            reason="signal 9",
+            nodes=(f"node-{number * 37 % size // per_node:04d}",),
+            step=number,
         )
         for number in range(interruptions)
-    )  # fmt: skip
+    )
     session = Session(1, 1, 0.0, MADE_S, 1000.0)
     steps = (a_run.StepsBucket(12.0, 1000.0, 0, 5000, 0.1, 0.2, 1.0),)
     events = (Event(12.0, MADE_S, "script", {}),)

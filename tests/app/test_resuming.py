@@ -26,10 +26,13 @@ def records_of(folder: Path) -> Records:
 
 def plain(records: Records) -> Records:
     """Return the records of a script that makes no outlast call."""
-    return replace(records, sessions=tuple(
-        replace(part, events=tuple(one for one in part.events if one.kind != "script"))
-        for part in records.sessions
-    ))  # fmt: skip
+    return replace(
+        records,
+        sessions=tuple(
+            replace(part, events=tuple(one for one in part.events if one.kind != "script"))
+            for part in records.sessions
+        ),
+    )
 
 
 def test_a_run_that_ended_well_needs_a_checkpoint_or_a_wish_to_start_over(tmp_path: Path) -> None:
@@ -69,8 +72,9 @@ def test_another_world_size_needs_a_checkpoint_to_divide(tmp_path: Path) -> None
 def test_the_newest_checkpoint_decides_what_can_be_divided(tmp_path: Path, before: int) -> None:
     """Also where the newest session had as many ranks as this one, and has saved nothing."""
     records = records_of(a_run.ended_run(tmp_path, state="failed"))
-    sessions = (replace(part, session=replace(part.session, world_size=before))
-                for part in records.sessions)  # fmt: skip
+    sessions = (
+        replace(part, session=replace(part.session, world_size=before)) for part in records.sessions
+    )
     records = replace(records, sessions=tuple(sessions))
     root = tmp_path / "checkpoints"
     replicated(root, 10, run=records.meta.run)

@@ -226,15 +226,25 @@ def broken_runs(root: Path) -> None:
     """Six folders: a good run, a newer one, a corrupt one, an empty one, one that starts, none."""
     a_run.ended_run(root)
     for name, spoil in (
-        ("newer", lambda path: (path / "run.json").write_text(
-            (path / "run.json").read_text().replace('"format": ', '"format": 9'))),
-        ("newer-ledger", lambda path: sqlite3.connect(path / "ledger.db").executescript(
-            "PRAGMA user_version = 999")),
-        ("corrupt", lambda path: (path / "ledger.db").write_bytes(
-            b"SQLite format 3\0" + b"x" * 9000)),
+        (
+            "newer",
+            lambda path: (path / "run.json").write_text(
+                (path / "run.json").read_text().replace('"format": ', '"format": 9')
+            ),
+        ),
+        (
+            "newer-ledger",
+            lambda path: sqlite3.connect(path / "ledger.db").executescript(
+                "PRAGMA user_version = 999"
+            ),
+        ),
+        (
+            "corrupt",
+            lambda path: (path / "ledger.db").write_bytes(b"SQLite format 3\0" + b"x" * 9000),
+        ),
         ("empty", lambda path: (path / "ledger.db").write_bytes(b"")),
         ("starting", lambda path: (path / "ledger.db").unlink()),
-    ):  # fmt: skip
+    ):
         made = a_run.ended_run(root / "made")
         for beside in ("ledger.db-wal", "ledger.db-shm"):
             (made / beside).unlink(missing_ok=True)

@@ -165,10 +165,13 @@ def test_it_says_target_time_left_nodes_last_checkpoint_and_redundancy(tmp_path:
     ]
     assert facts["interruptions"][0]["verdict"] == "host memory (97 % sure): Rank 1 was killed."
     for said in (
-        "step 200 of 400", "loss 2.5", "50.0 %   20.0 s left", "checkpoint: step 150, ",
+        "step 200 of 400",
+        "loss 2.5",
+        "50.0 %   20.0 s left",
+        "checkpoint: step 150, ",
         "4 copies of the state on 2 nodes, one of step 196 in shared memory",
         "host memory (97 % sure): Rank 1 was killed.",
-    ):  # fmt: skip
+    ):
         assert said in page, said
     by_node = [line.split() for line in page.splitlines() if " 90" in line]
     assert by_node == [

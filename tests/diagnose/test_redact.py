@@ -94,7 +94,7 @@ def test_a_second_time_takes_out_no_more(text: str) -> None:
         ("é ü 漢 ─ 🙂 fine", "é ü 漢 ─ 🙂 fine"),
         ("two\nlines\tand tab\r\n", "two lines and tab"),
     ],
-)  # fmt: skip
+)
 def test_control_characters_are_shown_and_not_obeyed(text: str, shown: str) -> None:
     assert escaped(text) == shown
 

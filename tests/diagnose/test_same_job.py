@@ -82,10 +82,13 @@ def test_logs_of_one_clock_are_not_said_to_differ() -> None:
 @pytest.mark.parametrize(
     ("line", "at_s"),
     [
-        (b"2026-01-02T03:04:05Z x", 1767323045), (b"[2026/01/02 04:04:05.123 +0100] x", 1767323045),
-        (b"2026-13-02 03:04:05", None), (b"2026-02-31 03:04:05", None), (b"", None),
+        (b"2026-01-02T03:04:05Z x", 1767323045),
+        (b"[2026/01/02 04:04:05.123 +0100] x", 1767323045),
+        (b"2026-13-02 03:04:05", None),
+        (b"2026-02-31 03:04:05", None),
+        (b"", None),
     ],
-)  # fmt: skip
+)
 def test_times(line: bytes, at_s: float | None) -> None:
     assert time_of(line) == at_s
 

@@ -114,8 +114,11 @@ def train(best, meter):
 best = 5
 """
     assert [last_set(text, "train", name) for name in ("best", "meter.total", "seen", "table")] == [
-        3, 4, 5, 6,
-    ]  # fmt: skip
+        3,
+        4,
+        5,
+        6,
+    ]
     assert last_set(text, "<module>", "best") == 7
     assert last_set(text, "train", "nowhere") == 1
     assert last_set("for", "train", "best") == 1

@@ -25,8 +25,10 @@ def test_the_loop_is_the_innermost_with_backward_and_optimizer() -> None:
         "        scheduler.step()\n"
     )
     assert named(read_script(source)) == {
-        "the loop": 2, "the loop over epochs": 1, "gradient accumulation": 3
-    }  # fmt: skip
+        "the loop": 2,
+        "the loop over epochs": 1,
+        "gradient accumulation": 3,
+    }
 
 
 @pytest.mark.parametrize("bare", [True, False])
@@ -126,14 +128,16 @@ def test_a_loop_in_another_module_and_outlast_calls_there_are_seen() -> None:
     ("given", "wanted"),
     [
         ("netG", "run.replicate(netG)"),
-        ("net.to(rank), device_ids=[rank], broadcast_buffers=False",
-         "run.replicate(net.to(rank), broadcast_buffers=False)"),
+        (
+            "net.to(rank), device_ids=[rank], broadcast_buffers=False",
+            "run.replicate(net.to(rank), broadcast_buffers=False)",
+        ),
         ("module=net, process_group=group", "run.replicate(net)"),
         ("*of(net)", "run.replicate(*of(net))"),
         ("", "run.replicate(model, ...)"),
         (f"net, static_graph={'x' * 80}", "run.replicate(model, ...)"),
     ],
-)  # fmt: skip
+)
 def test_the_model_is_named_as_the_script_names_it(given: str, wanted: str) -> None:
     source = f"from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP({given})\n"
     (remark,) = read_script(source).adoption
@@ -204,8 +208,10 @@ def test_a_trainer_s_step_is_read_for_iterators_and_accumulation() -> None:
         "    trainer.step(data)\n"
     )
     assert named(read_script(source)) == {
-        "the loop": 9, "gradient accumulation": 2, "a batch that an iterator gives": 3
-    }  # fmt: skip
+        "the loop": 9,
+        "gradient accumulation": 2,
+        "a batch that an iterator gives": 3,
+    }
 
 
 def test_a_batch_of_a_new_iterator_is_no_batch_that_is_carried() -> None:

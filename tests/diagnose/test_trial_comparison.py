@@ -174,21 +174,42 @@ def lost(name: str, kind: str) -> Variable:
 
 
 def test_an_average_for_people_is_told_from_what_a_script_decides_by() -> None:
-    named = {name: is_of_a_meter(lost(name, "int"), METERS) for name in
-             ("top1.sum", "self.storage.history", "losses.avg", "second.sum", "logger.rows",
-              "plan.best", "plans.best", "best", "top10.sum")}  # fmt: skip
+    named = {
+        name: is_of_a_meter(lost(name, "int"), METERS)
+        for name in (
+            "top1.sum",
+            "self.storage.history",
+            "losses.avg",
+            "second.sum",
+            "logger.rows",
+            "plan.best",
+            "plans.best",
+            "best",
+            "top10.sum",
+        )
+    }
     assert [name for name, is_meter in named.items() if is_meter] == [
-        "top1.sum", "self.storage.history", "losses.avg", "second.sum", "logger.rows"
-    ]  # fmt: skip
+        "top1.sum",
+        "self.storage.history",
+        "losses.avg",
+        "second.sum",
+        "logger.rows",
+    ]
 
 
 def test_the_advice_fits_what_was_not_kept() -> None:
     told = {
         (name, kind): variable_remark(lost(name, kind), METERS, changes=0).do
-        for name, kind in [("best", "float"), ("x", "Tensor"), ("order", "ndarray"),
-                           ("envs.s", "ndarray"), ("self.best", "float"), ("it", "cycle"),
-                           ("account", "Account")]
-    }  # fmt: skip
+        for name, kind in [
+            ("best", "float"),
+            ("x", "Tensor"),
+            ("order", "ndarray"),
+            ("envs.s", "ndarray"),
+            ("self.best", "float"),
+            ("it", "cycle"),
+            ("account", "Account"),
+        ]
+    }
     assert "run.values(best=...)" in told["best", "float"]
     assert "run.values(x=...)" in told["x", "Tensor"]
     assert "run.draw" in told["x", "Tensor"]

@@ -23,10 +23,17 @@ class HostRun:
     """One run on several hosts, as its operator sees it. Host 0 leads it."""
 
     def __init__(
-        self, hosts: Hosts, folder: Path, *arguments: str | int, nodes: int, spares: int,
-        flags: tuple[str, ...] = (), within_s: float = 90.0, env: Mapping[str, str] | None = None,
+        self,
+        hosts: Hosts,
+        folder: Path,
+        *arguments: str | int,
+        nodes: int,
+        spares: int,
+        flags: tuple[str, ...] = (),
+        within_s: float = 90.0,
+        env: Mapping[str, str] | None = None,
         script: tuple[str, ...] = ("quick.py", "--dropout", "0"),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.hosts = hosts
         self.folder = folder / "run"
         self._scratch = folder
@@ -39,14 +46,28 @@ class HostRun:
             if not name.startswith(("OUTLAST_", "DRILL_"))
         }
         self._env = {
-            **given, "OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(self._commits),
-            "OUTLAST_TOKEN": TOKEN, **(env or {}),
-        }  # fmt: skip
+            **given,
+            "OMP_NUM_THREADS": "1",
+            "DRILL_COMMITS": str(self._commits),
+            "OUTLAST_TOKEN": TOKEN,
+            **(env or {}),
+        }
         self._command = [
-            OUTLAST, "run", "--nnodes", str(nodes), "--spare-nodes", str(spares),
-            "--rdzv-endpoint", f"{hosts.address(0)}:{PORT}", "--run-dir", str(self.folder), *flags,
-            str(SCRIPTS / script[0]), *script[1:], *map(str, arguments),
-        ]  # fmt: skip
+            OUTLAST,
+            "run",
+            "--nnodes",
+            str(nodes),
+            "--spare-nodes",
+            str(spares),
+            "--rdzv-endpoint",
+            f"{hosts.address(0)}:{PORT}",
+            "--run-dir",
+            str(self.folder),
+            *flags,
+            str(SCRIPTS / script[0]),
+            *script[1:],
+            *map(str, arguments),
+        ]
         self.processes = {host: self.start(host) for host in range(nodes + spares)}
 
     def start(self, host: int, *, token: str = TOKEN) -> subprocess.Popen[bytes]:

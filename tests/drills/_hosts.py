@@ -71,9 +71,19 @@ class Hosts:
         name, port = self.name(host), f"port{host}"
         _ip("netns", "add", name)
         _ip(
-            "-n", self._net, "link", "add", port, "type", "veth", "peer", "name", "eth0",
-            "netns", name,
-        )  # fmt: skip
+            "-n",
+            self._net,
+            "link",
+            "add",
+            port,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "netns",
+            name,
+        )
         _ip("-n", self._net, "link", "set", port, "master", "bridge")
         _ip("-n", self._net, "link", "set", port, "up")
         _ip("-n", name, "link", "set", "lo", "up")
@@ -92,18 +102,26 @@ class Hosts:
                     _ip("netns", "delete", name)
 
     def start(
-        self, host: int, command: Sequence[str | Path], *, out: BinaryIO,
-        env: Mapping[str, str] | None = None, cwd: Path | None = None,
-    ) -> subprocess.Popen[bytes]:  # fmt: skip
+        self,
+        host: int,
+        command: Sequence[str | Path],
+        *,
+        out: BinaryIO,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
         """Start a program on a host. Everything below it ends with it."""
         name = self.name(host)
         inside = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         words = [*inside, "sh", "-c", _MOUNTS, f"host{host}", *map(str, command)]
         process = subprocess.Popen(
             ["ip", "netns", "exec", name, *words],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-            env=None if env is None else dict(env), cwd=cwd,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+        )
         self._running.setdefault(host, []).append(process)
         return process
 

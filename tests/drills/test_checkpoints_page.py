@@ -66,8 +66,10 @@ def test_the_script_of_the_page_goes_on_where_it_stopped(tmp_path: Path) -> None
     assert "3 checkpoints" in said[2]
     rows = [line.split() for line in said[3].splitlines() if line.startswith("disk")]
     assert [(row[1], row[-3], row[-1]) for row in rows] == [
-        ("20", "3", "good"), ("15", "3", "good"), ("10", "2", "good"),
-    ]  # fmt: skip
+        ("20", "3", "good"),
+        ("15", "3", "good"),
+        ("10", "2", "good"),
+    ]
 
 
 def in_this_rank(rank: Rank, folder: str) -> str:

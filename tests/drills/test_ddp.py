@@ -281,10 +281,13 @@ def test_all_ranks_lost_without_copies_start_from_a_checkpoint_or_zero(
 @pytest.mark.parametrize(
     ("keep", "workers"),
     [
-        ("vault:step", 2), ("vault:auto", 4), ("vault:step", 1), ("vault:3steps", 2),
+        ("vault:step", 2),
+        ("vault:auto", 4),
+        ("vault:step", 1),
+        ("vault:3steps", 2),
         ("vault:50ms", 2),
     ],
-)  # fmt: skip
+)
 def test_all_ranks_lost_start_from_their_copies_in_the_vault(
     tmp_path: Path, calm_run: CalmRun, keep: str, workers: int
 ) -> None:

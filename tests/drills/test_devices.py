@@ -77,9 +77,12 @@ class Log:
 
 
 def run_on_gpus(
-    folder: Path, script: str, *arguments: str,
-    then: Callable[[Drill, Path], object] = lambda drill, ready: None, **options: Any,
-) -> tuple[Outcome, Log]:  # fmt: skip
+    folder: Path,
+    script: str,
+    *arguments: str,
+    then: Callable[[Drill, Path], object] = lambda drill, ready: None,
+    **options: Any,
+) -> tuple[Outcome, Log]:
     path = folder / "cuda.log"
     imports = os.pathsep.join([str(SCRIPTS), *filter(None, sys.path)])
     ready = folder / "ready"

@@ -76,10 +76,22 @@ def drill(tmp_path: Path, script: str, plan: str = PLAN) -> subprocess.Completed
     (tmp_path / "train.py").write_text(script)
     command = ["plan.toml", "--seed", "3", "--nproc-per-node", "2", "--run-dir", "drill", "--json"]
     return subprocess.run(
-        [sys.executable, "-m", "outlast.app.cli", "drill", *command, "--html", "drill.html",
-         "--", "train.py"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "outlast.app.cli",
+            "drill",
+            *command,
+            "--html",
+            "drill.html",
+            "--",
+            "train.py",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
 
 
 def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:

@@ -199,9 +199,15 @@ def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
 def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: Path) -> None:
     """The two scripts below in one, with the faults of both."""
     features = plain(
-        world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("calls",),
-        average="ema", average_at="behind", average_by_data=True,
-    )  # fmt: skip
+        world=2,
+        until=(4, 8),
+        reads_rank=True,
+        dropout=True,
+        draws=("calls",),
+        average="ema",
+        average_at="behind",
+        average_by_data=True,
+    )
     faults = [Fault("backward", 1, 1), Fault("mark.passed", 5, 1)]
     found = drill(features, faults, tmp_path / "drill")
     assert not found.problems, str(found)

@@ -47,9 +47,15 @@ def test_ranks_that_share_a_gpu_keep_their_bits(
     expected = calm_run(SCRIPT, "--way", way, workers=RANKS)
     strikes = killed_at_each_place(RANKS)
     outcome = drilled(
-        tmp_path, SCRIPT, "--way", way, workers=RANKS, flags=("--spares", 1), strikes=strikes,
+        tmp_path,
+        SCRIPT,
+        "--way",
+        way,
+        workers=RANKS,
+        flags=("--spares", 1),
+        strikes=strikes,
         within_s=180,
-    )  # fmt: skip
+    )
     nothing_shows(outcome, expected, faults=len(strikes))
 
 

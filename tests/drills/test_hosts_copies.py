@@ -34,9 +34,20 @@ def test_fsdp2_goes_on_from_copies_at_peers_when_a_host_is_lost(
     flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", "peers=1:step")
     with Hosts(HOSTS + 1) as hosts:
         run = HostRun(
-            hosts, tmp_path, "--steps", STEPS, "--step-s", "0.1", "--way", way, nodes=HOSTS,
-            spares=1, flags=flags, within_s=240.0, script=("fsdp.py",),
-        )  # fmt: skip
+            hosts,
+            tmp_path,
+            "--steps",
+            STEPS,
+            "--step-s",
+            "0.1",
+            "--way",
+            way,
+            nodes=HOSTS,
+            spares=1,
+            flags=flags,
+            within_s=240.0,
+            script=("fsdp.py",),
+        )
         run.until(lambda: min(map(run.step_of, range(HOSTS))) >= 10, "step 10")
         hosts.kill(host)
         del run.processes[host]

@@ -33,9 +33,19 @@ def test_hsdp_heals_from_the_other_replica_when_a_host_is_lost(
     calm = calm_run("fsdp.py", "--steps", STEPS, "--hsdp").digests
     flags = ("--nproc-per-node", "2", "--lease", "2")
     run = HostRun(
-        three_hosts, tmp_path, "--steps", STEPS, "--step-s", "0.1", "--hsdp", nodes=2, spares=1,
-        flags=flags, within_s=240.0, script=("fsdp.py",),
-    )  # fmt: skip
+        three_hosts,
+        tmp_path,
+        "--steps",
+        STEPS,
+        "--step-s",
+        "0.1",
+        "--hsdp",
+        nodes=2,
+        spares=1,
+        flags=flags,
+        within_s=240.0,
+        script=("fsdp.py",),
+    )
     run.until(lambda: min(map(run.step_of, range(4))) >= 10, "step 10")
     three_hosts.kill(host)
     del run.processes[host]

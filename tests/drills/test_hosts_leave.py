@@ -82,9 +82,16 @@ def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1, drill: str =
     """
     given, env = ("--lease", "2", *flags), {"OUTLAST_DRILL": drill}
     run = HostRun(
-        hosts, folder, "--steps", 100_000, nodes=2, spares=spares, flags=given, within_s=200.0,
+        hosts,
+        folder,
+        "--steps",
+        100_000,
+        nodes=2,
+        spares=spares,
+        flags=given,
+        within_s=200.0,
         env=env,
-    )  # fmt: skip
+    )
     run.until(lambda: run.step_of(1) >= 20, "step 20")
     return run
 
@@ -159,10 +166,16 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     chance.
     """
     held = [
-        {"mark": "voting", "rank": 1, "step": 25 + one, "do": "sleep", "for_s": 0.7,
-         "once": str(tmp_path / f"held-{one}")}
+        {
+            "mark": "voting",
+            "rank": 1,
+            "step": 25 + one,
+            "do": "sleep",
+            "for_s": 0.7,
+            "once": str(tmp_path / f"held-{one}"),
+        }
         for one in range(40)
-    ]  # fmt: skip
+    ]
     run = a_run(three_hosts, tmp_path, drill=json.dumps(held))
     run.until(lambda: run.step_of(0) >= 26, "a vote that takes long")
     leaves = {pid for rank, _, pid in run.commits if rank == 0}

@@ -67,9 +67,14 @@ def test_the_view_stays_in_place_in_a_real_terminal(tmp_path: Path, width: int) 
     fcntl.ioctl(console, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     environment = {"TERM": "xterm", "LC_ALL": "C.UTF-8", "NO_COLOR": ""}
     drill = Drill(
-        tmp_path, str(script), workers=2, flags=("--spares", 1), env=environment,
-        console=console, within_s=90.0,
-    )  # fmt: skip
+        tmp_path,
+        str(script),
+        workers=2,
+        flags=("--spares", 1),
+        env=environment,
+        console=console,
+        within_s=90.0,
+    )
     said = b""
     with drill:
 

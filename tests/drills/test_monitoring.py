@@ -44,8 +44,11 @@ def test_every_alert_fires_for_its_run_and_none_for_a_healthy_one(tmp_path: Path
     (tmp_path / "alerts.yml").write_text(test)
     done = subprocess.run(
         ["promtool", "test", "rules", "alerts.yml"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     names = {line.split()[-1] for line in shipped("rules.yml").splitlines() if "- alert:" in line}
     assert names == {name for name in names if f'"{name}"' in test}
@@ -66,11 +69,16 @@ def prometheus(folder: Path, *, scrapes: int) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             [
-                "prometheus", "--config.file=prometheus.yml", "--storage.tsdb.path=data",
+                "prometheus",
+                "--config.file=prometheus.yml",
+                "--storage.tsdb.path=data",
                 f"--web.listen-address=127.0.0.1:{port}",
             ],
-            cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-        )  # fmt: skip
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -96,9 +104,7 @@ def test_every_query_of_board_and_rules_runs_on_a_real_run(
     """
     port = a_port()
     flags = ("--spares", 1, "--checkpoint-every", 20, "--metrics-port", port)
-    drill = Drill(
-        tmp_path, "quick.py", "--steps", STEPS, workers=2, flags=flags, within_s=150.0
-    )  # fmt: skip
+    drill = Drill(tmp_path, "quick.py", "--steps", STEPS, workers=2, flags=flags, within_s=150.0)
     with drill, prometheus(tmp_path / "prometheus", scrapes=port) as server:
 
         def value(query: str) -> float:
@@ -127,9 +133,10 @@ def test_every_query_of_board_and_rules_runs_on_a_real_run(
         firing = [rule["name"] for rule in group["rules"] if rule["state"] == "firing"]
         assert not firing, firing
         (serving,) = [
-            pid for pid in drill.children("python3") + drill.children("python")
+            pid
+            for pid in drill.children("python3") + drill.children("python")
             if b"outlast.app.metrics_command" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]  # fmt: skip
+        ]
         assert os.getpriority(os.PRIO_PROCESS, serving) == 19
         os.kill(serving, signal.SIGKILL)
         step = drill.step

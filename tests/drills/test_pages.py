@@ -35,13 +35,25 @@ def test_a_mute_webhook_holds_up_no_recovery_and_the_command_is_run(tmp_path: Pa
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:
         secret = f"http://127.0.0.1:{mute.getsockname()[1]}/secret"
         flags = (
-            "--spares", 1, "--policy", policy, "--page-webhook", "$HOOK",
-            "--page-command", f"sh -c 'cat >> {pages}; echo >> {pages}'",
-        )  # fmt: skip
+            "--spares",
+            1,
+            "--policy",
+            policy,
+            "--page-webhook",
+            "$HOOK",
+            "--page-command",
+            f"sh -c 'cat >> {pages}; echo >> {pages}'",
+        )
         drill = Drill(
-            tmp_path, "quick.py", "--steps", 20_000, workers=2, flags=flags,
-            env={"HOOK": secret}, within_s=90.0,
-        )  # fmt: skip
+            tmp_path,
+            "quick.py",
+            "--steps",
+            20_000,
+            workers=2,
+            flags=flags,
+            env={"HOOK": secret},
+            within_s=90.0,
+        )
         with drill:
             for number in (1, 2):
                 drill.until(lambda: drill.step > 20, "training")

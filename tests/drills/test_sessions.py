@@ -171,9 +171,17 @@ def test_of_two_launchers_that_resume_one_wins_and_the_other_says_so(tmp_path: P
     (tmp_path / "commits").write_text("")
     flags = ("--resume", "--checkpoint-every", 10)
     command = [
-        "outlast", "run", "--nproc-per-node", "2", "--run-dir", tmp_path / "run", *flags,
-        Path(__file__).parent / "scripts" / "quick.py", "--steps", STEPS,
-    ]  # fmt: skip
+        "outlast",
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--run-dir",
+        tmp_path / "run",
+        *flags,
+        Path(__file__).parent / "scripts" / "quick.py",
+        "--steps",
+        STEPS,
+    ]
     given = os.environ | {"OMP_NUM_THREADS": "1", "DRILL_COMMITS": str(tmp_path / "commits")}
     two = [
         subprocess.Popen(

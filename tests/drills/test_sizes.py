@@ -54,8 +54,9 @@ def goes_on_with(folder: Path, counts: list[int], *more: str) -> list[Outcome]:
         assert len({digest for _, _, digest in end}) == 1, str(one)
         held = end[0][2]
         for step in range(steps - EACH + 1, steps + 1):
-            given = {int(rank): found for rank, at, *found in said(one, "samples")
-                     if int(at) == step}  # fmt: skip
+            given = {
+                int(rank): found for rank, at, *found in said(one, "samples") if int(at) == step
+            }
             together = [int(sample) for rank in sorted(given) for sample in given[rank]]
             assert together == batches.global_indices(step - 1), (step, str(one))
         outcomes.append(one)
@@ -106,8 +107,9 @@ def test_a_batch_that_grows_with_the_ranks_gives_no_sample_twice(tmp_path: Path)
     outcomes = [sizes(tmp_path, EACH, *more, workers=3)]
     outcomes.append(sizes(tmp_path, 2 * EACH, *more, workers=2, flags=("--resume",)))
     assert [one.code for one in outcomes] == [0, 0], str(outcomes[-1])
-    given = [one for outcome in outcomes for _, _, *some in said(outcome, "samples")
-             for one in some]  # fmt: skip
+    given = [
+        one for outcome in outcomes for _, _, *some in said(outcome, "samples") for one in some
+    ]
     assert len(given) == len(set(given)) == 48 + 32, given
 
 
@@ -135,12 +137,22 @@ def on_nodes(folder: Path, count: int, steps: int, *flags: str) -> Outcome:
         for number in range(count):
             scratch = folder if number == 0 else folder / f"node-{count}-{number}"
             scratch.mkdir(exist_ok=True)
-            where = ("--nnodes", count, "--rdzv-endpoint", f"127.0.0.1:{port}", "--node-name",
-                     f"n{number}", "--checkpoint-every", EACH)  # fmt: skip
+            where = (
+                "--nnodes",
+                count,
+                "--rdzv-endpoint",
+                f"127.0.0.1:{port}",
+                "--node-name",
+                f"n{number}",
+                "--checkpoint-every",
+                EACH,
+            )
             more = flags if number == 0 else ()
-            drills.append(stack.enter_context(Drill(
-                scratch, "sizes.py", "--steps", steps, workers=1, flags=(*where, *more)
-            )))  # fmt: skip
+            drills.append(
+                stack.enter_context(
+                    Drill(scratch, "sizes.py", "--steps", steps, workers=1, flags=(*where, *more))
+                )
+            )
             until("the first node leads", lambda: is_taken(port), within_s=60.0)
         outcomes = [one.finish() for one in drills]
     assert [one.code for one in outcomes] == [0] * count, "\n".join(map(str, outcomes))

@@ -18,9 +18,23 @@ from tests.drills.surroundings.table import LEFT_OUT, ROWS, Cell, Moment, cells
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "what-survives-what.md"
 THINGS = {
-    "console", "store host", "zygote", "vault", "run folder", "disk", "checkpoint folder", "ledger",
-    "descriptors", "memory", "processes", "threads", "launcher", "loopback", "others", "clock",
-}  # fmt: skip
+    "console",
+    "store host",
+    "zygote",
+    "vault",
+    "run folder",
+    "disk",
+    "checkpoint folder",
+    "ledger",
+    "descriptors",
+    "memory",
+    "processes",
+    "threads",
+    "launcher",
+    "loopback",
+    "others",
+    "clock",
+}
 
 
 @pytest.fixture(scope="session")

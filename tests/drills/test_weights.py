@@ -100,8 +100,10 @@ def test_a_damaged_checkpoint_is_passed_over_or_refused(damaged: Path, tmp_path:
     assert said.returncode == 0, said
     assert "step 5" in said.stdout, said
     assert "warning: a newer checkpoint was passed over" in said.stderr, said
-    for words in ((damaged, tmp_path / "no.pt", "--step", "10"),
-                  (damaged / "checkpoints" / "step-000000000010", tmp_path / "no.pt")):  # fmt: skip
+    for words in (
+        (damaged, tmp_path / "no.pt", "--step", "10"),
+        (damaged / "checkpoints" / "step-000000000010", tmp_path / "no.pt"),
+    ):
         said = ckpt(*words)
         assert said.returncode == CorruptError.exit_code, said
         assert not (tmp_path / "no.pt").exists()

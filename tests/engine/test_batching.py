@@ -280,9 +280,24 @@ def test_a_registration_is_not_undone_by_an_older_one() -> None:
 
 
 def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
-    plans = SharedPlans("private", "high_water", generation=2, rank=-1, world_size=3, store_host="",
-                  store_port=0, settle="none", then="start", step=4, donor=-1, donate=False,
-                  replicated="none", checkpoint="", fault_s=None, detected_s=None)  # fmt: skip
+    plans = SharedPlans(
+        "private",
+        "high_water",
+        generation=2,
+        rank=-1,
+        world_size=3,
+        store_host="",
+        store_port=0,
+        settle="none",
+        then="start",
+        step=4,
+        donor=-1,
+        donate=False,
+        replicated="none",
+        checkpoint="",
+        fault_s=None,
+        detected_s=None,
+    )
     first, second, third = plans.of("slot", 4), plans.of("slot", 4), plans.of("slot", 5)
     assert first is second
     assert third == replace(first, high_water=5)

@@ -52,13 +52,25 @@ def plan(generation: int, step: int, **more: Any) -> Regroup:
     """A plan by which this rank goes on in place, unless `more` says otherwise."""
     return Regroup(
         **{
-            "generation": generation, "rank": 0, "world_size": 2, "step": step,
-            "store_host": "", "store_port": 0, "then": "in_place", "settle": "repeat",
-            "donor": -1, "donate": False, "replicated": "none", "private": "keep",
-            "checkpoint": "", "high_water": 0, "fault_s": None, "detected_s": None,
+            "generation": generation,
+            "rank": 0,
+            "world_size": 2,
+            "step": step,
+            "store_host": "",
+            "store_port": 0,
+            "then": "in_place",
+            "settle": "repeat",
+            "donor": -1,
+            "donate": False,
+            "replicated": "none",
+            "private": "keep",
+            "checkpoint": "",
+            "high_water": 0,
+            "fault_s": None,
+            "detected_s": None,
         }
         | more
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -282,9 +294,7 @@ def test_a_rank_finishes_its_step_before_it_is_given_up_for_a_drain() -> None:
         "CallBack",
     ]
     assert rank.run(rank.machine.next_step())
-    assert rank.names() == [
-        "SealMoved", "Save", "RollBack", "StandStill", "RollBack", "Join"
-    ]  # fmt: skip
+    assert rank.names() == ["SealMoved", "Save", "RollBack", "StandStill", "RollBack", "Join"]
     assert (rank.machine.committed, rank.worker.generation) == (1, 3)
 
 
@@ -366,9 +376,15 @@ def test_a_phase_that_was_interrupted_is_rolled_back_and_done_again() -> None:
     rank.names()
     assert not rank.run(rank.machine.end_phase(0))
     assert rank.names() == [
-        "PreparePhase", "Vote", "Break", "StandStill", "RollBackPhase", "RollBack", "Join",
+        "PreparePhase",
+        "Vote",
+        "Break",
+        "StandStill",
+        "RollBackPhase",
+        "RollBack",
+        "Join",
         "ForgetPhase",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_phase_that_a_peer_saw_pass_is_done() -> None:

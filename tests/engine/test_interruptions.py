@@ -329,10 +329,20 @@ def test_a_run_remembers_the_newest_interruptions_and_not_all_of_them() -> None:
     log = InterruptionLog()
     for number in range(limits.INTERRUPTIONS_KNOWN_COUNT + 5):
         log.fault(
-            rank=1, pid=101, node="here", mechanism=Mechanism.SIGNAL, generation=number, step=4,
-            fault_s=1.0, fault_not_before_s=None, detected_s=1.1, same_event=False, error="",
-            traceback="", reason="rank 1 ended",
-        )  # fmt: skip
+            rank=1,
+            pid=101,
+            node="here",
+            mechanism=Mechanism.SIGNAL,
+            generation=number,
+            step=4,
+            fault_s=1.0,
+            fault_not_before_s=None,
+            detected_s=1.1,
+            same_event=False,
+            error="",
+            traceback="",
+            reason="rank 1 ended",
+        )
         log.resumed(at_s=2.0, generation=number + 1)
     assert min(log.known) == 6
     assert len(log.known) == limits.INTERRUPTIONS_KNOWN_COUNT

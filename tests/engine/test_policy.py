@@ -176,12 +176,14 @@ def test_an_exit_code_may_be_known_without_evidence() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'", {79}), ("Xid 48", {48}),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>'", {79}),
+        ("Xid 48", {48}),
         ("XID error: 94 detected", {94}),
         ("SXid (PCI:0000:c4:00.0): 20034", set()),
-        ("pid 79 of Xid", set()), ("nvidia-nvswitch3: SXid 12028", set()),
+        ("pid 79 of Xid", set()),
+        ("nvidia-nvswitch3: SXid 12028", set()),
     ],
-)  # fmt: skip
+)
 def test_xids_are_found_where_they_are_named(line: str, found: set[int]) -> None:
     assert xids((line,)) == found
 
@@ -189,11 +191,15 @@ def test_xids_are_found_where_they_are_named(line: str, found: set[int]) -> None
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("rank 1 (pid 9) ended: exit code 3", {3}), ("rank 1 (pid 9) ended: signal 9", {-9}),
-        ("exitcode  : -11 (pid: 4)", {-11}), ("exit status 139", {-11}),
-        ("signal 900", set()), ("exit", set()), ("Exited with code 1", {1}),
+        ("rank 1 (pid 9) ended: exit code 3", {3}),
+        ("rank 1 (pid 9) ended: signal 9", {-9}),
+        ("exitcode  : -11 (pid: 4)", {-11}),
+        ("exit status 139", {-11}),
+        ("signal 900", set()),
+        ("exit", set()),
+        ("Exited with code 1", {1}),
     ],
-)  # fmt: skip
+)
 def test_exit_codes_are_found_where_they_are_named(line: str, found: set[int]) -> None:
     assert exit_codes((line,)) == found
 

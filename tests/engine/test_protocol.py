@@ -234,10 +234,12 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
 
 @settings(PROTOCOL, max_examples=100)
 @given(
-    mode=st.sampled_from((*MODES, "plain")), faults=st.lists(strikes(), min_size=3, max_size=6),
+    mode=st.sampled_from((*MODES, "plain")),
+    faults=st.lists(strikes(), min_size=3, max_size=6),
     spares=st.integers(0, 2),
-    kind=st.sampled_from(("hot", "warm")), seed=st.integers(0, 10_000),
-)  # fmt: skip
+    kind=st.sampled_from(("hot", "warm")),
+    seed=st.integers(0, 10_000),
+)
 @example(
     mode="plain",
     faults=[fault("kill", 0, "boot"), fault("kill", 0, "body", 2), fault("hang", 0, "body", 3)],

@@ -94,9 +94,15 @@ def test_a_script_that_fails_the_same_way_each_time_is_not_started_again(
 ) -> None:
     """It is if it has trained before, or if the user has said how often it is tried."""
     start = replace(
-        CALM, raised=(0,), recovery_mode=mode, state=False, committed=0, reached=0, error=error,
+        CALM,
+        raised=(0,),
+        recovery_mode=mode,
+        state=False,
+        committed=0,
+        reached=0,
+        error=error,
         trained=False,
-    )  # fmt: skip
+    )
     first = decide(start)
     assert (first.rung is not Rung.STOP) is again, first
     assert again or first.reason.endswith(f"last error: {error}")
@@ -156,10 +162,13 @@ def test_all_ranks_restart_if_none_can_go_on(change: dict[str, object], rung: Ru
 
 
 @given(
-    lost=st.sets(st.integers(0, 3)), raised=st.sets(st.integers(0, 3)),
-    mode=st.sampled_from(RECOVERY_MODES), state=st.booleans(), trained=st.booleans(),
+    lost=st.sets(st.integers(0, 3)),
+    raised=st.sets(st.integers(0, 3)),
+    mode=st.sampled_from(RECOVERY_MODES),
+    state=st.booleans(),
+    trained=st.booleans(),
     spares=st.lists(st.integers(10, 20), unique=True, max_size=3),
-)  # fmt: skip
+)
 def test_a_crash_loop_ends_in_every_situation(
     lost: set[int], raised: set[int], mode: str, state: bool, trained: bool, spares: list[int]
 ) -> None:
@@ -275,9 +284,14 @@ def test_kills_from_outside_do_not_end_a_run_that_commits_steps() -> None:
 
 def _struck(number: int, *, now_s: float, trained: bool = True, committed: int = 10) -> Situation:
     return replace(
-        CALM, lost=(number % 4,), outside=True, now_s=now_s, trained=trained,
-        committed=committed, reached=committed,
-    )  # fmt: skip
+        CALM,
+        lost=(number % 4,),
+        outside=True,
+        now_s=now_s,
+        trained=trained,
+        committed=committed,
+        reached=committed,
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,9 +312,11 @@ def test_kills_from_outside_end_only_a_run_that_stands_still_for_long(
         while verdict is None or verdict.rung is not Rung.STOP:
             now_s = 1000.0 + every_s * number
             verdict = decide_rung(
-                situation=_struck(number, now_s=now_s, trained=trained), spares=(),
-                budgets=budgets, world_size=4,
-            )  # fmt: skip
+                situation=_struck(number, now_s=now_s, trained=trained),
+                spares=(),
+                budgets=budgets,
+                world_size=4,
+            )
             budgets, number = left_by(verdict), number + 1
             assert number < 1000
         stood_s[every_s], counted[every_s] = now_s - 1000.0, number

@@ -31,10 +31,21 @@ HANDED_OVER = SourceFacts(
     images_lost=False,
 )
 DRAINED = Quiesced(
-    world_size=4, lost=(), raised=frozenset(), drained=frozenset({1, 0}), mode="in_place",
-    attached=True, finished=False, start=None, links_cut=False, committed=7, reached=7, error="",
-    trained=True, restore=RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it"),
-)  # fmt: skip
+    world_size=4,
+    lost=(),
+    raised=frozenset(),
+    drained=frozenset({1, 0}),
+    mode="in_place",
+    attached=True,
+    finished=False,
+    start=None,
+    links_cut=False,
+    committed=7,
+    reached=7,
+    error="",
+    trained=True,
+    restore=RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it"),
+)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +118,13 @@ def test_all_begin_from_the_newest_of_copies_and_checkpoints(
     """No rank lives. Of two that are of the same step the disk is taken: it outlives the run."""
     facts = SourceFacts(Restart(), None, checkpoint, sharded=False, images_lost=False)
     verdict = decide_source(
-        facts=replace(facts, kept_step=kept_step), restore=NOTHING, recovery_mode="respawn",
-        finished=False, step=8, at_step=1,
-    )  # fmt: skip
+        facts=replace(facts, kept_step=kept_step),
+        restore=NOTHING,
+        recovery_mode="respawn",
+        finished=False,
+        step=8,
+        at_step=1,
+    )
     assert verdict.start == start
 
 
@@ -152,9 +167,14 @@ def test_a_rank_reads_its_slots_only_if_they_may_hold_the_step() -> None:
     def source(step: int = 5, verified: str = "five", kept: int = 0, **facts: bool) -> str:
         slots = SlotFacts(**{"lies_sealed": False, "has_images": True, "lacks": False} | facts)
         return decide_own_state(
-            slots=slots, step=step, sharded=False, folder="", checkpoint=Checkpoint(5, "five"),
-            verified=verified, kept_step=kept,
-        ).private  # fmt: skip
+            slots=slots,
+            step=step,
+            sharded=False,
+            folder="",
+            checkpoint=Checkpoint(5, "five"),
+            verified=verified,
+            kept_step=kept,
+        ).private
 
     assert source(lies_sealed=True) == "slot"
     assert source(step=6, kept=6) == "kept"
@@ -190,9 +210,13 @@ def test_a_drain_is_called_off_for_a_reason(seen: Quiesced, fits: bool, why: str
 
 def test_steps_behind_the_restore_point_are_lost_and_executed_again() -> None:
     cost = work_out_cost(
-        restore=NOTHING, start=Restart(4, "checkpoint"), sharded=False, committed=7, executed=8,
+        restore=NOTHING,
+        start=Restart(4, "checkpoint"),
+        sharded=False,
+        committed=7,
+        executed=8,
         booked_before=0,
-    )  # fmt: skip
+    )
     assert (cost.step, cost.repeated, cost.lost) == (4, 4, 3)
 
 
@@ -208,9 +232,12 @@ def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
         start: Restart | None = None,
     ) -> LastSave:
         return decide_last_save(
-            restore=restore, start=start, sharded=sharded, checkpoint=Checkpoint(newest, "four"),
+            restore=restore,
+            start=start,
+            sharded=sharded,
+            checkpoint=Checkpoint(newest, "four"),
             donor_lives=donor_lives,
-        )  # fmt: skip
+        )
 
     held = RestoreVerdict(7, dict.fromkeys(range(4), "keep"), 2, (), "all hold it")
     assert decide(held) == LastSave("hand_over", 7, "rank 2 holds the state of step 7")
@@ -267,9 +294,13 @@ def test_ranks_that_a_drain_gives_up_finish_their_step_first(
 def test_a_rank_without_images_takes_those_of_its_twin() -> None:
     def source(*, sharded: bool = True, has_images: bool = False, twin: int = 2) -> str:
         return decide_own_state(
-            slots=SlotFacts(False, has_images, False, twin), step=5, sharded=sharded, folder="",
-            checkpoint=Checkpoint(), verified="",
-        ).private  # fmt: skip
+            slots=SlotFacts(False, has_images, False, twin),
+            step=5,
+            sharded=sharded,
+            folder="",
+            checkpoint=Checkpoint(),
+            verified="",
+        ).private
 
     assert source() == "twin"
     assert source(has_images=True) == "slot"

@@ -63,8 +63,9 @@ def test_a_checkpoint_is_written_of_a_step_after_the_request(mode: str) -> None:
     (asked,) = events(world, "request")
     (written,) = events(world, "checkpoint")
     assert (state, text.split(" is in ")[0]) == (
-        "done", f"the checkpoint of step {written['step']}",
-    )  # fmt: skip
+        "done",
+        f"the checkpoint of step {written['step']}",
+    )
     assert written["step"] > asked["step"]
 
 

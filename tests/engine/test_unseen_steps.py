@@ -113,8 +113,9 @@ def test_a_hang_of_a_script_that_had_ended_costs_no_step() -> None:
 
 def records(*events: Event) -> Records:
     """A run of one rank for 10 s whose process was at work from the first second on."""
-    life = Life(1, 101, "here", 0, "rank", 0.5, opened_s=1.0, ended_s=10.0,
-                seconds={Cause.STARTUP: 9.0})  # fmt: skip
+    life = Life(
+        1, 101, "here", 0, "rank", 0.5, opened_s=1.0, ended_s=10.0, seconds={Cause.STARTUP: 9.0}
+    )
     one = Interruption(1, Mechanism.SIGNAL, 5.0, steps_repeated=-2, steps_lost=-2, resumed_s=6.0)
     session = Session(1, 100, 0.0, 0.0, 10.0, ended_s=10.0, state="ended")
     part = SessionRecords(session, 0.0, lives=(life,), interruptions=(one,), events=events)
@@ -157,10 +158,20 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
     ):
         log = InterruptionLog()
         log.fault(
-            rank=1, pid=1, node="here", mechanism=Mechanism.EXCEPTION, generation=1, step=1,
-            fault_s=1.0, fault_not_before_s=None, detected_s=1.0, same_event=False, error="e",
-            traceback=traceback, reason="",
-        )  # fmt: skip
+            rank=1,
+            pid=1,
+            node="here",
+            mechanism=Mechanism.EXCEPTION,
+            generation=1,
+            step=1,
+            fault_s=1.0,
+            fault_not_before_s=None,
+            detected_s=1.0,
+            same_event=False,
+            error="e",
+            traceback=traceback,
+            reason="",
+        )
         assert newest(log).failure_class is expected
 
 
@@ -192,9 +203,21 @@ class Plain:
     def ends(self, *, signal: int | None, step: int) -> None:
         worker, code = self.worker, None if signal else 0
         self.say(
-            WorkerExited(worker, 100 + worker, code, signal, False, step, (), (), "boot",
-                         self.now_s, self.now_s, "")
-        )  # fmt: skip
+            WorkerExited(
+                worker,
+                100 + worker,
+                code,
+                signal,
+                False,
+                step,
+                (),
+                (),
+                "boot",
+                self.now_s,
+                self.now_s,
+                "",
+            )
+        )
 
     def say(self, *messages: FromWorker | FromAgent) -> None:
         for message in messages:

@@ -22,22 +22,36 @@ def struck(number: int, kind: str, *, rank: int = 1, at_s: float, step: int = 10
 
 def interruption(number: int, mechanism: str, at_s: float, **more: Any) -> dict[str, Any]:
     return {
-        "id": number, "ranks": [1], "mechanism": mechanism, "fault_s": at_s,
-        "detected_s": at_s + 0.01, "resumed_s": at_s + 0.25, "steps_lost": 0, "class": "unknown",
-    } | more  # fmt: skip
+        "id": number,
+        "ranks": [1],
+        "mechanism": mechanism,
+        "fault_s": at_s,
+        "detected_s": at_s + 0.01,
+        "resumed_s": at_s + 0.25,
+        "steps_lost": 0,
+        "class": "unknown",
+    } | more
 
 
 def report(*some: dict[str, Any], verdicts: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
     return {
-        "interruptions": list(some), "verdicts": list(verdicts), "ettr": 0.9, "ettr_training": 0.95
-    }  # fmt: skip
+        "interruptions": list(some),
+        "verdicts": list(verdicts),
+        "ettr": 0.9,
+        "ettr_training": 0.95,
+    }
 
 
 def scored(found: Any, facts: dict[str, Any], **more: Any) -> dict[str, Any]:
     given: dict[str, Any] = {
-        "plan": "x", "seed": 1, "planned_count": len(found), "left_out": {}, "digest_equal": True,
-        "ended": WELL, "leaks": NO_LEAKS,
-    } | more  # fmt: skip
+        "plan": "x",
+        "seed": 1,
+        "planned_count": len(found),
+        "left_out": {},
+        "digest_equal": True,
+        "ended": WELL,
+        "leaks": NO_LEAKS,
+    } | more
     return score(found, facts, **given)
 
 
@@ -100,9 +114,13 @@ def test_what_was_lost_fails_the_drill_with_a_sentence_each() -> None:
     ended = Ended(well=False, step=10)
     found = outcomes(faults, facts, ended)
     result = scored(
-        found, facts, planned_count=2, digest_equal=False, ended=ended,
+        found,
+        facts,
+        planned_count=2,
+        digest_equal=False,
+        ended=ended,
         leaks={"processes": 1, "segments": 2},
-    )  # fmt: skip
+    )
     said = wrong(result, found, "a crash loop")
     assert len(said) == 7
     assert "a crash loop" in said[0]
@@ -116,10 +134,25 @@ def test_nothing_is_wrong_with_a_drill_that_is_survived() -> None:
     result = scored(found, facts)
     assert not wrong(result, found, "")
     assert list(result) == [
-        "schema", "plan", "seed", "steps", "faults_left_out", "faults_planned", "faults_fired",
-        "survived", "manual_interventions", "steps_lost", "digest_equal", "ettr", "ettr_training",
-        "predicted_ettr_training", "mttr_s", "mttr_s_by_class", "diagnosis", "leaks",
-    ]  # fmt: skip
+        "schema",
+        "plan",
+        "seed",
+        "steps",
+        "faults_left_out",
+        "faults_planned",
+        "faults_fired",
+        "survived",
+        "manual_interventions",
+        "steps_lost",
+        "digest_equal",
+        "ettr",
+        "ettr_training",
+        "predicted_ettr_training",
+        "mttr_s",
+        "mttr_s_by_class",
+        "diagnosis",
+        "leaks",
+    ]
     assert result["mttr_s_by_class"] == {"gpu": result["mttr_s"]}
 
 

@@ -43,9 +43,11 @@ TABLE = "gpu,time,class\n1,5,hbm\n2,6,DBE\n2,9,straggler\n"
 def test_a_ledger_of_a_table_says_what_the_table_says(text: str, fleet: Fleet | None) -> None:
     """Unit-seconds (with gaps in the watch), failures, classes, what is lost, and the rates."""
     told: dict[str, Any] = {
-        "source": "x", "fleet": fleet, "dates": None if fleet is None else False,
+        "source": "x",
+        "fleet": fleet,
+        "dates": None if fleet is None else False,
         "classes": {"DBE": FailureClass.HBM},
-    }  # fmt: skip
+    }
     from_table = read_failures(text.splitlines(), **told)
     table = read_table(text.splitlines(), **told)
     made = records([session_of(table)], kind="csv", unit=table.unit.name.lower())
@@ -85,8 +87,15 @@ def slurm(text: str = JOBS, job_name: str | None = None) -> Any:
 def test_each_job_that_ran_is_a_session_and_its_state_says_how_it_ended() -> None:
     sessions = slurm()
     assert [one.state for one in sessions] == [
-        "failed", "failed", "failed", "failed", "stopped", "stopped", "ended", "stopped",
-    ]  # fmt: skip
+        "failed",
+        "failed",
+        "failed",
+        "failed",
+        "stopped",
+        "stopped",
+        "ended",
+        "stopped",
+    ]
     failures = [failure for one in sessions for failure in one.failures]
     assert [(one.mechanism, one.failure_class) for one in failures] == [
         (Mechanism.LOST_NODE, FailureClass.UNKNOWN),
@@ -190,8 +199,11 @@ def test_each_attempt_but_the_last_has_failed_and_its_first_rank_is_named() -> N
         "rank 1: RuntimeError: ECC",
     )
     assert [(life.rank, life.from_s, life.to_s) for life in one.lives] == [
-        (0, 100.0, 109.0), (1, 100.0, 109.0), (0, 120.0, 200.0), (1, 120.0, 200.0),
-    ]  # fmt: skip
+        (0, 100.0, 109.0),
+        (1, 100.0, 109.0),
+        (0, 120.0, 200.0),
+        (1, 120.0, 200.0),
+    ]
     made = records([one], kind="torchrun")
     (event,) = [event for event in made.sessions[0].events if event.kind == "verdict"]
     assert event.data == {"interruption": 1, "verdict": verdict}

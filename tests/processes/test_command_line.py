@@ -104,11 +104,20 @@ def test_our_flags_stand_before_the_script_and_its_own_are_left_alone(
     "own",
     [
         ["--checkpoint", "X"],  # ours begin so, and more than one
-        ["--check=1"], ["--run", "3"], ["--n", "2"], ["--lo=DEBUG"], ["--hang"], ["-n", "4"],
-        ["--resume"], ["--checkpoint-every", "9"], ["--help"], ["--version"], ["--nnodes=abc"],
+        ["--check=1"],
+        ["--run", "3"],
+        ["--n", "2"],
+        ["--lo=DEBUG"],
+        ["--hang"],
+        ["-n", "4"],
+        ["--resume"],
+        ["--checkpoint-every", "9"],
+        ["--help"],
+        ["--version"],
+        ["--nnodes=abc"],
     ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_whatever_follows_the_script_is_the_scripts(
     reader: ZygoteClient, script: str, own: list[str]
 ) -> None:
@@ -288,8 +297,10 @@ def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
     assert not read(reader, *_SEVERAL, script).peer_copies
     assert not read(reader, *_SEVERAL, "--keep", "peers=1:never", script).peer_copies
     assert read(reader, *_SEVERAL, "--keep", "peers=1", script).peer_copies
-    for said in (["--snapshot-every", "5", "--keep", "peers=1:5steps"],
-                 ["--keep", "vault:5steps,peers=1:5steps"]):  # fmt: skip
+    for said in (
+        ["--snapshot-every", "5", "--keep", "peers=1:5steps"],
+        ["--keep", "vault:5steps,peers=1:5steps"],
+    ):
         options = read(reader, *_SEVERAL, *said, script)
         assert (options.peer_copies, options.snapshot_every) == (True, 5)
 

@@ -29,9 +29,7 @@ from outlast.runtime.worker.shared_rows import Cut
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
 SIZE = 3 << 20
-PLAN = Regroup(
-    1, 2, 4, "", 0, "none", "start", 0, -1, False, "none", "none", "", 0, None, None
-)  # fmt: skip
+PLAN = Regroup(1, 2, 4, "", 0, "none", "start", 0, -1, False, "none", "none", "", 0, None, None)
 
 
 class Peer:

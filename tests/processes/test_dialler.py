@@ -62,9 +62,13 @@ class Leader:
         self.answer = answer
         coordinator = Coordinator(options=CoordinatorOptions(2, Restart(), nodes=2))
         self.listener = AgentListener(
-            loop, CoordinatorSessions(coordinator, epoch=1, lease_s=5.0), peers=2,
-            owner=self._own, token=token, admit=self._receive,
-        )  # fmt: skip
+            loop,
+            CoordinatorSessions(coordinator, epoch=1, lease_s=5.0),
+            peers=2,
+            owner=self._own,
+            token=token,
+            admit=self._receive,
+        )
 
     def _receive(self, knock: Knock) -> Admitted | str:
         self.knocks.append(knock)

@@ -66,10 +66,13 @@ class Desk:
 
     def begin(self) -> ForkQueue:
         queue = ForkQueue(
-            self.loop, self.record, started=lambda child, pid: None, spawn=lambda child: None,
+            self.loop,
+            self.record,
+            started=lambda child, pid: None,
+            spawn=lambda child: None,
             failed=lambda child, error: self.record.on_failed(child.spec.worker, error),
             keeper=HelperKeeper(self.loop),
-        )  # fmt: skip
+        )
         queue.begin((), "", self.start())
         self.until(lambda: bool(self.record.zygotes), "the zygote")
         return queue

@@ -93,10 +93,14 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
         news = BeaconNews(over=books.life_over, step=books.step_seen)
         beacons = Beacons(vault, node="here", news=news)
         evidence = EvidenceCollector(
-            loop=loop, folder=tmp_path / "evidence", vault=vault.folder,
-            live_beacons=beacons.live_beacons, logs=logs.paths, command=("true",),
+            loop=loop,
+            folder=tmp_path / "evidence",
+            vault=vault.folder,
+            live_beacons=beacons.live_beacons,
+            logs=logs.paths,
+            command=("true",),
             on_verdict=lambda number, verdict: None,
-        )  # fmt: skip
+        )
         node = NodeOptions(zygote=None, preload=(), first_path="", hang_after_s=None, greets=True)
         parts = NodeParts(
             "here", loop, logs, vault, beacons, specs, evidence, node, tell=lambda _: None

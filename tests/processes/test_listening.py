@@ -195,8 +195,12 @@ def run_python(script: Path, *, before: Sequence[str]) -> list[str]:
     kept = {name: value for name, value in os.environ.items() if name != "GLOO_SOCKET_IFNAME"}
     env = kept | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run(
-        [*before, sys.executable, str(script)], env=env, capture_output=True, text=True,
-        timeout=60, check=False,
-    )  # fmt: skip
+        [*before, sys.executable, str(script)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

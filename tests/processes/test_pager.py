@@ -29,9 +29,15 @@ from outlast.runtime.page_options import page_command, page_webhook
 from tests.drills._pids import below
 
 PAGE = {
-    "run": "toy", "folder": "/runs/toy", "interruption": 3, "step": 1204, "class": "gpu",
-    "rule": "broken", "reason": "a <!channel> & more", "verdict": "gpu (97 % sure): Xid 79.",
-}  # fmt: skip
+    "run": "toy",
+    "folder": "/runs/toy",
+    "interruption": 3,
+    "step": 1204,
+    "class": "gpu",
+    "rule": "broken",
+    "reason": "a <!channel> & more",
+    "verdict": "gpu (97 % sure): Xid 79.",
+}
 
 
 class Server:
@@ -180,15 +186,22 @@ class Desk:
         self.events: list[Event] = []
         self.loop = Loop()
         self.pager = Pager(
-            self.loop, PageTargets("toy", "/runs/toy", **targets),
-            tell=self.told.append, record=self.events.append,
-        )  # fmt: skip
+            self.loop,
+            PageTargets("toy", "/runs/toy", **targets),
+            tell=self.told.append,
+            record=self.events.append,
+        )
 
     def decide(self, number: int, *, action: str = "page", dry_run: bool = False) -> None:
         data = {
-            "interruption": number, "action": action, "dry_run": dry_run, "reason": "because",
-            "step": 7, "class": "gpu", "rule": "r",
-        }  # fmt: skip
+            "interruption": number,
+            "action": action,
+            "dry_run": dry_run,
+            "reason": "because",
+            "step": 7,
+            "class": "gpu",
+            "rule": "r",
+        }
         self.pager.note(Event(1.0, 2.0, "policy", data))
 
     def until(self, done: Callable[[], object]) -> None:
@@ -223,8 +236,9 @@ def test_an_interruption_is_paged_once_and_a_rehearsal_not_at_all(tmp_path: Path
         one.pager.close()
     (event,) = one.events
     assert (event.kind, dict(event.data)) == (
-        "paged", {"interruption": 3, "ok": True, "error": ""},
-    )  # fmt: skip
+        "paged",
+        {"interruption": 3, "ok": True, "error": ""},
+    )
     assert one.told == []
     (page,) = (json.loads(line) for line in out.read_text().splitlines())
     assert (page["interruption"], page["step"], page["folder"]) == (3, 7, "/runs/toy")

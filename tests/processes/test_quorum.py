@@ -151,9 +151,17 @@ class Office:
         self.sent: list[tuple[str, Message]] = []
         self.held = self.resigned = False
         place = QuorumPlace(
-            loop, "a", 1, 0.5, ledger.read, lambda: self.nodes, lambda position: None,
-            self._resign, self.told.append, self._note,
-        )  # fmt: skip
+            loop,
+            "a",
+            1,
+            0.5,
+            ledger.read,
+            lambda: self.nodes,
+            lambda position: None,
+            self._resign,
+            self.told.append,
+            self._note,
+        )
         self.quorum = Quorum(place)
         self.quorum.stand_before(self)  # type: ignore[arg-type]  # it has what is needed of one
         for node in self.nodes:
@@ -252,11 +260,14 @@ def test_voters_are_asked_over_the_network(token: bytes | None) -> None:
     """A stranger with another token gets no answer."""
     loop, heard = Loop(), []
     port = VoterPort(
-        loop, "run", FACTS, token=token,
+        loop,
+        "run",
+        FACTS,
+        token=token,
         answer=lambda message: (
             Answer(message.number, True, 1, "", 1, 5) if isinstance(message, Ask) else None
         ),
-    )  # fmt: skip
+    )
     caller = Caller(WIRE_VERSION, "1.0", "run", "b", "")
     named = Voters(1, ("a", "b"), (port.listen("127.0.0.1"), "127.0.0.1:1"))
     calls = VoterCalls(

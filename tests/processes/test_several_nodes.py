@@ -29,10 +29,19 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.lease_page import LeasePage
 
 ASKED: dict[str, Any] = {
-    "nnodes": "2", "spare_nodes": 1, "rdzv_endpoint": "127.0.0.1:29400", "node_rank": None,
-    "node_name": "n", "local_addr": None, "join_timeout": None, "token_file": None, "lease": None,
-    "rdzv_id": "none", "master_addr": "127.0.0.1", "master_port": 29500,
-}  # fmt: skip
+    "nnodes": "2",
+    "spare_nodes": 1,
+    "rdzv_endpoint": "127.0.0.1:29400",
+    "node_rank": None,
+    "node_name": "n",
+    "local_addr": None,
+    "join_timeout": None,
+    "token_file": None,
+    "lease": None,
+    "rdzv_id": "none",
+    "master_addr": "127.0.0.1",
+    "master_port": 29500,
+}
 FACTS = Admitted("run-1", "/runs/1", "/runs/1/checkpoints", 0.5)
 SECRET = "a secret that nobody else knows"
 
@@ -202,9 +211,17 @@ def test_what_a_killed_launcher_left_does_not_keep_its_name(tmp_path: Path) -> N
 # --- lives and leases -----------------------------------------------------------------------------
 
 LIFE = Life(
-    7, 70, "b", 1, "rank", 10.0, 11.0, None, {Cause.PRODUCTIVE: 3.0, Cause.OTHER: 0.5},
+    7,
+    70,
+    "b",
+    1,
+    "rank",
+    10.0,
+    11.0,
+    None,
+    {Cause.PRODUCTIVE: 3.0, Cause.OTHER: 0.5},
     Cause.PRODUCTIVE,
-)  # fmt: skip
+)
 
 
 def test_a_life_is_told_as_it_was() -> None:

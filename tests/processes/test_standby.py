@@ -91,11 +91,14 @@ def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]
         named = Voters(1, ("a", *there), addresses)
         away: set[str] = set()
         copies = VoterCopies(
-            epoch=1, own="a", lease_s=LEASE_S, wrote=lambda position: None,
+            epoch=1,
+            own="a",
+            lease_s=LEASE_S,
+            wrote=lambda position: None,
             send=lambda name, message: (
                 None if name in away else there[name].standby.on_link(message)
             ),
-        )  # fmt: skip
+        )
         for node in there.values():
             node.standby.on_link(named)
         copies.begin(named, ledger.read(), loyal=named.nodes, heard_s=clock.now_s())

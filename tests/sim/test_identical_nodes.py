@@ -227,7 +227,7 @@ PLAN = Regroup(
         (AskProgressReport(1), AskProgressReport(1), True),
         (StartStore("why", 1), StartStore("why", 1), False),
     ],
-)  # fmt: skip
+)
 def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
     first: object, other: object, same: bool
 ) -> None:

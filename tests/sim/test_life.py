@@ -119,9 +119,14 @@ def test_with_voters_a_coordinator_that_is_away_costs_no_process(
 ) -> None:
     """The lease is 0.5 s. Without voters every agent kills its processes when it is over."""
     options = Options(
-        recovery_mode=mode, ranks=4, nodes=3, steps=900, latency_s=0.003, voters=voters,
+        recovery_mode=mode,
+        ranks=4,
+        nodes=3,
+        steps=900,
+        latency_s=0.003,
+        voters=voters,
         beat_s=0.5 / limits.LEASE_BEATS,
-    )  # fmt: skip
+    )
     fault = PlannedFault("x", "lose_coordinator", None, at_s=1.5, for_s=for_s)
     life = simulate(seed=1, options=options, faults=(fault,))
     assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",)), life.violations

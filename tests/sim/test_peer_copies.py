@@ -41,8 +41,14 @@ def test_copies_on_other_nodes_need_other_nodes() -> None:
 
 def broken_rules(seed: int) -> set[str]:
     """The rules that the life of a seed breaks, of a script whose images are copied."""
-    given = {"peer_copies": True, "recovery_mode": "sharded", "nodes": 3, "spare_nodes": 1,
-             "ranks": 4, "steps": 12}  # fmt: skip
+    given = {
+        "peer_copies": True,
+        "recovery_mode": "sharded",
+        "nodes": 3,
+        "spare_nodes": 1,
+        "ranks": 4,
+        "steps": 12,
+    }
     return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
 
 
@@ -60,9 +66,12 @@ def kept_at_home(homes: Mapping[int, str]) -> dict[int, str]:
     ids=["placement", "restore"],
 )
 def test_faults_in_placement_and_restore_are_found(
-    monkeypatch: pytest.MonkeyPatch, owner: object, name: str, planted: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    planted: Callable[..., object],
     rule: str,
-) -> None:  # fmt: skip
+) -> None:
     """Planted faults: copies lie at home, or they are there and nobody goes on from them."""
     assert not any(broken_rules(seed) for seed in range(4))
     monkeypatch.setattr(owner, name, planted)

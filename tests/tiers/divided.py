@@ -51,8 +51,10 @@ def replicated(
     root: Path, step: int, *, run: str = "run", ranks: int = 2, position: Any = STEPS
 ) -> CheckpointFolder:
     """Rank 0 has the parameters, and each rank its private state."""
-    images = [[_private(position), *([_tensor("shared/model.a", A)] if rank == 0 else [])]
-              for rank in range(ranks)]  # fmt: skip
+    images = [
+        [_private(position), *([_tensor("shared/model.a", A)] if rank == 0 else [])]
+        for rank in range(ranks)
+    ]
     return _save(root, step, "replicated", run, images)
 
 
@@ -80,8 +82,10 @@ def sharded(
                 *([_text("layout/text", layout)] if laid_out else []),
                 _text("shared/text", described),
                 *(_tensor(f"shared/{name}", one) for name, one in parameters.items()),
-                *(_tensor(f"shared/opt.0.{number}.exp_avg", one + rank)
-                  for number, one in enumerate(parameters.values())),
+                *(
+                    _tensor(f"shared/opt.0.{number}.exp_avg", one + rank)
+                    for number, one in enumerate(parameters.values())
+                ),
             ]
-        )  # fmt: skip
+        )
     return _save(root, step, "sharded", run, images)

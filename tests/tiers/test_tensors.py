@@ -156,9 +156,13 @@ def test_cuda_tensors_are_fetched_into_the_image(mapped: bool) -> None:
     it is another. The image lies in a mapping, which gets registered, or in plain memory.
     """
     shapes: list[tuple[torch.dtype, tuple[int, ...]]] = [
-        (torch.float32, (1 << 20,)), (torch.bfloat16, (3, 5)), (torch.uint8, (7,)),
-        (torch.float32, ()), (torch.float32, (0, 4)), (torch.bool, (9, 2)),
-    ]  # fmt: skip
+        (torch.float32, (1 << 20,)),
+        (torch.bfloat16, (3, 5)),
+        (torch.uint8, (7,)),
+        (torch.float32, ()),
+        (torch.float32, (0, 4)),
+        (torch.bool, (9, 2)),
+    ]
     tensors = [torch.zeros(shape, dtype=dtype, device="cuda") for dtype, shape in shapes]
     tensors.append(torch.zeros(4, 6, device="cuda").t())
     named = [(f"t{number}", tensor) for number, tensor in enumerate(tensors)]

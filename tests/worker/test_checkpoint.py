@@ -110,8 +110,10 @@ def test_every_dtype_comes_back_and_stock_torch_reads_all_but_two(
     assert outlast.checkpoint.load(found, tmp_path) == 1
     for name, one in saved.items():
         assert found[name].dtype == one.dtype
-        assert torch.equal(found[name].view(torch.uint8) if one.dim() else found[name], one.view(
-            torch.uint8) if one.dim() else one), name  # fmt: skip
+        assert torch.equal(
+            found[name].view(torch.uint8) if one.dim() else found[name],
+            one.view(torch.uint8) if one.dim() else one,
+        ), name
     stock = {name: torch.zeros_like(one) for name, one in saved.items()}
     is_left_out = kind in (torch.complex128, torch.float8_e8m0fnu)
     if is_left_out:
@@ -141,8 +143,9 @@ def test_stock_torch_reads_the_tensors_of_a_training_by_flat_names(tmp_path: Pat
 @pytest.mark.parametrize("way", [dcp.state_dict_saver.AsyncCheckpointerType.THREAD], ids=str)
 def test_async_save_writes_what_was_there_when_it_was_called(way: Any, tmp_path: Path) -> None:
     """Method: the state changes as soon as the call returns. DCP wants a process group for it."""
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0,
-                                         world_size=1)  # fmt: skip
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
     try:
         state = {"x": torch.arange(1e5)}
         done = dcp.async_save(
@@ -266,8 +269,12 @@ def test_a_bit_that_flips_anywhere_is_seen_and_the_one_before_is_loaded(tmp_path
     """
     save(tmp_path, 1, {"x": torch.ones(1000), "note": "old"})
     save(tmp_path, 2, {"x": torch.zeros(1000), "note": "new"})
-    assert files_of(tmp_path, 2) == [MANIFEST_NAME, "rank-0.image", "rank-0.safetensors",
-                                     tensor_record.RECORD_NAME]  # fmt: skip
+    assert files_of(tmp_path, 2) == [
+        MANIFEST_NAME,
+        "rank-0.image",
+        "rank-0.safetensors",
+        tensor_record.RECORD_NAME,
+    ]
     for name in files_of(tmp_path, 2):
         path = checkpoint_folder(tmp_path, 2) / name
         good = path.read_bytes()

@@ -40,11 +40,15 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(("init", current[0]))
 
     fakes = {
-        "is_available": lambda: True, "is_initialized": lambda: False, "set_device": set_device,
-        "device_count": lambda: GPUS, "current_device": lambda: current[0],
-        "get_rng_state": get_rng_state, "_lazy_init": lazy_init,
+        "is_available": lambda: True,
+        "is_initialized": lambda: False,
+        "set_device": set_device,
+        "device_count": lambda: GPUS,
+        "current_device": lambda: current[0],
+        "get_rng_state": get_rng_state,
+        "_lazy_init": lazy_init,
         "set_rng_state": lambda state, device: made.append(("set_rng_state", device)),
-    }  # fmt: skip
+    }
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda.random, "_lazy_init", lazy_init)
@@ -151,9 +155,10 @@ def test_under_torchrun_the_device_is_chosen_before_the_group(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
     monkeypatch.setattr(
-        dist, "init_process_group",
+        dist,
+        "init_process_group",
         lambda backend, device_id: calls.append((backend, device_id)),
-    )  # fmt: skip
+    )
     monkeypatch.setattr(dist, "get_rank", lambda: 7)
     monkeypatch.setattr(dist, "get_world_size", lambda: 8)
     member = Membership.of(None, reenters=False)

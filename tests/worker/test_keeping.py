@@ -34,8 +34,11 @@ def test_nothing_is_copied_unless_it_was_asked_for() -> None:
 def test_only_rank_0_asks_for_a_copy(now: Now) -> None:
     keeping = Keeping({"keep_vault": EACH_FIVE, "keep_disk": EACH_FIVE})
     assert [keeping.wanted(step, rank=0) for step in (4, 5, 6, 10)] == [
-        0, VAULT | DISK, 0, VAULT | DISK,
-    ]  # fmt: skip
+        0,
+        VAULT | DISK,
+        0,
+        VAULT | DISK,
+    ]
     assert keeping.wanted(5, rank=1) == 0
 
 

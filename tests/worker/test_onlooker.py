@@ -60,10 +60,12 @@ class Seen:
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
     made: list[Onlooker] = []
     for owner, names in (
-        (torch, ("save", "load")), (sys.modules["torch.serialization"], ("save", "load")),
-        (torch.multiprocessing, ("start_processes",)), (nn.Module, ("load_state_dict",)),
+        (torch, ("save", "load")),
+        (sys.modules["torch.serialization"], ("save", "load")),
+        (torch.multiprocessing, ("start_processes",)),
+        (nn.Module, ("load_state_dict",)),
         (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
-    ):  # fmt: skip
+    ):
         for name in names:  # what the onlooker replaces is put back behind the test
             monkeypatch.setattr(owner, name, getattr(owner, name))
 

@@ -61,17 +61,25 @@ def named(prefix: str, said: str, tensors: dict[str, torch.Tensor]) -> list[Tens
 
 def saved(root: Path, kind: str, images: list[list[TensorPiece]]) -> CheckpointFolder:
     folder = checkpoint_folder(root, 4)
-    files = tuple(write_shard(folder, rank, pieces=pieces, metadata={"step": "4"})
-                  for rank, pieces in enumerate(images))  # fmt: skip
+    files = tuple(
+        write_shard(folder, rank, pieces=pieces, metadata={"step": "4"})
+        for rank, pieces in enumerate(images)
+    )
     return write_manifest(folder, Manifest("run", 1, 4, len(images), kind, files))
 
 
 def replicated(root: Path, states: list[State]) -> CheckpointFolder:
-    return saved(root, "replicated", [
-        [*named("private/", *state.private.tensors()),
-         *(named("shared/", *state.shared_tensors()) if rank == 0 else [])]
-        for rank, state in enumerate(states)
-    ])  # fmt: skip
+    return saved(
+        root,
+        "replicated",
+        [
+            [
+                *named("private/", *state.private.tensors()),
+                *(named("shared/", *state.shared_tensors()) if rank == 0 else []),
+            ]
+            for rank, state in enumerate(states)
+        ],
+    )
 
 
 def sharded(
@@ -99,8 +107,13 @@ def sharded(
             if name in state.parameters:
                 shards[name] = [list(tensor.shape), [begin, *[0] * (tensor.dim() - 1)]]
         laid_out = json.dumps({"shards": shards, "aliases": {}, "transient": []})
-        images.append([*named("private/", *state.private.tensors()), *named("shared/", said, mine),
-                       text("layout/text", laid_out)])  # fmt: skip
+        images.append(
+            [
+                *named("private/", *state.private.tensors()),
+                *named("shared/", said, mine),
+                text("layout/text", laid_out),
+            ]
+        )
     return saved(root, "sharded", images)
 
 

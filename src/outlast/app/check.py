@@ -67,13 +67,19 @@ def parser() -> Parser:
         "--nproc-per-node", type=whole, default=2, metavar="N", help="number of ranks (default: 2)"
     )
     out.add_argument(
-        "--steps", type=whole, default=TRIAL_STEPS, metavar="K",
+        "--steps",
+        type=whole,
+        default=TRIAL_STEPS,
+        metavar="K",
         help=f"end the script after step K (default: {TRIAL_STEPS})",
-    )  # fmt: skip
+    )
     out.add_argument(
-        "--time-limit", type=finite, default=TRIAL_LIMIT_S, metavar="SECONDS",
+        "--time-limit",
+        type=finite,
+        default=TRIAL_LIMIT_S,
+        metavar="SECONDS",
         help=f"stop all runs after this time (default: {TRIAL_LIMIT_S:g})",
-    )  # fmt: skip
+    )
     add_json(out)
     return out
 

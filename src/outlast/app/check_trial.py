@@ -109,9 +109,14 @@ class _Check:
             KilledRank(0, TRIAL_KILL_STEPS[1]),
         )
         disturbed = self._run(
-            "disturbed", "--max-restarts", "5", "--spares", "1",
-            strikes=strikes, spare_step=TRIAL_KILL_STEPS[0],
-        )  # fmt: skip
+            "disturbed",
+            "--max-restarts",
+            "5",
+            "--spares",
+            "1",
+            strikes=strikes,
+            spare_step=TRIAL_KILL_STEPS[0],
+        )
         spare = _spare_remarks(disturbed, self._options.script)
         if not disturbed.struck:
             why = "no rank reached an optimizer call in step 4, so none was killed"
@@ -191,9 +196,12 @@ class _Check:
             return self._findings([], undetermined=["no call of a torch optimizer was seen"])
         killed_step = TRIAL_KILL_STEPS[0]
         disturbed = self._run(
-            "disturbed", "--max-restarts", "2",
-            strikes=(KilledRank(self._options.workers - 1, killed_step),), mark="stepped",
-        )  # fmt: skip
+            "disturbed",
+            "--max-restarts",
+            "2",
+            strikes=(KilledRank(self._options.workers - 1, killed_step),),
+            mark="stepped",
+        )
         if not disturbed.struck:
             return self._findings([], undetermined=[f"it ended before step {killed_step}"])
         said = f"Tried: a rank was killed after step {killed_step}; "
@@ -211,24 +219,35 @@ class _Check:
         spare_step: int = 0,
     ) -> TrialRun:
         words = [
-            "--nproc-per-node", str(self._options.workers), "--quiet", *options,
+            "--nproc-per-node",
+            str(self._options.workers),
+            "--quiet",
+            *options,
             *(["-m", self._options.module] if self._options.module else [self._options.script]),
             *self._options.arguments,
-        ]  # fmt: skip
+        ]
         run = self._folder.run(
-            name, words, steps=self._options.steps, strikes=strikes, mark=mark,
-            spare_step=spare_step, until_s=self._until_s,
-        )  # fmt: skip
+            name,
+            words,
+            steps=self._options.steps,
+            strikes=strikes,
+            mark=mark,
+            spare_step=spare_step,
+            until_s=self._until_s,
+        )
         self._touched.update(run.touched)
         return run
 
     def _unfit(self, undisturbed: TrialRun) -> Findings | None:
         """Return what to say if the undisturbed run cannot be compared with anything."""
         if undisturbed.code is None:
-            return self._findings([], undetermined=[
-                f"the script was not over step {self._options.steps} after"
-                f" {self._options.limit_s:g} s (--time-limit){_tail(undisturbed)}"
-            ])  # fmt: skip
+            return self._findings(
+                [],
+                undetermined=[
+                    f"the script was not over step {self._options.steps} after"
+                    f" {self._options.limit_s:g} s (--time-limit){_tail(undisturbed)}"
+                ],
+            )
         if is_own_bug(undisturbed.stderr):
             return self._findings([], undetermined=[f"outlast itself failed{_tail(undisturbed)}"])
         if undisturbed.code != 0:

@@ -59,13 +59,19 @@ def _add_prune(to: argparse.ArgumentParser) -> None:
     )
     _add_run(to)
     to.add_argument(
-        "--keep-last", metavar="N", type=whole, default=CHECKPOINTS_KEPT_COUNT,
+        "--keep-last",
+        metavar="N",
+        type=whole,
+        default=CHECKPOINTS_KEPT_COUNT,
         help=f"keep the newest N, at least one (default: {CHECKPOINTS_KEPT_COUNT})",
-    )  # fmt: skip
+    )
     to.add_argument(
-        "--keep-every", metavar="STEPS", type=whole, default=0,
+        "--keep-every",
+        metavar="STEPS",
+        type=whole,
+        default=0,
         help="also keep each one whose step is a multiple of STEPS (default: none)",
-    )  # fmt: skip
+    )
     to.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
 
@@ -108,9 +114,10 @@ def _add_export(to: argparse.ArgumentParser) -> None:
         "file", metavar="FILE", help="the new file: .safetensors, or any other name for torch.load"
     )
     to.add_argument(
-        "--format", choices=("safetensors", "torch", "dcp"),
+        "--format",
+        choices=("safetensors", "torch", "dcp"),
         help="the format (default: by the name of FILE); dcp: FILE is a new folder for dcp.load",
-    )  # fmt: skip
+    )
     to.add_argument(
         "--name", metavar="NAME", help="the module's name in run.state(NAME=...) (default: model)"
     )

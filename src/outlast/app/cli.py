@@ -195,12 +195,29 @@ def _dispatch(arguments: list[str]) -> int:
 
 # what others call it
 _COMMANDS_ELSEWHERE = {
-    "launch": "run", "torchrun": "run", "train": "run", "start": "run", "ps": "status",
-    "list": "status", "ls": "status", "info": "status", "logs": "report", "log": "report",
-    "show": "report", "watch": "top", "monitor": "top", "ui": "serve", "web": "serve",
-    "dashboard": "serve", "kill": "stop", "cancel": "stop", "checkpoint": "ckpt",
-    "checkpoints": "ckpt", "test": "drill", "resume": "run --run-dir RUN --resume",
-}  # fmt: skip
+    "launch": "run",
+    "torchrun": "run",
+    "train": "run",
+    "start": "run",
+    "ps": "status",
+    "list": "status",
+    "ls": "status",
+    "info": "status",
+    "logs": "report",
+    "log": "report",
+    "show": "report",
+    "watch": "top",
+    "monitor": "top",
+    "ui": "serve",
+    "web": "serve",
+    "dashboard": "serve",
+    "kill": "stop",
+    "cancel": "stop",
+    "checkpoint": "ckpt",
+    "checkpoints": "ckpt",
+    "test": "drill",
+    "resume": "run --run-dir RUN --resume",
+}
 
 
 def _meant_command(name: str) -> str:

@@ -96,9 +96,11 @@ def parser() -> Parser:
         help="draw the faults from this seed (default: a new one each time)",
     )
     out.add_argument(
-        "--time-scale", type=finite, metavar="X",
+        "--time-scale",
+        type=finite,
+        metavar="X",
         help="divide the plan's times by X (default: the number in the plan)",
-    )  # fmt: skip
+    )
     out.add_argument(
         "--nproc-per-node", type=whole, default=4, metavar="N", help="number of ranks (default: 4)"
     )
@@ -113,9 +115,10 @@ def parser() -> Parser:
         "--run-dir", metavar="PATH", help="a new folder for both runs (default: one under runs/)"
     )
     out.add_argument(
-        "--predict", metavar="CLUSTER",
+        "--predict",
+        metavar="CLUSTER",
         help="before the faults, predict the ETTR by this cluster file (`outlast calibrate`)",
-    )  # fmt: skip
+    )
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
     add_json(out)
     return out
@@ -136,8 +139,12 @@ class _Drill:
         self._plan = plan
         self._seed = seed
         self._words = [
-            "--nproc-per-node", str(args.nproc_per_node), "--spares", str(args.spares), *words
-        ]  # fmt: skip
+            "--nproc-per-node",
+            str(args.nproc_per_node),
+            "--spares",
+            str(args.spares),
+            *words,
+        ]
         self._folder = folder
         self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
@@ -194,9 +201,12 @@ class _Drill:
             # It restarts as a whole after each fault. All of these are known to come from outside.
             words = ["--max-restarts", str(count + 3), *words]
         run = self._folder.run(
-            "under-fire", words, self._progress.show, faults=calendar.faults,
+            "under-fire",
+            words,
+            self._progress.show,
+            faults=calendar.faults,
             patience_s=STANDSTILL_S + calm.trained_s,
-        )  # fmt: skip
+        )
         self._progress.end(run.step, run.trained_s)
         return run
 
@@ -210,10 +220,17 @@ class _Drill:
         found = outcomes(struck, report, ended)
         equal, varies = self._compared(calm, fire, ended)
         facts = score(
-            found, report, plan=self._plan.name, seed=self._seed,
-            planned_count=len(calendar.faults), left_out=calendar.left_out, digest_equal=equal,
-            ended=ended, leaks=_leaks(fire), predicted=self._foreseen,
-        )  # fmt: skip
+            found,
+            report,
+            plan=self._plan.name,
+            seed=self._seed,
+            planned_count=len(calendar.faults),
+            left_out=calendar.left_out,
+            digest_equal=equal,
+            ended=ended,
+            leaks=_leaks(fire),
+            predicted=self._foreseen,
+        )
         reason = view.records.sessions[-1].session.reason
         if fire.stood_still_s:
             reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
@@ -221,9 +238,13 @@ class _Drill:
             reason = f"outlast run ended with {fire.code}"
         failures = tuple(wrong(facts, found, reason, plain=self._plain))
         return Result(
-            facts, found, failures, tuple(self._notes(calendar, varies)),
-            str(self._folder.path), varies and not failures,
-        )  # fmt: skip
+            facts,
+            found,
+            failures,
+            tuple(self._notes(calendar, varies)),
+            str(self._folder.path),
+            varies and not failures,
+        )
 
     def _compared(
         self, calm: DrilledRun, fire: DrilledRun, ended: Ended
@@ -263,11 +284,16 @@ def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]
     planned = {one.id: one for one in calendar.faults}
     return [
         Struck(
-            one.id, planned[one.id].kind, planned[one.id].stands_for, planned[one.id].rank,
-            one.pid, one.at_s - began_s, one.step,
+            one.id,
+            planned[one.id].kind,
+            planned[one.id].stands_for,
+            planned[one.id].rank,
+            one.pid,
+            one.at_s - began_s,
+            one.step,
         )
         for one in sorted(fire.fired, key=lambda fired: fired.at_s)
-    ]  # fmt: skip
+    ]
 
 
 def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:

@@ -17,8 +17,14 @@ def drill_page(result: Result) -> str:
         environment()
         .get_template("drill.html")
         .render(
-            result=result, rows=rows(result), kinds=by_kind(result.found), most=FAULTS_MOST,
-            how={name: one.how for name, one in KINDS.items()}, verdict=verdict_word(result),
-            style=shipped("page.css"), generator=DRILL_GENERATOR, said=said,
+            result=result,
+            rows=rows(result),
+            kinds=by_kind(result.found),
+            most=FAULTS_MOST,
+            how={name: one.how for name, one in KINDS.items()},
+            verdict=verdict_word(result),
+            style=shipped("page.css"),
+            generator=DRILL_GENERATOR,
+            said=said,
         )
-    )  # fmt: skip
+    )

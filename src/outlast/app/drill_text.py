@@ -146,11 +146,16 @@ def _table(some: list[dict[str, typing.Any]]) -> list[str]:
     head = ("fault", "stands for", "fired", "survived", "MTTR median", "max", "diagnosis said")
     cells = [
         (
-            one["kind"], one["stands_for"], str(one["count"]), str(one["survived"]),
-            _seconds(one["mttr_s"]["median"]), _seconds(one["mttr_s"]["max"]), one["said"],
+            one["kind"],
+            one["stands_for"],
+            str(one["count"]),
+            str(one["survived"]),
+            _seconds(one["mttr_s"]["median"]),
+            _seconds(one["mttr_s"]["max"]),
+            one["said"],
         )
         for one in some
-    ]  # fmt: skip
+    ]
     widths = [max(len(row[at]) for row in [head, *cells]) for at in range(len(head))]
     right = (2, 3, 4, 5)
     return [

@@ -31,15 +31,32 @@ Row = dict[str, Value]
 
 # the fields that are moments of the session's clock
 _MOMENTS = {
-    "started_s", "seen_s", "ended_s", "began_s", "assigned_s", "opened_s", "from_s", "to_s", "at_s",
-    "detected_s", "fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s",
+    "started_s",
+    "seen_s",
+    "ended_s",
+    "began_s",
+    "assigned_s",
+    "opened_s",
+    "from_s",
+    "to_s",
+    "at_s",
+    "detected_s",
+    "fault_s",
+    "fault_not_before_s",
+    "left_s",
+    "regrouped_s",
+    "restored_s",
     "resumed_s",
-}  # fmt: skip
+}
 # by table: the moment by which its rows are dated
 _FIRST = {
-    "sessions": "started_s", "generations": "began_s", "lives": "assigned_s", "steps": "from_s",
-    "interruptions": "detected_s", "events": "at_s",
-}  # fmt: skip
+    "sessions": "started_s",
+    "generations": "began_s",
+    "lives": "assigned_s",
+    "steps": "from_s",
+    "interruptions": "detected_s",
+    "events": "at_s",
+}
 TABLES = tuple(_FIRST)
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet takes a cell that begins so for one
 
@@ -76,9 +93,12 @@ def _records_of(name: str, part: SessionRecords) -> Iterable[object]:
     if name == "sessions":
         return [part.session]
     return {
-        "generations": part.generations, "lives": part.lives, "steps": part.steps,
-        "interruptions": part.interruptions, "events": part.events,
-    }[name]  # fmt: skip
+        "generations": part.generations,
+        "lives": part.lives,
+        "steps": part.steps,
+        "interruptions": part.interruptions,
+        "events": part.events,
+    }[name]
 
 
 def _row(name: str, record: object, part: SessionRecords, records: Records) -> Row:

@@ -121,9 +121,12 @@ def _read(args: argparse.Namespace) -> Records:
     if args.csv is not None:
         fleet, dates = fleet_of(args)
         table = read_table(
-            read_lines(source), source=source, fleet=fleet, dates=dates,
+            read_lines(source),
+            source=source,
+            fleet=fleet,
+            dates=dates,
             classes=classes_of(args.classes),
-        )  # fmt: skip
+        )
         sessions, kind, unit = [session_of(table)], "csv", table.unit.name.lower()
     elif args.sacct is not None:
         sessions = read_sacct(read_lines(source), source=source, job_name=args.job_name)

@@ -54,9 +54,14 @@ def make_logs(options: RunOptions, folder: Path, loop: Loop, sink: Sink) -> Work
 
 
 def make_evidence(
-    loop: Loop, folder: Path, vault: Vault, beacons: Beacons, logs: WorkerLogs, *,
+    loop: Loop,
+    folder: Path,
+    vault: Vault,
+    beacons: Beacons,
+    logs: WorkerLogs,
+    *,
     on_verdict: Callable[[int, Mapping[str, object]], None],
-) -> EvidenceCollector:  # fmt: skip
+) -> EvidenceCollector:
     """Return the part that secures evidence of a node's processes in `folder`."""
     return EvidenceCollector(
         loop=loop,

@@ -57,8 +57,10 @@ class Beginning:
     def event(self) -> Event:
         """Return the ledger's record of this beginning."""
         data: dict[str, object] = {
-            "step": self.start.step, "from": self.source, "steps_lost": self.steps_lost
-        }  # fmt: skip
+            "step": self.start.step,
+            "from": self.source,
+            "steps_lost": self.steps_lost,
+        }
         if self.own:
             data["own"] = True
         return Event(clock.now_s(), clock.wall_s(), RESUMED, data)

@@ -263,17 +263,17 @@ def _prepare(
     evidence = make_evidence(
         loop, folder.evidence, vault, beacons, logs,
         on_verdict=lambda number, verdict: launcher.on_verdict(number, verdict),
-    )  # fmt: skip
+    )  # fmt: skip  # one argument a line would hide what happens
     specs = _specs(options, folder, vault, logs, checkpoint_root=root.resolve())
     parts = NodeParts(
         node, loop, logs, vault, beacons, specs, evidence, of_node(options, zygote),
         tell=view.print_line, missing=folder.missing,
-    )  # fmt: skip
+    )  # fmt: skip  # one argument a line would hide what happens
     coordinator_parts = CoordinatorParts(
         loop, books, specs, vault, evidence, root.resolve(), view.print_line,
         pager(options, folder, loop, books, view), control,
         retention=options.checkpoints.retention,
-    )  # fmt: skip
+    )  # fmt: skip  # one argument a line would hide what happens
     launcher = Launcher(parts, coordinator_parts, engine_options)
     passed_over = [opened_vault.passed_over] if opened_vault.passed_over else []
     refused = (f"warning: {one}" for one in (*passed_over, *beginning.refused))

@@ -149,9 +149,12 @@ def find_location(nodes: NodeArguments, *, has_token: bool) -> NodeLocation:
 def _dial(resources: NodeResources) -> tuple[Dialler, Admitted]:
     """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
     return arrival.reach(
-        resources.loop, _destination(resources), caller_of(resources), token=resources.token,
+        resources.loop,
+        _destination(resources),
+        caller_of(resources),
+        token=resources.token,
         tell=resources.view.print_line,
-    )  # fmt: skip
+    )
 
 
 def _destination(resources: NodeResources) -> arrival.Destination:
@@ -256,9 +259,14 @@ def make_standby(
     if nodes.count + nodes.spares < limits.VOTERS_LEAST:
         return None, ""
     place = StandbyPlace(
-        resources.loop, caller_of(resources), resources.token, facts, resources.location.address,
-        _own_folder(resources, facts) / "copy.db", nodes.ports,
-    )  # fmt: skip
+        resources.loop,
+        caller_of(resources),
+        resources.token,
+        facts,
+        resources.location.address,
+        _own_folder(resources, facts) / "copy.db",
+        nodes.ports,
+    )
     standby = Standby(place, lead=leadership.lead, tell=resources.view.print_line)
     with _at_ports_of(resources):
         return standby, standby.listen()
@@ -324,10 +332,15 @@ def _own_folder(resources: NodeResources, facts: Admitted) -> Path:
 
 
 def open_node(
-    resources: NodeResources, facts: Admitted, folder: Path, closing: contextlib.ExitStack, *,
-    life_over: Callable[[Life], None], missing: Callable[[], str] = lambda: "",
+    resources: NodeResources,
+    facts: Admitted,
+    folder: Path,
+    closing: contextlib.ExitStack,
+    *,
+    life_over: Callable[[Life], None],
+    missing: Callable[[], str] = lambda: "",
     on_verdict: Callable[..., None] = lambda number, verdict: None,
-) -> tuple[NodeParts, str]:  # fmt: skip
+) -> tuple[NodeParts, str]:
     """Open what this node's agent needs, and say where it serves images. `closing` closes it."""
     options, nodes, location = resources.options, resources.nodes, resources.location
     if options.checkpoints.are_written and not location.leads:
@@ -369,10 +382,18 @@ def open_node(
         interface=location.interface,
     )
     parts = NodeParts(
-        nodes.name, resources.loop, logs, vault, beacons, specs, evidence,
-        of_node(options, resources.zygote), tell=resources.view.print_line, missing=missing,
+        nodes.name,
+        resources.loop,
+        logs,
+        vault,
+        beacons,
+        specs,
+        evidence,
+        of_node(options, resources.zygote),
+        tell=resources.view.print_line,
+        missing=missing,
         keeper=server.keeper,
-    )  # fmt: skip
+    )
     return parts, serves
 
 
@@ -392,31 +413,49 @@ def _lead(
 
 
 def _lead_in(
-    resources: NodeResources, closing: contextlib.ExitStack, opened: contextlib.ExitStack,
-    folder: RunFolder, ledger: Ledger,
-) -> int:  # fmt: skip
+    resources: NodeResources,
+    closing: contextlib.ExitStack,
+    opened: contextlib.ExitStack,
+    folder: RunFolder,
+    ledger: Ledger,
+) -> int:
     options, nodes, loop = resources.options, resources.nodes, resources.loop
     root = checkpoint_root(options, folder).resolve()
     facts = Admitted(
-        folder.run, str(folder.path.resolve()), str(root), nodes.lease_s, nodes.count,
-        options.workers, options.program.script, digest_of(options), installed(),
-    )  # fmt: skip
+        folder.run,
+        str(folder.path.resolve()),
+        str(root),
+        nodes.lease_s,
+        nodes.count,
+        options.workers,
+        options.program.script,
+        digest_of(options),
+        installed(),
+    )
     node_folders.mark_shared(root, folder.run)
     records, beginning = ledger.read(), Beginning()
     if options.checkpoints.resume:
         beginning = resuming.find_beginning(
-            root, records, vault=None, seen_step=0,
+            root,
+            records,
+            vault=None,
+            seen_step=0,
             from_scratch=options.checkpoints.from_scratch,
-        )  # fmt: skip
+        )
         ledger.add(beginning.event())
         for one in beginning.refused:
             resources.view.print_line(f"warning: {one}")
         resources.view.print_line(beginning.describe(folder.path))
     leadership = leadership_of(resources, facts)
     parts, serves = open_node(
-        resources, facts, folder.path, closing, life_over=leadership.life_over,
-        missing=leadership.missing, on_verdict=leadership.on_verdict,
-    )  # fmt: skip
+        resources,
+        facts,
+        folder.path,
+        closing,
+        life_over=leadership.life_over,
+        missing=leadership.missing,
+        on_verdict=leadership.on_verdict,
+    )
     standby, votes = make_standby(resources, facts, leadership)
     leadership.set_parts(parts, standby)
     engine = coordinator_options(options, beginning, ledger.newest())

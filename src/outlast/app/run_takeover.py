@@ -143,7 +143,7 @@ class Leadership:
         led = self.open_coordinator(
             folder, ledger, engine, election.listening, lives=_lives_in(records),
             start_step=records.newest_step, epoch=election.epoch,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide what happens
         led.coordinator.listen()
         place.view.print_line(f"this node leads the run now, and its ledger lies in {folder.path}")
         led.coordinator.take_over(
@@ -154,7 +154,7 @@ class Leadership:
     def open_coordinator(
         self, folder: RunFolder, ledger: Ledger, engine: CoordinatorOptions,
         listening: ListeningSocket, *, lives: ReportedLives, start_step: int, epoch: int = 1,
-    ) -> LedRun:  # fmt: skip
+    ) -> LedRun:  # fmt: skip  # one argument a line would hide what happens
         """Open the coordinator on this node, with its ledger.
 
         engine      the options of the coordinator
@@ -170,14 +170,14 @@ class Leadership:
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
             gauges=parts.beacons.gauges, show=place.view.update,
             also=lambda record: coordinator.quorum.copies.add(record),
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide what happens
         people = pager(place.options, folder, place.loop, books, place.view)
         control = ControlSocket(place.loop, folder.path, tell=place.view.print_line)
         coordinator_parts = CoordinatorParts(
             place.loop, books, parts.specs, parts.vault, parts.evidence,
             Path(place.facts.checkpoints), place.view.print_line, people, control,
             retention=place.options.checkpoints.retention,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide what happens
         facts = replace(place.facts, folder=str(folder.path.resolve()))
         admission = Admission(listening, nodes.run, place.script, place.token, facts)
 
@@ -190,7 +190,7 @@ class Leadership:
             lambda: list(coordinator.driver.coordinator.nodes),
             (lambda position: None) if standby is None else standby.note_position, self.resign,
             place.view.print_line, books.record,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide what happens
         coordinator = ClusterCoordinator(
             coordinator_parts,
             engine,
@@ -289,7 +289,7 @@ class Leadership:
             led.ledger.end_session(
                 ended_s=clock.now_s(), state="stopped", exit_code=exit_code,
                 reason="another node leads the run on",
-            )  # fmt: skip
+            )  # fmt: skip  # one argument a line would hide what happens
         self._let_go()  # the folder too: the new leader may bring its ledger there
 
     def missing(self) -> str:

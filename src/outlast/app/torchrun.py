@@ -239,9 +239,16 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
 
 # hardly a script has one of these for its own
 _NEVER_OF_SCRIPTS = (
-    "nproc-per-node", "nnodes", "node-rank", "spares", "spare-kind", "standalone", "run-dir",
-    "rdzv-backend", "rdzv-endpoint",
-)  # fmt: skip
+    "nproc-per-node",
+    "nnodes",
+    "node-rank",
+    "spares",
+    "spare-kind",
+    "standalone",
+    "run-dir",
+    "rdzv-backend",
+    "rdzv-endpoint",
+)
 
 
 def _late(script_args: Sequence[str]) -> list[str]:

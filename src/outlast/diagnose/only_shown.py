@@ -18,10 +18,23 @@ import ast
 
 from outlast.diagnose.script_calls import dotted, last_name
 
-_SHOWS = frozenset({
-    "print", "info", "debug", "warning", "log", "log_metrics", "add_scalar", "add_scalars",
-    "set_description", "set_postfix", "set_postfix_str", "write", "format",
-})  # fmt: skip
+_SHOWS = frozenset(
+    {
+        "print",
+        "info",
+        "debug",
+        "warning",
+        "log",
+        "log_metrics",
+        "add_scalar",
+        "add_scalars",
+        "set_description",
+        "set_postfix",
+        "set_postfix_str",
+        "write",
+        "format",
+    }
+)
 _COMPUTES = ("math.", "torch.", "np.", "numpy.")  # math.log
 
 

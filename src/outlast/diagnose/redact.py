@@ -66,7 +66,7 @@ _SHAPES = re.compile(
     | \b(?:npm|dop_v1|wandb_v1)_\w{16,256} | \bpypi-[\w-]{16,512} | \bnvapi-[\w-]{16,256}
     | \beyJ[\w-]{6,8192}\.[\w-]{4,8192}(?:\.[\w-]{0,8192})?
     """
-)  # fmt: skip
+)
 _HEADER = re.compile(
     r"(?i)\b(authorization\\?[\"']?\s{0,4}[:=]\s{0,4}\\?[\"']?(?:(?:bearer|basic|token"
     r"|digest|aws4-hmac-sha256)\s{1,4})?|bearer\s{1,4}(?=\S{12}))([^\s\"'\\]{1,8192})"

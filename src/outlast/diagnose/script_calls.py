@@ -9,10 +9,21 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-COLLECTIVES = frozenset({
-    "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "barrier",
-    "broadcast", "broadcast_object_list", "reduce", "reduce_scatter", "scatter", "all_to_all",
-})  # fmt: skip
+COLLECTIVES = frozenset(
+    {
+        "all_reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+        "all_to_all",
+    }
+)
 _STARTS = ("spawn", "start_processes")  # of torch.multiprocessing
 
 Calls = list[tuple[str, ast.Call]]

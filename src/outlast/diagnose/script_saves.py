@@ -16,8 +16,21 @@ _SAVES = ("save", "save_checkpoint")
 _LOADS = ("load", "load_checkpoint")
 _SURELY = ("torch.", "dcp.")  # what these save and load is a checkpoint, or weights
 # What these load and save is a configuration, data or a picture.
-_OTHERS = ("json", "yaml", "numpy", "np", "tomllib", "toml", "OmegaConf", "omegaconf", "hub", "plt",
-           "image", "img", "fig")  # fmt: skip
+_OTHERS = (
+    "json",
+    "yaml",
+    "numpy",
+    "np",
+    "tomllib",
+    "toml",
+    "OmegaConf",
+    "omegaconf",
+    "hub",
+    "plt",
+    "image",
+    "img",
+    "fig",
+)
 
 _WORDS = ("resume", "load", "ckpt", "checkpoint", "restore", "continue")  # of a setting
 

@@ -67,13 +67,17 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
         )
         return ScriptText(True, ()) if elsewhere else _plain(modules)
     remarks = [
-        *_groups(calls), *_old_sharding(calls), *_wrapped_twice(calls),
+        *_groups(calls),
+        *_old_sharding(calls),
+        *_wrapped_twice(calls),
         *_too_early(calls, joins[0].lineno),
-        *_before_steps(modules), *_closures(calls), *_forgotten(tree, calls),
+        *_before_steps(modules),
+        *_closures(calls),
+        *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
         *(Remark(*one) for one in habits(tree, calls, joins[0].lineno)),
-    ]  # fmt: skip
+    ]
     return ScriptText(True, tuple(sorted(remarks, key=lambda one: one.line)))
 
 

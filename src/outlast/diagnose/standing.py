@@ -58,8 +58,13 @@ def read_standing(raw: bytes, *, name: str) -> LedgerContents:
             .splitlines()
         )
     except (
-        KeyError, TypeError, AttributeError, RecursionError, OverflowError, UnicodeDecodeError
-    ) as error:  # fmt: skip
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+        UnicodeDecodeError,
+    ) as error:
         raise ValueError("a record of where processes stood that was cut or changed") from error
     return LedgerContents(findings, tuple(lines))
 

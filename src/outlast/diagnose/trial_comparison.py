@@ -121,10 +121,13 @@ def compare(
             if (lost.lasting and not lost.kept) or state:
                 variables.setdefault(key, lost)
     return Comparison(
-        tuple(variables.values()), state, _differs_from(undisturbed, disturbed, unstable), own,
+        tuple(variables.values()),
+        state,
+        _differs_from(undisturbed, disturbed, unstable),
+        own,
         last,
         _unseen(undisturbed),
-    )  # fmt: skip
+    )
 
 
 def _unseen(notes: Notes) -> tuple[tuple[str, str, str], ...]:
@@ -248,6 +251,13 @@ def _variable(key: str, text: str, rank: int, strike: KilledRank, lasting: bool)
     file, _, function = place.rpartition(":")
     kind = text.partition(" ")[2]
     return Variable(
-        file, function, name, kind.removesuffix(ALSO_KEPT), rank, strike.step,
-        replaced=rank == strike.rank, lasting=lasting, kept=kind.endswith(ALSO_KEPT),
-    )  # fmt: skip
+        file,
+        function,
+        name,
+        kind.removesuffix(ALSO_KEPT),
+        rank,
+        strike.step,
+        replaced=rank == strike.rank,
+        lasting=lasting,
+        kept=kind.endswith(ALSO_KEPT),
+    )

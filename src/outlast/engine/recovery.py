@@ -104,9 +104,11 @@ def _pick(
 ) -> RecoveryVerdict:
     """Choose the rung, and take its cost from `budgets`."""
     budgets.note_fault(
-        step=situation.committed, reached=situation.reached, outside=situation.outside,
+        step=situation.committed,
+        reached=situation.reached,
+        outside=situation.outside,
         now_s=situation.now_s,
-    )  # fmt: skip
+    )
     if why := _cannot_start(situation, budgets):
         return _stop(why, situation)
     if situation.recovery_mode != "plain" and (loop := _crash_loop(situation, budgets)):

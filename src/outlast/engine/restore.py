@@ -162,9 +162,11 @@ def _all_sealed(holdings: Sequence[Holding], live: Sequence[Holding], step: int)
 
 
 def decide_sharded(
-    *, holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]] = NONE,
+    *,
+    holdings: Sequence[Holding],
+    twins: Mapping[int, tuple[int, ...]] = NONE,
     copies: Mapping[int, tuple[int, ...]] = NONE,
-) -> RestoreVerdict:  # fmt: skip
+) -> RestoreVerdict:
     """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
 
     twins    for each rank whose images are lost: ranks that hold the same shards, and have images
@@ -196,9 +198,10 @@ def decide_sharded(
 
 
 def _sealed_by(
-    holdings: Sequence[Holding], twins: Mapping[int, tuple[int, ...]],
+    holdings: Sequence[Holding],
+    twins: Mapping[int, tuple[int, ...]],
     copies: Mapping[int, tuple[int, ...]],
-) -> list[tuple[int, ...]]:  # fmt: skip
+) -> list[tuple[int, ...]]:
     """Return for each holding the steps that it, a twin, or a copy on another node can restore."""
     if not twins and not copies:
         return [held.sealed for held in holdings]

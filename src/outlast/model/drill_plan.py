@@ -86,19 +86,34 @@ NAMED: Mapping[str, DrillPlan] = {
     for one in (
         DrillPlan("smoke", over_s=60.0, each=tuple(KINDS)),
         DrillPlan(
-            "llama3-day", over_s=DAY_S, time_scale=1_440.0, count=9, portions=_LLAMA3_MIX,
-            waves=0.3, lemon=0.2,
+            "llama3-day",
+            over_s=DAY_S,
+            time_scale=1_440.0,
+            count=9,
+            portions=_LLAMA3_MIX,
+            waves=0.3,
+            lemon=0.2,
         ),
         DrillPlan(
-            "llama3", over_s=54 * DAY_S, time_scale=1_440.0, count=466, portions=_LLAMA3_MIX,
-            exact=True, waves=0.3, lemon=0.2,
+            "llama3",
+            over_s=54 * DAY_S,
+            time_scale=1_440.0,
+            count=466,
+            portions=_LLAMA3_MIX,
+            exact=True,
+            waves=0.3,
+            lemon=0.2,
         ),
         DrillPlan(
-            "everything", over_s=4_000.0, count=2_000, waves=0.3, lemon=0.1,
+            "everything",
+            over_s=4_000.0,
+            count=2_000,
+            waves=0.3,
+            lemon=0.1,
             portions=tuple(Portion(one.stands_for, 1, {one.name: 1.0}) for one in KINDS.values()),
         ),
     )
-}  # fmt: skip
+}
 
 
 def named(name: str) -> DrillPlan | None:
@@ -115,9 +130,11 @@ def parse(text: str, *, source: str) -> DrillPlan:
         raise UsageError(f"{source}: name is {name!r}; it is a text")
     fixed, left_out = _fixed(given, source)
     plan = DrillPlan(
-        name, fixed=fixed, left_out=tuple(left_out.items()),
+        name,
+        fixed=fixed,
+        left_out=tuple(left_out.items()),
         time_scale=_positive(given.get("time_scale", 1.0), f"{source}: time_scale"),
-    )  # fmt: skip
+    )
     if "draw" in given:
         plan = _drawn(plan, given["draw"], f"{source}: draw")
     if not plan.planned_count:

@@ -14,9 +14,19 @@ def message_of(life: Life) -> Lived:
     """Return the message that tells of `life`."""
     spent = {Cause(cause).value: seconds for cause, seconds in life.seconds.items()}
     return Lived(
-        life.worker, life.pid, life.node, life.rank, life.kind, life.assigned_s, life.opened_s,
-        life.ended_s, tuple(spent), tuple(spent.values()), Cause(life.cause).value, life.end,
-    )  # fmt: skip
+        life.worker,
+        life.pid,
+        life.node,
+        life.rank,
+        life.kind,
+        life.assigned_s,
+        life.opened_s,
+        life.ended_s,
+        tuple(spent),
+        tuple(spent.values()),
+        Cause(life.cause).value,
+        life.end,
+    )
 
 
 def life_of(message: Lived) -> Life:
@@ -27,7 +37,15 @@ def life_of(message: Lived) -> Life:
         cause = known.get(name, Cause.OTHER)
         seconds[cause] = seconds.get(cause, 0.0) + spent_s
     return Life(
-        message.worker, message.pid, message.node, message.rank, message.kind,
-        message.assigned_s, message.opened_s, message.ended_s, seconds,
-        known.get(message.cause, Cause.OTHER), message.end,
-    )  # fmt: skip
+        message.worker,
+        message.pid,
+        message.node,
+        message.rank,
+        message.kind,
+        message.assigned_s,
+        message.opened_s,
+        message.ended_s,
+        seconds,
+        known.get(message.cause, Cause.OTHER),
+        message.end,
+    )

@@ -15,13 +15,47 @@ from collections.abc import Iterable
 _ALIKE = 0.72
 
 _RANKS = (
-    "n", "np", "j", "w", "p", "nproc", "nprocs", "num-proc", "num-procs", "num-processes",
-    "processes", "procs", "proc-per-node", "procs-per-node", "num-workers", "workers",
-    "workers-per-node", "num-gpus", "num-gpu", "gpus", "gpu", "ngpus", "ngpus-per-node",
-    "gpus-per-node", "gpus-per-task", "ntasks", "ntasks-per-node", "tasks", "tasks-per-node",
-    "devices", "num-devices", "ranks", "num-ranks", "nranks", "world-size", "local-world-size",
-    "replicas", "num-replicas", "slots", "slots-per-host",
-)  # fmt: skip
+    "n",
+    "np",
+    "j",
+    "w",
+    "p",
+    "nproc",
+    "nprocs",
+    "num-proc",
+    "num-procs",
+    "num-processes",
+    "processes",
+    "procs",
+    "proc-per-node",
+    "procs-per-node",
+    "num-workers",
+    "workers",
+    "workers-per-node",
+    "num-gpus",
+    "num-gpu",
+    "gpus",
+    "gpu",
+    "ngpus",
+    "ngpus-per-node",
+    "gpus-per-node",
+    "gpus-per-task",
+    "ntasks",
+    "ntasks-per-node",
+    "tasks",
+    "tasks-per-node",
+    "devices",
+    "num-devices",
+    "ranks",
+    "num-ranks",
+    "nranks",
+    "world-size",
+    "local-world-size",
+    "replicas",
+    "num-replicas",
+    "slots",
+    "slots-per-host",
+)
 _NODES = ("nodes", "num-nodes", "num-machines", "machines", "hosts", "num-hosts", "N")
 
 # our option -> words of others, without dashes in front, and with "-" for "_"
@@ -35,15 +69,21 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "--spares": ("hot-spares", "spare", "standby", "num-spares"),
     "--resume": ("resume-from", "resume-from-checkpoint", "restart", "continue"),
     "--checkpoint-every": (
-        "checkpoint-interval", "checkpoint-steps", "checkpoint-freq", "save-every", "save-steps",
-        "save-interval", "ckpt-every", "ckpt-interval",
+        "checkpoint-interval",
+        "checkpoint-steps",
+        "checkpoint-freq",
+        "save-every",
+        "save-steps",
+        "save-interval",
+        "ckpt-every",
+        "ckpt-interval",
     ),
     "--checkpoint-dir": ("ckpt-dir", "checkpoint-path", "save-dir"),
     "--keep-last": ("save-total-limit", "max-checkpoints"),
     "--max-restarts": ("restarts", "max-retries", "retries", "reset-limit"),
     "--hang-after": ("timeout", "hang-timeout", "step-timeout"),
     "--quiet": ("q", "silent"),
-}  # fmt: skip
+}
 
 # what others do by an option, and outlast otherwise
 _OTHERWISE: dict[str, str] = {

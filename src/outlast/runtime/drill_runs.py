@@ -128,9 +128,11 @@ class DrillFolder:
         for folder in (ends, orders):
             folder.mkdir()
         environment = {
-            **os.environ, VARIABLE: str(ends.resolve()), "PYTHONHASHSEED": "0",
+            **os.environ,
+            VARIABLE: str(ends.resolve()),
+            "PYTHONHASHSEED": "0",
             "OUTLAST_DRILL_FOLDER": str(orders.resolve()),
-        }  # fmt: skip
+        }
         mine, files = os.getpid(), f"{own.resolve()}.files"
         command = [sys.executable, "-m", "outlast.app.cli", "run", "--run-dir", str(own)]
         command += [word.replace(RUN_WORD, files) for word in words]
@@ -138,9 +140,14 @@ class DrillFolder:
             Path(files).mkdir()
         with (self.path / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                start_new_session=True, preexec_fn=lambda: linux.stop_with(mine),
-            )  # fmt: skip
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: linux.stop_with(mine),
+            )
         out = DrilledRun(own)
         try:
             target = Target(process.pid)

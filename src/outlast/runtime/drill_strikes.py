@@ -161,8 +161,15 @@ class DrillStrikes:
 
     def _note(self, one: Due, fired: Fired) -> None:
         self.fired.append(fired)
-        line = {"id": one.id, "kind": one.kind.name, "rank": one.rank, "pid": fired.pid,
-                "at_s": fired.at_s, "step": fired.step, "for_s": one.for_s}  # fmt: skip
+        line = {
+            "id": one.id,
+            "kind": one.kind.name,
+            "rank": one.rank,
+            "pid": fired.pid,
+            "at_s": fired.at_s,
+            "step": fired.step,
+            "for_s": one.for_s,
+        }
         with self._truth.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -138,9 +138,14 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """Follow no redirect: a page goes to the address that was given, and to no other one."""
 
     def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any,
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: Any,
         newurl: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         return None
 
 

@@ -44,9 +44,11 @@ class Usage:
     def most(self, other: Usage) -> Usage:
         """Return the larger of both, one by one."""
         return Usage(
-            max(self.descriptors, other.descriptors), max(self.threads, other.threads),
-            max(self.memory_bytes, other.memory_bytes), max(self.zombies, other.zombies),
-        )  # fmt: skip
+            max(self.descriptors, other.descriptors),
+            max(self.threads, other.threads),
+            max(self.memory_bytes, other.memory_bytes),
+            max(self.zombies, other.zombies),
+        )
 
 
 class Target:

@@ -74,9 +74,15 @@ def _rank(run: Path, attempt: int, folder: Path) -> FoundRank:
     if record is not None and record.timestamp > 0:
         error_s = float(record.timestamp)
     return FoundRank(
-        run.name, attempt, int(folder.name), folder, min([made_s, *times]),
-        max([made_s, *times]), record, error_s,
-    )  # fmt: skip
+        run.name,
+        attempt,
+        int(folder.name),
+        folder,
+        min([made_s, *times]),
+        max([made_s, *times]),
+        record,
+        error_s,
+    )
 
 
 def _times(folder: Path) -> Iterator[float]:

@@ -98,11 +98,15 @@ class TrialFolder:
         folder.mkdir()
         plan = TrialPlan(folder, steps, self._home, spare_step)
         faults = [
-            {"mark": mark, "rank": one.rank, "do": "SIGKILL",
-             "once": str(folder / f"once-{number}"),
-             "step": one.step - 1 if mark == "stepping" else one.step}
+            {
+                "mark": mark,
+                "rank": one.rank,
+                "do": "SIGKILL",
+                "once": str(folder / f"once-{number}"),
+                "step": one.step - 1 if mark == "stepping" else one.step,
+            }
             for number, one in enumerate(strikes)
-        ]  # fmt: skip
+        ]
         environment = {
             **os.environ,
             VARIABLE: plan.as_text(),
@@ -112,12 +116,16 @@ class TrialFolder:
         command = [*module_command("outlast.app.cli"), "run", "--run-dir", str(folder / "run")]
         code = self._watched(folder, [*command, *words], environment, until_s)
         return TrialRun(
-            folder / "run", code, _text(folder / "stdout"), _text(folder / "stderr"),
-            dict(_notes(folder / "records")), tuple(_lines(folder / "steps.jsonl")),
+            folder / "run",
+            code,
+            _text(folder / "stdout"),
+            _text(folder / "stderr"),
+            dict(_notes(folder / "records")),
+            tuple(_lines(folder / "steps.jsonl")),
             tuple(one for n, one in enumerate(strikes) if (folder / f"once-{n}").exists()),
             tuple(_put_back(folder / "touched", (self._home, os.getcwd()))),
             _spare_error(folder / "run" / "logs"),
-        )  # fmt: skip
+        )
 
     def _watched(
         self, folder: Path, command: Sequence[str], environment: dict[str, str], until_s: float
@@ -126,9 +134,14 @@ class TrialFolder:
         mine = os.getpid()
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
-                start_new_session=True, preexec_fn=lambda: linux.stop_with(mine),
-            )  # fmt: skip
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=lambda: linux.stop_with(mine),
+            )
         try:
             return process.wait(max(0.1, until_s - clock.now_s()))
         except subprocess.TimeoutExpired:

@@ -69,11 +69,15 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
         at_step = FIRST_STEP + round(at) if plan.over_steps else None
         faults.append(
             Scheduled(
-                str(number), kind, stands_for, rank if kind.struck == "rank" else -1,
-                at / plan.time_scale if at_step is None else None, at_step,
+                str(number),
+                kind,
+                stands_for,
+                rank if kind.struck == "rank" else -1,
+                at / plan.time_scale if at_step is None else None,
+                at_step,
                 for_s=for_s if kind.passes else 0.0,
             )
-        )  # fmt: skip
+        )
     faults += _fixed(plan)
     left_out = dict(plan.left_out)
     if not spares:
@@ -108,9 +112,14 @@ def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
         rank = one.rank if kind.struck == "rank" and one.rank is not None else -1
         at_s = None if one.at_s is None else (one.at_s + one.after_s) / plan.time_scale
         yield Scheduled(
-            f"plan-{one.id}", kind, kind.stands_for, rank, at_s, one.at_step,
+            f"plan-{one.id}",
+            kind,
+            kind.stands_for,
+            rank,
+            at_s,
+            one.at_step,
             for_s=one.for_s if kind.passes else 0.0,
-        )  # fmt: skip
+        )
 
 
 # --- which ----------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_what_comes_from_other_processes_is_what_was_read_here(
     ("bomb", "why"),
     [(MEMO, "256 MB of memory"), (nested(3_000_000), "SIGSEGV"), (SLOW, "processor time")],
     ids=["memo", "nesting", "hashes"],
-)  # fmt: skip
+)
 def test_a_bomb_is_named_and_all_others_are_read(tmp_path: Path, bomb: bytes, why: str) -> None:
     _, paths = job_in(tmp_path)
     bad = tmp_path / "trace_99"

@@ -91,9 +91,15 @@ def test_a_kill_in_an_evaluation_repeats_the_evaluation(
     script = str(Path(__file__).with_name("scripts") / "dies.py")
     once = tmp_path / "once"
     outcome = drilled(
-        tmp_path, script, "--steps", 40, "--out", tmp_path / "out", workers=2,
+        tmp_path,
+        script,
+        "--steps",
+        40,
+        "--out",
+        tmp_path / "out",
+        workers=2,
         env={"DIES": str(rank), "ONCE": str(once)},
-    )  # fmt: skip
+    )
     assert once.exists()
     assert outcome.code == 0, outcome
     assert outcome.digests == quiet.digests, outcome

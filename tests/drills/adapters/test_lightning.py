@@ -82,8 +82,11 @@ def test_the_weights_are_those_of_lightnings_own_ddp(tmp_path: Path, calm: Outco
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     done = subprocess.run(
         [*command, "2", str(EXAMPLE), "--plain", "--out", str(tmp_path)],
-        capture_output=True, text=True, timeout=150, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     plain = Outcome(done.returncode, done.stdout, done.stderr, {}, [])
     assert plain.code == 0, plain
     same(plain, calm)
@@ -126,9 +129,15 @@ def test_a_kill_in_a_validation_repeats_the_validation(
     script = str(Path(__file__).with_name("scripts") / "dies_in_validation.py")
     once = tmp_path / "once"
     hit = drilled(
-        tmp_path, script, "--out", tmp_path / "out", workers=2, flags=PRELOAD,
-        env={"DIES": str(rank), "ONCE": str(once)}, within_s=110,
-    )  # fmt: skip
+        tmp_path,
+        script,
+        "--out",
+        tmp_path / "out",
+        workers=2,
+        flags=PRELOAD,
+        env={"DIES": str(rank), "ONCE": str(once)},
+        within_s=110,
+    )
     assert once.exists()
     assert hit.code == 0, hit
     same(hit, calm)
@@ -157,9 +166,12 @@ def test_lightning_cli_takes_the_strategy_and_keeps_its_bits(tmp_path: Path) -> 
     pytest.importorskip("jsonargparse", reason="pip install 'jsonargparse[signatures]'")
     script = str(Path(__file__).with_name("scripts") / "lightning_cli.py")
     options = {
-        "accelerator": "cpu", "devices": "2", "max_epochs": "4", "enable_progress_bar": "false",
+        "accelerator": "cpu",
+        "devices": "2",
+        "max_epochs": "4",
+        "enable_progress_bar": "false",
         "strategy.class_path": "outlast.lightning.Strategy",
-    }  # fmt: skip
+    }
     words = [word for name, value in options.items() for word in (f"--trainer.{name}", value)]
 
     def run(name: str, **given: Any) -> Outcome:

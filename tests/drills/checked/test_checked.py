@@ -116,9 +116,11 @@ def test_a_check_that_is_stopped_leaves_nothing_behind(
     vaults = set(Path("/dev/shm").glob("outlast-*"))
     process = subprocess.Popen(
         [sys.executable, "-m", "outlast.app.cli", "check", str(script), "--", "--sleep"],
-        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": str(temporary)},
-    )  # fmt: skip
+    )
     try:
         end_s = time.monotonic() + 100
         while not (folder / "out/inner/log.txt").exists():

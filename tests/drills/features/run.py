@@ -118,10 +118,15 @@ def _watched(
     results = folder / "results"
     results.mkdir()
     with Drill(
-        folder, str(script), workers=f.world, flags=_flags(f, peace=not faults),
-        marks=[one.as_plan() for one in marks], strikes=[one.as_plan() for one in strikes],
-        env={"DRILL_RESULTS": str(results)}, within_s=WITHIN_S,
-    ) as running:  # fmt: skip
+        folder,
+        str(script),
+        workers=f.world,
+        flags=_flags(f, peace=not faults),
+        marks=[one.as_plan() for one in marks],
+        strikes=[one.as_plan() for one in strikes],
+        env={"DRILL_RESULTS": str(results)},
+        within_s=WITHIN_S,
+    ) as running:
         outcome = running.finish()
         missed = [one for number, one in enumerate(marks) if not running.fired(number)]
         missed += [one for number, one in enumerate(strikes) if not running.fired(number, "strike")]

@@ -31,18 +31,35 @@ HERE = Path(__file__).parent
 GOOD = HERE.parent / "checked" / "good"
 FAULTS = 20
 SHAPES = (
-    "callbacks", "critic", "distil", "draws", "gan", "ppo", "recipe", "reference", "rollouts",
-    "sharpness", "stages", "trainer_hooks",
-)  # fmt: skip
+    "callbacks",
+    "critic",
+    "distil",
+    "draws",
+    "gan",
+    "ppo",
+    "recipe",
+    "reference",
+    "rollouts",
+    "sharpness",
+    "stages",
+    "trainer_hooks",
+)
 SCRIPTS = {
     **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},
     **{name: HERE / "scripts" / f"{name}.py" for name in SHAPES},
 }
 # How much longer the short ones are made. The text of `recurrent` is used up at step 199.
 TIMES = {
-    "recurrent": 4, "schedule": 2, "draws": 6, "evaluation": 12, "callbacks": 2, "gan": 4,
-    "reference": 3, "sharpness": 2, "stages": 3,
-}  # fmt: skip
+    "recurrent": 4,
+    "schedule": 2,
+    "draws": 6,
+    "evaluation": 12,
+    "callbacks": 2,
+    "gan": 4,
+    "reference": 3,
+    "sharpness": 2,
+    "stages": 3,
+}
 UNTIL, PACE_S = 240, 0.1
 # The first leaves its loop in step 60, and the second in step 84.
 SLOWER = {"early_stop": 0.3, "distil": 0.25, "recurrent": 0.15}
@@ -97,8 +114,10 @@ def _run(folder: Path, name: str, chance: random.Random | None, faults: int) -> 
     folder.mkdir()
     pace_s = SLOWER.get(name, PACE_S) if faults else 0.0
     env = {
-        "PACED_S": str(pace_s), "PACED_UNTIL": str(UNTIL), "PACED_TIMES": str(TIMES.get(name, 1))
-    }  # fmt: skip
+        "PACED_S": str(pace_s),
+        "PACED_UNTIL": str(UNTIL),
+        "PACED_TIMES": str(TIMES.get(name, 1)),
+    }
     fired = 0
     paced = str(HERE / "scripts" / "paced.py")
     with Drill(folder, paced, SCRIPTS[name], workers=2, env=env, within_s=WITHIN_S) as drill:

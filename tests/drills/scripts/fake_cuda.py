@@ -70,9 +70,12 @@ def init_process_group(backend: str | None = None, **given: Any) -> None:
     device = given.pop("device_id", None)
     if given.get("world_size") != 1:
         note(
-            "init_process_group", backend=backend, device=None if device is None else str(device),
-            rank=given.get("rank"), current=torch.cuda.current_device(),
-        )  # fmt: skip
+            "init_process_group",
+            backend=backend,
+            device=None if device is None else str(device),
+            rank=given.get("rank"),
+            current=torch.cuda.current_device(),
+        )
     _real_init("gloo", **given)
 
 

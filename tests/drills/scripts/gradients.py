@@ -90,9 +90,11 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     if args.collectives:
         dist.barrier()
     model = run.replicate(
-        Net(args.width, unused=args.unused), bucket_cap_mb=args.bucket_mb,
-        gradient_as_bucket_view=args.view, find_unused_parameters=args.unused,
-    )  # fmt: skip
+        Net(args.width, unused=args.unused),
+        bucket_cap_mb=args.bucket_mb,
+        gradient_as_bucket_view=args.view,
+        find_unused_parameters=args.unused,
+    )
     optimizer = make_optimizer(model, args.optimizer)
     data = TensorDataset(torch.randn(2048, args.width), torch.randn(2048, 4))
     loader = DataLoader(

@@ -86,8 +86,17 @@ def ring() -> None:
 ALL: dict[str, Callable[[], None]] = {
     one.__name__: one
     for one in (
-        use_up_descriptors, take_output_away, close_descriptors, change_folder_and_mask,
-        run_another_program, leave_a_daemon, leave_a_zombie, print_much, lock_twice,
-        raise_in_thread, ignore_sigterm, ring,
+        use_up_descriptors,
+        take_output_away,
+        close_descriptors,
+        change_folder_and_mask,
+        run_another_program,
+        leave_a_daemon,
+        leave_a_zombie,
+        print_much,
+        lock_twice,
+        raise_in_thread,
+        ignore_sigterm,
+        ring,
     )
-}  # fmt: skip
+}

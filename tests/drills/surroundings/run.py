@@ -65,11 +65,18 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
         options["env"] = {**options.get("env", {}), "DRILL_WORD": word}
         drill = closing.enter_context(
             Drill(
-                scratch, setting.script, "--steps", STEPS, *setting.arguments, workers=2,
-                flags=flags, strikes=late if cell.moment is Moment.END else own,
-                within_s=BOUND_S + row.within_s, **options,
+                scratch,
+                setting.script,
+                "--steps",
+                STEPS,
+                *setting.arguments,
+                workers=2,
+                flags=flags,
+                strikes=late if cell.moment is Moment.END else own,
+                within_s=BOUND_S + row.within_s,
+                **options,
             )
-        )  # fmt: skip
+        )
         around = Around(drill, setting, scratch, cell.moment, closing)
         try:
             if row.act != "do_nothing" and not row.does:

@@ -23,4 +23,4 @@ __all__ = [
     "looks_like_dump",
     "rank_of_name",
     "read_dump",
-]  # fmt: skip
+]

@@ -142,9 +142,14 @@ class AgentSession:
     # --- the connection ---------------------------------------------------------------------------
 
     def on_connected(
-        self, *, images: tuple[Images, ...], transfer: tuple[int, ...], session: int, now_s: float,
+        self,
+        *,
+        images: tuple[Images, ...],
+        transfer: tuple[int, ...],
+        session: int,
+        now_s: float,
         copies: tuple[Images, ...] = (),
-    ) -> list[Output]:  # fmt: skip
+    ) -> list[Output]:
         """Enrol over a new connection.
 
         `images`, `copies` and `transfer` say what is sealed in the vault. `session` is a fresh
@@ -160,9 +165,13 @@ class AgentSession:
         return []
 
     def _enrol(
-        self, images: tuple[Images, ...], copies: tuple[Images, ...], transfer: tuple[int, ...],
-        session: int, now_s: float,
-    ) -> list[Output]:  # fmt: skip
+        self,
+        images: tuple[Images, ...],
+        copies: tuple[Images, ...],
+        transfer: tuple[int, ...],
+        session: int,
+        now_s: float,
+    ) -> list[Output]:
         """Enrol, unless the agent is in already, or workers of a fenced session are still alive."""
         identity, housed = self._identity, self.housed
         # A fenced agent enrols with a new session, and only once all its workers are dead.
@@ -174,11 +183,25 @@ class AgentSession:
         self.lease.enrols(now_s=now_s)
         heard = self._link.enrols()
         enrol = Enrol(
-            self._offer.node, identity.session, self._offer.capacity, identity.epoch, heard,
-            housed.step, housed.store, housed.report(), housed.report_images(images), transfer,
-            housed.script, now_s, identity.ended, self._offer.place, self._offer.serves,
-            self._offer.votes, self._offer.software, copies,
-        )  # fmt: skip
+            self._offer.node,
+            identity.session,
+            self._offer.capacity,
+            identity.epoch,
+            heard,
+            housed.step,
+            housed.store,
+            housed.report(),
+            housed.report_images(images),
+            transfer,
+            housed.script,
+            now_s,
+            identity.ended,
+            self._offer.place,
+            self._offer.serves,
+            self._offer.votes,
+            self._offer.software,
+            copies,
+        )
         return [*out, SendOverLink(enrol)]
 
     def _begin(self, session: int) -> None:

@@ -95,9 +95,14 @@ class Authority:
     """
 
     def __init__(
-        self, voters: tuple[str, ...], *, own: str, loyal: Iterable[str], lease_s: float,
+        self,
+        voters: tuple[str, ...],
+        *,
+        own: str,
+        loyal: Iterable[str],
+        lease_s: float,
         heard_s: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.voters = voters
         self._own = own
         self._lease_s = lease_s

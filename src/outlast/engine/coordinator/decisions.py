@@ -26,9 +26,14 @@ from outlast.model import limits
 
 
 def decide_restore(
-    *, holdings: list[Holding], sharded: bool, planned: int, checkpoint: Checkpoint,
-    twins: Mapping[int, tuple[int, ...]], copies: Mapping[int, tuple[int, ...]] = NONE,
-) -> RestoreVerdict:  # fmt: skip
+    *,
+    holdings: list[Holding],
+    sharded: bool,
+    planned: int,
+    checkpoint: Checkpoint,
+    twins: Mapping[int, tuple[int, ...]],
+    copies: Mapping[int, tuple[int, ...]] = NONE,
+) -> RestoreVerdict:
     """Decide which step all ranks go on from. `planned`: the step of the newest plan.
 
     twins, copies   as for `decide_sharded`
@@ -269,13 +274,18 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
     if not seen.drained:
         return DrainVerdict((), "no node is drained")
     why_not = (
-        "a rank is lost" if seen.lost
-        else "a rank raised" if seen.raised
-        else "a rank is past the last step" if seen.finished
-        else "only ranks of the node hold the step" if seen.drained.issuperset(seen.restore.settle)
-        else "the other nodes have too little room" if not fits_elsewhere
+        "a rank is lost"
+        if seen.lost
+        else "a rank raised"
+        if seen.raised
+        else "a rank is past the last step"
+        if seen.finished
+        else "only ranks of the node hold the step"
+        if seen.drained.issuperset(seen.restore.settle)
+        else "the other nodes have too little room"
+        if not fits_elsewhere
         else ""
-    )  # fmt: skip
+    )
     if why_not:
         # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
@@ -290,9 +300,14 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
 
 
 def decide_recovery(
-    *, seen: Quiesced, moving: Sequence[int], chosen: RecoveryVerdict | None, spares: Sequence[int],
-    parked: Collection[int], budgets: Budgets,
-) -> RecoveryVerdict:  # fmt: skip
+    *,
+    seen: Quiesced,
+    moving: Sequence[int],
+    chosen: RecoveryVerdict | None,
+    spares: Sequence[int],
+    parked: Collection[int],
+    budgets: Budgets,
+) -> RecoveryVerdict:
     """Decide the rung of a recovery.
 
     moving   ranks that `decide_drain` gives up
@@ -314,13 +329,20 @@ def decide_recovery(
         not seen.drained.issuperset(lost) if seen.drained else not seen.links_cut or bool(lost)
     )
     situation = Situation(
-        lost=(*lost, *moving), raised=tuple(sorted(seen.raised - set(lost))),
-        recovery_mode=mode if is_live else "respawn", state=restore.step is not None or handed_over,
-        committed=seen.committed, reached=seen.reached, error=seen.error, trained=seen.trained,
-        state_is_live=is_live, outside=seen.outside, now_s=seen.now_s,
+        lost=(*lost, *moving),
+        raised=tuple(sorted(seen.raised - set(lost))),
+        recovery_mode=mode if is_live else "respawn",
+        state=restore.step is not None or handed_over,
+        committed=seen.committed,
+        reached=seen.reached,
+        error=seen.error,
+        trained=seen.trained,
+        state_is_live=is_live,
+        outside=seen.outside,
+        now_s=seen.now_s,
         all_raised=len(seen.raised) == len(lost) == seen.world_size,
         free=not seen.raised and not to_blame,
-    )  # fmt: skip
+    )
     return decide_rung(
         situation=situation, spares=spares, budgets=budgets, world_size=seen.world_size
     )
@@ -415,9 +437,14 @@ class Cost:
 
 
 def work_out_cost(
-    *, restore: RestoreVerdict, start: Restart | None, sharded: bool, committed: int, executed: int,
+    *,
+    restore: RestoreVerdict,
+    start: Restart | None,
+    sharded: bool,
+    committed: int,
+    executed: int,
     booked_before: int,
-) -> Cost:  # fmt: skip
+) -> Cost:
     """Work out what it costs to go back to the restore point.
 
     booked_before   repeated steps that are booked with earlier open interruptions, if this one came

@@ -67,11 +67,20 @@ class Epilogue:
     ) -> list[Output]:
         run, (error, traceback) = self.run, member.path.raised or ("", "")
         run.interruptions.fault(
-            rank=member.rank, pid=member.process.pid, node=member.process.node, mechanism=kind,
-            generation=run.lifecycle.generation, step=run.progress.step, fault_s=at_s,
+            rank=member.rank,
+            pid=member.process.pid,
+            node=member.process.node,
+            mechanism=kind,
+            generation=run.lifecycle.generation,
+            step=run.progress.step,
+            fault_s=at_s,
             fault_not_before_s=None if at_s is not None else run.progress.moved_s,
-            detected_s=now_s, same_event=False, error=error, traceback=traceback, reason=why,
-        )  # fmt: skip
+            detected_s=now_s,
+            same_event=False,
+            error=error,
+            traceback=traceback,
+            reason=why,
+        )
         kept = f"all {run.progress.step} steps are committed; that code is not run again"
         run.interruptions.book_decision(
             now_s=now_s, rung=Rung.STOP, reason=kept, repeated=0, lost=0
@@ -89,9 +98,10 @@ class Epilogue:
         if message.exit_code == 0:
             return []
         how = (
-            f"signal {message.signal}" if message.signal is not None
+            f"signal {message.signal}"
+            if message.signal is not None
             else f"exit code {message.exit_code}"
-        )  # fmt: skip
+        )
         if message.oom or message.oom_near:
             how += ", while the kernel counted an OOM kill,"
         text = (

@@ -73,9 +73,14 @@ class HangInquiry:
         return out if inquiry.awaited else [*out, *self.judge(now_s)]
 
     def _ask(
-        self, now_s: float, homes: set[str], *, has_spoken: str = "",
-        accused: dict[int, ReportedMember] | None = None, reason: str = "",
-    ) -> list[Output]:  # fmt: skip
+        self,
+        now_s: float,
+        homes: set[str],
+        *,
+        has_spoken: str = "",
+        accused: dict[int, ReportedMember] | None = None,
+        reason: str = "",
+    ) -> list[Output]:
         """Begin an inquiry: ask the agents of `homes`, except `has_spoken`, which has reported."""
         self._asked += 1
         awaited = {home for home in homes if home in self.run.nodes}
@@ -93,9 +98,10 @@ class HangInquiry:
         if inquiry is None or not run.lifecycle.is_in(*IN_A_GENERATION):
             return out
         reported = [
-            (one, now_s - at_s) for at_s, message in inquiry.reports.values()
+            (one, now_s - at_s)
+            for at_s, message in inquiry.reports.values()
             for one in message.members
-        ]  # fmt: skip
+        ]
         if inquiry.accused:
             verdict: HangVerdict | None = judge_accused(inquiry, reported)
         elif run.roster.outlast:
@@ -140,9 +146,10 @@ def judge_overdue(
     reported   each member's report, and how many seconds old it is
     """
     overdue = {
-        one.worker: one.deadline_s for one, since_s in reported
+        one.worker: one.deadline_s
+        for one, since_s in reported
         if one.deadline_s is not None and one.age_s + since_s > one.deadline_s
-    }  # fmt: skip
+    }
     if not overdue:
         return None
     if inquiry.awaited:
@@ -151,11 +158,18 @@ def judge_overdue(
         return HangVerdict((), why, awaited=True)
     members = [
         MemberReport(
-            one.worker, one.rank, Phase(one.phase), one.step, one.age_s + since_s, one.stopped,
-            one.collectives, one.where, one.cut_off,
+            one.worker,
+            one.rank,
+            Phase(one.phase),
+            one.step,
+            one.age_s + since_s,
+            one.stopped,
+            one.collectives,
+            one.where,
+            one.cut_off,
         )
         for one, since_s in reported
-    ]  # fmt: skip
+    ]
     verdict = find_culprits(members=members, overdue=overdue)
     exhausted = any(message.exhausted for _, message in inquiry.reports.values())
     if not verdict.culprits and not verdict.awaited and exhausted:
@@ -185,9 +199,10 @@ def judge_accused(inquiry: Inquiry, reported: list[tuple[ReportedMember, float]]
     """
     accused = inquiry.accused
     still = {
-        one.worker: one for one, _ in reported
+        one.worker: one
+        for one, _ in reported
         if one.worker in accused and not _has_moved(accused[one.worker], one)
-    }  # fmt: skip
+    }
     if any(one.cut_off for one, _ in reported):
         # A rank behind a cut link cannot go on, and is not to blame.
         return HangVerdict((), "one that was accused cannot reach others", awaited=True)

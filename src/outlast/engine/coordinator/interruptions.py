@@ -255,8 +255,10 @@ class InterruptionLog:
         if not self.open:
             return
         last = self.open[-1]
-        done = [UNKNOWN_COUNT if step is None or count < 0 else max(0, count - step)
-                for count in (last.steps_repeated, last.steps_lost)]  # fmt: skip
+        done = [
+            UNKNOWN_COUNT if step is None or count < 0 else max(0, count - step)
+            for count in (last.steps_repeated, last.steps_lost)
+        ]
         self._put(replace(last, steps_repeated=done[0], steps_lost=done[1]))
 
     def book_unseen_steps(self) -> None:

@@ -75,7 +75,8 @@ class LeftInStep:
 
     def _left(self, *, before_steps: bool) -> list[Member]:
         return [
-            m for m in self.run.roster.members()
+            m
+            for m in self.run.roster.members()
             if m.script.left_in_step
             or (before_steps and m.life.done and m.script.registered and not m.script.attached)
-        ]  # fmt: skip
+        ]

@@ -423,6 +423,7 @@ class Coordinator:
         """Handle the messages that came during the takeover."""
         kept = self._takeover.take_kept()
         return [
-            output for message, node in kept
+            output
+            for message, node in kept
             for output in self.on_message(message, now_s=now_s, node=node)
-        ]  # fmt: skip
+        ]

@@ -26,9 +26,13 @@ class NodeChanges:
     """Take in nodes and let go of them. `run.nodes` keeps the nodes that are in."""
 
     def __init__(
-        self, run: RunParts, stop: StopRequest, regroup: RegroupMachine, exits: ProcessExits,
+        self,
+        run: RunParts,
+        stop: StopRequest,
+        regroup: RegroupMachine,
+        exits: ProcessExits,
         reports: FaultReports,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup

@@ -95,10 +95,17 @@ class Plans:
         donates = donates and not (reenter and self._lies_there(step, restore.phases))
         replays = restore.replay and verdict.survivors == "in_place"
         plans = self._shared(
-            Restart(step), "keeper", "replicated", "settle", "then", "donate", "replay",
-            donor=restore.donor, phases=restore.phases,
+            Restart(step),
+            "keeper",
+            "replicated",
+            "settle",
+            "then",
+            "donate",
+            "replay",
+            donor=restore.donor,
+            phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
-        )  # fmt: skip
+        )
         keepers_of = self._keepers(roster.homes)
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
@@ -344,11 +351,13 @@ class Plans:
         """Decide which step all ranks go on from, by what survivors and slots hold."""
         run = self.run
         return decide_restore(
-            holdings=run.roster.holdings(), sharded=run.roster.sharded,
-            planned=run.progress.planned, checkpoint=run.sources.checkpoint,
+            holdings=run.roster.holdings(),
+            sharded=run.roster.sharded,
+            planned=run.progress.planned,
+            checkpoint=run.sources.checkpoint,
             twins=run.roster.remains.twins_of_imageless(),
             copies=run.roster.remains.copies_of_imageless(),
-        )  # fmt: skip
+        )
 
     def source_facts(self) -> SourceFacts:
         """Return the facts about the sources from which all ranks could begin."""
@@ -363,9 +372,13 @@ class Plans:
         """Decide what all ranks begin from if they restart."""
         run = self.run
         return decide_source(
-            facts=self.source_facts(), restore=restore, recovery_mode=run.roster.recovery_mode,
-            finished=finished, step=run.progress.step, at_step=run.faults.budgets.at_step,
-        )  # fmt: skip
+            facts=self.source_facts(),
+            restore=restore,
+            recovery_mode=run.roster.recovery_mode,
+            finished=finished,
+            step=run.progress.step,
+            at_step=run.faults.budgets.at_step,
+        )
 
     # --- plans are made and sent -----------------------------------------------------------------
 
@@ -392,12 +405,22 @@ class Plans:
         plain = {"settle": "none", "then": "start", "donor": -1, "donate": False}
         plain |= {"replicated": start.replicated} | common
         return SharedPlans(
-            "private", "checkpoint", "high_water", "twin", "twin_source", *own,
-            generation=run.lifecycle.generation, rank=-1,
-            world_size=run.options.world_size, store_host=host, store_port=port, step=start.step,
-            fault_s=run.faults.fault_s, detected_s=run.faults.detected_s,
+            "private",
+            "checkpoint",
+            "high_water",
+            "twin",
+            "twin_source",
+            *own,
+            generation=run.lifecycle.generation,
+            rank=-1,
+            world_size=run.options.world_size,
+            store_host=host,
+            store_port=port,
+            step=start.step,
+            fault_s=run.faults.fault_s,
+            detected_s=run.faults.detected_s,
             **{name: value for name, value in plain.items() if name not in own},
-        )  # fmt: skip
+        )
 
     def of_rank(
         self, rank: int, private: str, step: int, folder: str = ""
@@ -409,10 +432,14 @@ class Plans:
             twin, keeps = run.roster.twin(rank, step), remains.copies.node_of(rank, step)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
-                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin, keeps), step=step,
-                sharded=run.roster.sharded, folder=folder, checkpoint=run.sources.checkpoint,
-                verified=run.sources.verified, kept_step=run.sources.kept_step,
-            )  # fmt: skip
+                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin, keeps),
+                step=step,
+                sharded=run.roster.sharded,
+                folder=folder,
+                checkpoint=run.sources.checkpoint,
+                verified=run.sources.verified,
+                kept_step=run.sources.kept_step,
+            )
             private, folder = own.private, own.checkpoint
         before = max(run.options.start.step, run.options.committed_before)
         high_water = max(remains.done(rank), before)

@@ -122,9 +122,10 @@ class PolicyHistory:
     def forget(self, *, since_s: float) -> None:
         """Forget decisions from before `since_s`, except those that a budget counts for ever."""
         self.past = [
-            one for one in self.past
+            one
+            for one in self.past
             if one.at_s > since_s or (one.action in DISRUPTIVE and not one.dry_run)
-        ]  # fmt: skip
+        ]
 
     def _depart(self, past: Past, reason: str, step: int) -> None:
         until_s = past.at_s + limits.NODE_WAIT_S if past.action is Action.SHRINK else None
@@ -169,17 +170,25 @@ class PolicyActions:
             # The interruption is unknown (too old), or the policy has made it itself.
             return []
         named = blame(
-            verdict, home_of=lambda rank: run.history.at(rank, known.generation),
+            verdict,
+            home_of=lambda rank: run.history.at(rank, known.generation),
             node_of=self._node_named,
-        )  # fmt: skip
+        )
         decided = decide_action(
-            now_s=now_s, verdict=verdict, history=self.history.past, policy=self.rules,
-            outage=known.outage, blamed=named, codes=tuple(exit_codes((known.reason,))),
-        )  # fmt: skip
+            now_s=now_s,
+            verdict=verdict,
+            history=self.history.past,
+            policy=self.rules,
+            outage=known.outage,
+            blamed=named,
+            codes=tuple(exit_codes((known.reason,))),
+        )
         facts = {
-            "interruption": interruption, "outage": known.outage, "step": run.progress.step,
+            "interruption": interruption,
+            "outage": known.outage,
+            "step": run.progress.step,
             "class": verdict.failure_class.value,
-        }  # fmt: skip
+        }
         event = Event(now_s, 0.0, DECIDED, decided.facts() | facts)
         self.history.take(event)
         self._forget(now_s)
@@ -233,9 +242,10 @@ class PolicyActions:
     def _next_s(self) -> float | None:
         """Return when the run ends unless a node comes, or None if it waits for none."""
         waits = [
-            one.until_s for node, one in self.history.departures.items()
+            one.until_s
+            for node, one in self.history.departures.items()
             if one.until_s is not None and node not in self.run.nodes.barred
-        ]  # fmt: skip
+        ]
         return min(waits, default=None)
 
     def _wait_again(self) -> list[Output]:
@@ -337,9 +347,10 @@ class PolicyActions:
         """Return True if the other nodes that have a connection have room for all ranks."""
         nodes = self.run.nodes
         others = [
-            room for other, room in nodes.room(()).items()
+            room
+            for other, room in nodes.room(()).items()
             if other != node and other not in nodes.silent
-        ]  # fmt: skip
+        ]
         return sum(others) >= self.run.options.world_size
 
     def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
@@ -407,11 +418,20 @@ class PolicyActions:
         reason = f"node {node} is drained: {departure.reason}"
         for index, member in enumerate(there):
             run.interruptions.fault(
-                rank=member.rank, pid=0, node=member.process.node, mechanism=Mechanism.LOST_NODE,
-                generation=run.lifecycle.generation, step=step, fault_s=now_s,
-                fault_not_before_s=None, detected_s=now_s, same_event=index > 0, error="",
-                traceback="", reason=reason,
-            )  # fmt: skip
+                rank=member.rank,
+                pid=0,
+                node=member.process.node,
+                mechanism=Mechanism.LOST_NODE,
+                generation=run.lifecycle.generation,
+                step=step,
+                fault_s=now_s,
+                fault_not_before_s=None,
+                detected_s=now_s,
+                same_event=index > 0,
+                error="",
+                traceback="",
+                reason=reason,
+            )
         own = run.interruptions.open[-1].id
         self.history.own.add(own)
         ranks = frozenset(member.rank for member in there)

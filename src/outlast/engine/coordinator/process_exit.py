@@ -135,11 +135,14 @@ class ProcessExits:
         if message.signal == _SIGKILL and not (message.oom or message.oom_near):
             run.faults.note_killed(rank)
         mechanism = (
-            Mechanism.EXCEPTION if member.path.raised
-            else Mechanism.SIGNAL if message.signal is not None
-            else Mechanism.LOST_CONTACT if member.path.collateral
+            Mechanism.EXCEPTION
+            if member.path.raised
+            else Mechanism.SIGNAL
+            if message.signal is not None
+            else Mechanism.LOST_CONTACT
+            if member.path.collateral
             else Mechanism.EXIT
-        )  # fmt: skip
+        )
         error, traceback = member.path.raised or (message.error or _how(message), "")
         why = f"rank {rank} (pid {member.process.pid}) ended: {_how(message)}"
         out = self.regroup.fault(now_s, member, mechanism, message.fault_s, error, traceback, why)

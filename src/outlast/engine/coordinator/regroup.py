@@ -80,7 +80,7 @@ class RegroupMachine:
     def fault(
         self, now_s: float, member: Member, mechanism: Mechanism, fault_s: float | None, error: str,
         traceback: str, reason: str, *, joins: bool = False,
-    ) -> list[Output]:  # fmt: skip
+    ) -> list[Output]:  # fmt: skip  # one argument a line would hide the story
         """Book the fault of one rank, and begin a regroup if none is under way.
 
         Call it once for each fault, when it is first seen. The death of a condemned process is no
@@ -99,7 +99,7 @@ class RegroupMachine:
             fault_not_before_s=None if fault_s is not None else run.progress.moved_s,
             detected_s=now_s, same_event=together and not first, error=error, traceback=traceback,
             reason=reason,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide the story
         faults.note_times(first=first, fault_s=fault_s, now_s=now_s)
         return [*run.records(), *self._answer(now_s, member, mechanism, reason)]
 
@@ -287,7 +287,7 @@ class RegroupMachine:
             reached=run.progress.since_plan.executed, error=self._last_error(),
             trained=run.progress.trained, outside=self._struck_from_outside(),
             now_s=now_s,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide the story
 
     def _last_error(self) -> str:
         """Return the newest error of the script, for the final message of a run that gives up.
@@ -316,7 +316,7 @@ class RegroupMachine:
             seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
             spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),
             budgets=run.faults.budgets,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide the story
         if verdict.budgets is not None:
             run.faults.charge(verdict.budgets)
         return verdict
@@ -341,7 +341,7 @@ class RegroupMachine:
             committed=run.committed_for_good(),
             executed=run.progress.since_plan.executed,
             booked_before=0 if run.faults.cut_short else before,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide the story
         links = [run.links.reason] if run.links else []
         held = [restore.reason] if run.roster.outlast else []  # a plain script has no state here
         if held and restore.step is None and start is not None:
@@ -380,7 +380,7 @@ class RegroupMachine:
             restore=restore, start=start, sharded=run.roster.sharded,
             checkpoint=run.sources.checkpoint,
             donor_lives=any(m.rank == restore.donor and not m.life.dead for m in members),
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide the story
         if save.method == "hand_over":
             self._gives_up = end
             return [*self.plans.hand_over(now_s, restore)]
@@ -390,7 +390,7 @@ class RegroupMachine:
         else:
             said = "" if run.roster.recovery_mode == "plain" else describe_kept(
                 committed=run.progress.step, checkpoint=run.sources.checkpoint, reason=save.reason
-            )  # fmt: skip
+            )  # fmt: skip  # one argument a line would hide the story
             last = [Tell(said)] if said else []
         return [*last, *self.stop.kill_all(now_s, end)]
 

@@ -104,9 +104,13 @@ class Requests:
     def _facts(self, request: RunRequest) -> dict[str, object]:
         """Return a request as plain data for the ledger."""
         return {
-            "number": request.number, "what": request.what, "node": request.node, "by": request.by,
-            "reason": request.reason, "step": self.run.progress.step,
-        }  # fmt: skip
+            "number": request.number,
+            "what": request.what,
+            "node": request.node,
+            "by": request.by,
+            "reason": request.reason,
+            "step": self.run.progress.step,
+        }
 
     def _accept(self, now_s: float, request: RunRequest, data: dict[str, object]) -> list[Output]:
         """Write a request to the ledger, and begin to carry it out."""

@@ -81,13 +81,15 @@ class RunParts:
             StepProgress(step=options.start.step),
             GroupStore(),
             RestoreSources(
-                start=options.start, checkpoint=options.checkpoint, generation=options.generation,
+                start=options.start,
+                checkpoint=options.checkpoint,
+                generation=options.generation,
                 world_size=options.world_size,
             ),
             InterruptionLog(first_id=options.first_interruption),
             OpenFaults(budgets=default_budgets(options.max_restarts)),
             RankHistory(),
-        )  # fmt: skip
+        )
 
     # --- progress ------------------------------------------------------------------------------
 

@@ -60,10 +60,11 @@ class ScriptReports:
         """Note how workers can be recovered, as they report at outlast.join and after changes."""
         reported = message.generation, message.step
         newest = [
-            member for member in members
+            member
+            for member in members
             if reported >= member.path.newest_report
             and not said_before(message, member.script.registration)
-        ]  # fmt: skip
+        ]
         for member in newest:
             member.path.newest_report = reported
             member.script.register(message)

@@ -118,9 +118,12 @@ class StopRequest:
             return []
         end, at_once = self.end, self.run.lifecycle.is_in(Stage.STOPPING) or self.at_once
         data = {
-            "exit_code": end.exit_code, "state": end.state, "reason": end.reason,
-            "at_once": at_once, "by_signal": self.by_signal,
-        }  # fmt: skip
+            "exit_code": end.exit_code,
+            "state": end.state,
+            "reason": end.reason,
+            "at_once": at_once,
+            "by_signal": self.by_signal,
+        }
         return [Record(Event(now_s, 0.0, "ending", data), at_once=True)]
 
     # --- stopping ------------------------------------------------------------------------------

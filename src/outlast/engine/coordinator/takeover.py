@@ -169,9 +169,15 @@ class Takeover:
     """Build a new coordinator's picture, and go on from it."""
 
     def __init__(
-        self, run: RunParts, stop: StopRequest, regroup: RegroupMachine, exits: ProcessExits,
-        reports: FaultReports, changes: NodeChanges, policy: PolicyActions,
-    ) -> None:  # fmt: skip
+        self,
+        run: RunParts,
+        stop: StopRequest,
+        regroup: RegroupMachine,
+        exits: ProcessExits,
+        reports: FaultReports,
+        changes: NodeChanges,
+        policy: PolicyActions,
+    ) -> None:
         self.run = run
         self.stop = stop
         self.regroup = regroup
@@ -263,10 +269,15 @@ class Takeover:
     def _adopt(self, housed: Housed, node: str, by_s: float, now_s: float) -> None:
         """Make a member of a process that a node houses, as the last coordinator knew it."""
         member = Member(
-            housed.worker, housed.rank, housed.kind, now_s, home=node,
-            process=MemberProcess(pid=housed.pid), path=MemberPath(plan=housed.plan),
+            housed.worker,
+            housed.rank,
+            housed.kind,
+            now_s,
+            home=node,
+            process=MemberProcess(pid=housed.pid),
+            path=MemberPath(plan=housed.plan),
             life=MemberLife(condemned=housed.killed),
-        )  # fmt: skip
+        )
         member.path.plan_generation = 0 if housed.plan is None else housed.plan.generation
         self.run.lifecycle.saw_generation(member.path.plan_generation)
         for said in housed.said:
@@ -460,9 +471,15 @@ class Takeover:
                 holder.process.node = holder.home
                 joins = bool(run.interruptions.open)
                 out += self.regroup.fault(
-                    now_s, holder, Mechanism.LOST_NODE, None, "", "",
-                    self._found.lost[holder.home], joins=joins,
-                )  # fmt: skip
+                    now_s,
+                    holder,
+                    Mechanism.LOST_NODE,
+                    None,
+                    "",
+                    "",
+                    self._found.lost[holder.home],
+                    joins=joins,
+                )
         return out
 
     def _nothing_begun(self, now_s: float) -> list[Output]:

@@ -239,8 +239,30 @@ class AnswerPing:
 
 
 Output = (
-    ToAgent | SendOverLink | HangUp | LookForLauncher | TurnAway | Wipe | ToCoordinator | Deliver
-    | Spawn | Kill | Terminate | HostStore | StoreIsAt | SetTimer | Record | WriteManifest
-    | SaveLast | FindCheckpoint | Tell | End | LeaveRun | AnswerRequest | Say | Wake | WakeForPlan
+    ToAgent
+    | SendOverLink
+    | HangUp
+    | LookForLauncher
+    | TurnAway
+    | Wipe
+    | ToCoordinator
+    | Deliver
+    | Spawn
+    | Kill
+    | Terminate
+    | HostStore
+    | StoreIsAt
+    | SetTimer
+    | Record
+    | WriteManifest
+    | SaveLast
+    | FindCheckpoint
+    | Tell
+    | End
+    | LeaveRun
+    | AnswerRequest
+    | Say
+    | Wake
+    | WakeForPlan
     | AnswerPing
-)  # fmt: skip
+)

@@ -194,9 +194,15 @@ class WorkerMachine:
             self.state = WorkerState.MOVING
 
     def register(
-        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
+        self,
+        *,
+        recovery_mode: str,
+        sharded: bool,
+        exact: bool,
+        note: str,
+        at_steps: bool = True,
         alike: tuple[int, ...] = (),
-    ) -> list[Output]:  # fmt: skip
+    ) -> list[Output]:
         """Report how this script can be recovered: when it joins, and again at run.steps."""
         return [
             Say(

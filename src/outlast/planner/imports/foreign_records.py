@@ -114,19 +114,31 @@ def records_of(
         )
         parts.append(
             SessionRecords(
-                session, began_s, lives=tuple(lives), interruptions=tuple(interruptions),
+                session,
+                began_s,
+                lives=tuple(lives),
+                interruptions=tuple(interruptions),
                 events=tuple(events),
             )
-        )  # fmt: skip
+        )
     return Records(meta, tuple(parts))
 
 
 def _life(worker: int, life: ForeignLife) -> Life:
     seconds = {Cause.OTHER: life.to_s - life.from_s}
     return Life(
-        worker, 0, life.name, life.rank, "rank", life.from_s, life.from_s, life.to_s, seconds,
-        Cause.OTHER, life.end,
-    )  # fmt: skip
+        worker,
+        0,
+        life.name,
+        life.rank,
+        "rank",
+        life.from_s,
+        life.from_s,
+        life.to_s,
+        seconds,
+        Cause.OTHER,
+        life.end,
+    )
 
 
 def _interruption(number: int, failure: ForeignFailure, session: ForeignSession) -> Interruption:

@@ -25,12 +25,17 @@ def session_of(table: ImportedFailures) -> ForeignSession:
     )
     failures = tuple(
         ForeignFailure(
-            row.failed_s, _mechanism(row.failure_class), row.failure_class, (ranks[row.unit],),
-            (row.unit,), resumed_s=row.failed_s, reason=f"line {row.line} of {table.source}",
+            row.failed_s,
+            _mechanism(row.failure_class),
+            row.failure_class,
+            (ranks[row.unit],),
+            (row.unit,),
+            resumed_s=row.failed_s,
+            reason=f"line {row.line} of {table.source}",
         )
         for row in table.rows
         if row.failed_s is not None and row.failure_class is not None
-    )  # fmt: skip
+    )
     from_s, to_s = min(life.from_s for life in lives), max(life.to_s for life in lives)
     return ForeignSession(from_s, to_s, "ended", lives, failures, reason="a table of failures")
 

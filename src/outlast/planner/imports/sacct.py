@@ -39,8 +39,15 @@ from outlast.planner.imports.foreign_records import (
 
 COLUMNS = ("JobID", "State", "Start")
 _STOPPED = (
-    "CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE", "REQUEUED", "SUSPENDED", "REVOKED", "RESIZING",
-)  # fmt: skip
+    "CANCELLED",
+    "TIMEOUT",
+    "PREEMPTED",
+    "DEADLINE",
+    "REQUEUED",
+    "SUSPENDED",
+    "REVOKED",
+    "RESIZING",
+)
 _LOST_NODE = ("NODE_FAIL", "BOOT_FAIL")
 _FAILED = (*_LOST_NODE, "OUT_OF_MEMORY", "FAILED")
 _NEVER_RAN = ("PENDING", "CONFIGURING")

@@ -43,9 +43,12 @@ class RankFiles:
 
 
 def sessions_of(
-    found: Sequence[RankFiles], *, node: str, source: str,
+    found: Sequence[RankFiles],
+    *,
+    node: str,
+    source: str,
     verdicts: Mapping[tuple[str, int], dict[str, object]],
-) -> list[ForeignSession]:  # fmt: skip
+) -> list[ForeignSession]:
     """Return a session for each start of torchrun. Raises UsageError.
 
     verdicts   by run and attempt, what a diagnosis of its folder has found
@@ -64,9 +67,12 @@ def sessions_of(
 
 
 def _session(
-    run: str, attempts: Sequence[Sequence[RankFiles]], node: str, source: str,
+    run: str,
+    attempts: Sequence[Sequence[RankFiles]],
+    node: str,
+    source: str,
     verdicts: Mapping[tuple[str, int], dict[str, object]],
-) -> ForeignSession:  # fmt: skip
+) -> ForeignSession:
     began = [min(one.made_s for one in attempt) for attempt in attempts]
     ended = [max(one.written_s for one in attempt) for attempt in attempts]
     if ended[-1] - began[0] <= 0:
@@ -97,22 +103,36 @@ def _session(
 
 
 def _failure(
-    errors: Sequence[RankFiles], to_s: float, resumed_s: float | None, node: str,
+    errors: Sequence[RankFiles],
+    to_s: float,
+    resumed_s: float | None,
+    node: str,
     verdict: dict[str, object] | None,
-) -> ForeignFailure:  # fmt: skip
+) -> ForeignFailure:
     first = min(errors, key=lambda one: one.failed_s or 0.0, default=None)
     said = (verdict or {}).get("class")
     known = {one.value: one for one in FailureClass}
     if first is None:
         return ForeignFailure(
-            to_s, Mechanism.EXIT, known.get(str(said), FailureClass.UNKNOWN), (), (node,),
-            resumed_s, reason="torchrun began another attempt; no rank left an error file",
+            to_s,
+            Mechanism.EXIT,
+            known.get(str(said), FailureClass.UNKNOWN),
+            (),
+            (node,),
+            resumed_s,
+            reason="torchrun began another attempt; no rank left an error file",
             verdict=verdict,
-        )  # fmt: skip
+        )
     lines = first.message.strip().splitlines() or ["its error file has no message"]
     return ForeignFailure(
-        min(first.failed_s or to_s, to_s), Mechanism.EXCEPTION,
-        known.get(str(said), FailureClass.UNKNOWN), (first.rank,), (node,), resumed_s,
-        reason=f"rank {first.rank}: {lines[0]}", error=lines[0], traceback=first.traceback,
+        min(first.failed_s or to_s, to_s),
+        Mechanism.EXCEPTION,
+        known.get(str(said), FailureClass.UNKNOWN),
+        (first.rank,),
+        (node,),
+        resumed_s,
+        reason=f"rank {first.rank}: {lines[0]}",
+        error=lines[0],
+        traceback=first.traceback,
         verdict=verdict,
-    )  # fmt: skip
+    )

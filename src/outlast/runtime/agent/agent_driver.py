@@ -123,16 +123,22 @@ class AgentDriver:
         loop = parts.loop
         self.host = ProcessHost(loop, self, parts.logs)
         self._stores = StoreHosts(
-            loop, self.host, parts.specs,
+            loop,
+            self.host,
+            parts.specs,
             StoreNews(
-                said=events.on_event, tell=parts.tell,
+                said=events.on_event,
+                tell=parts.tell,
                 hopeless=lambda reason: self._starts.store_is_hopeless(reason),
             ),
-        )  # fmt: skip
+        )
         self._starts = Starts(
-            loop, self.host, parts.specs, StartNews(given_up=self._given_up, tell=parts.tell),
+            loop,
+            self.host,
+            parts.specs,
+            StartNews(given_up=self._given_up, tell=parts.tell),
             greets=parts.options.greets,
-        )  # fmt: skip
+        )
         self._looked_s = clock.now_s()  # the newest tick
         self._held_up: HeldUp | None = None
         self._removals = Removals(parts.vault, missing=parts.missing, tell=parts.tell)
@@ -267,11 +273,21 @@ class AgentDriver:
         )
         self._events.on_event(
             WorkerExited(
-                exited.worker, exited.pid, exited.exit_code, exited.signal,
-                exited.oom is OomKill.OURS, committed, steps, steps, phase, exited.at_s,
-                fault.fault_s, error, exited.oom is OomKill.SOMEBODY,
+                exited.worker,
+                exited.pid,
+                exited.exit_code,
+                exited.signal,
+                exited.oom is OomKill.OURS,
+                committed,
+                steps,
+                steps,
+                phase,
+                exited.at_s,
+                fault.fault_s,
+                error,
+                exited.oom is OomKill.SOMEBODY,
             )
-        )  # fmt: skip
+        )
 
     def on_message(self, worker: int, message: Message) -> None:
         if worker >= FIRST_STORE_NUMBER:

@@ -67,9 +67,14 @@ class Dialler:
     """
 
     def __init__(
-        self, loop: Loop, address: tuple[str, int], caller: Caller, events: LinkEvents, *,
+        self,
+        loop: Loop,
+        address: tuple[str, int],
+        caller: Caller,
+        events: LinkEvents,
+        *,
         token: bytes | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._since = _Tries()
         self._loop = loop
         self._address = address

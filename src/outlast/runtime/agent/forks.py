@@ -102,10 +102,12 @@ class ForkQueue:
         self._loop.add_reader(pidfd, lambda: self._ended(client, pidfd))
         self._killed = self._last_words = ""
         self._keeper.watch(
-            "the zygote", client.pid, ask=client.ping,
+            "the zygote",
+            client.pid,
+            ask=client.ping,
             is_idle=lambda: client.ready and not self._in_flight,
             give_up=lambda reason: self._give_up(client, reason),
-        )  # fmt: skip
+        )
         client.prepare(preload, first_path)
         self._await_answer()
 

@@ -44,9 +44,14 @@ class HelperKeeper:
         self._looking = False
 
     def watch(
-        self, name: str, pid: int, *, is_idle: Callable[[], bool], ask: Callable[[], object],
+        self,
+        name: str,
+        pid: int,
+        *,
+        is_idle: Callable[[], bool],
+        ask: Callable[[], object],
         give_up: Callable[[str], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Look after the process `pid` from now on. `name` is how people call it."""
         watch = HelperWatch(f"{name} (pid {pid})", now_s=now_s())
         self._helpers[pid] = _Helper(pid, watch, is_idle, ask, give_up)

@@ -52,9 +52,14 @@ class ProcessHost:
         self._children: dict[int, Child] = {}
         self.keeper = HelperKeeper(loop)
         self._forks = ForkQueue(
-            loop, events, started=self._started, failed=self._failed, spawn=self._spawn,
-            keeper=self.keeper, for_memory=lambda: self._oom.judge(now_s()).is_possible,
-        )  # fmt: skip
+            loop,
+            events,
+            started=self._started,
+            failed=self._failed,
+            spawn=self._spawn,
+            keeper=self.keeper,
+            for_memory=lambda: self._oom.judge(now_s()).is_possible,
+        )
         self._housekeeping: LoopTimer | None = None
         self._then: Callable[[], None] | None = None
 

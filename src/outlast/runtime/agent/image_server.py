@@ -87,9 +87,13 @@ class _Sender:
     """One connection: it is asked once, and sends one image, or hands one over to the keeper."""
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, server: ImageServer, key: bytes | None,
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        server: ImageServer,
+        key: bytes | None,
         gone: Callable[[_Sender], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._sock = sock
         self._server = server

@@ -236,11 +236,13 @@ class RemoteAgent:
         transfer, keeper = vault.newest_transfer(), self._parts.keeper
         self._do(
             self._session.on_connected(
-                images=tuple(one for one in images if one.steps), transfer=transfer,
-                session=trust.session(), now_s=clock.now_s(),
+                images=tuple(one for one in images if one.steps),
+                transfer=transfer,
+                session=trust.session(),
+                now_s=clock.now_s(),
                 copies=() if keeper is None else keeper.kept_images(),
             )
-        )  # fmt: skip
+        )
 
     def on_link(self, message: Message) -> None:
         standby = self._outside.standby

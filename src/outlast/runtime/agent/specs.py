@@ -152,8 +152,10 @@ class Specs:
         """Describe a host of the store. One that stands ready listens at any free port."""
         host, port = self._master
         options = {
-            "host": host, "port": 0 if standby else port, "ports": self._options.get("ports")
-        }  # fmt: skip
+            "host": host,
+            "port": 0 if standby else port,
+            "ports": self._options.get("ports"),
+        }
         return self._spec(
             number, "store", -1, 0, 0, {**os.environ, "RES_OPTIONS": "attempts:0"}, options
         )

@@ -137,7 +137,7 @@ class Standby:
 
     def __init__(
         self, place: StandbyPlace, *, lead: Callable[[Election], None], tell: Callable[[str], None]
-    ) -> None:  # fmt: skip
+    ) -> None:
         now_s = clock.now_s()
         self.voter = Voter(lease_s=place.facts.lease_s, now_s=now_s)
         self._place = place

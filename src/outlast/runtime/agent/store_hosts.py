@@ -96,9 +96,10 @@ class StoreHosts:
             StandbyStore(
                 is_up=standby is not None and standby.up is not None,
                 is_stopped=standby is not None and is_stopped(standby.pid),
-                fixed_port=self._specs.port_is_fixed, plain=plain,
+                fixed_port=self._specs.port_is_fixed,
+                plain=plain,
             )
-        )  # fmt: skip
+        )
         if verdict.take_standby and standby is not None and standby.up is not None:
             self._give_up_used()
             self._used, self._standby, self._renewing = standby, None, False
@@ -149,10 +150,12 @@ class StoreHosts:
         host.pid = pid
         name = "the host of the store" if host is self._used else "the store that stands ready"
         self._host.keeper.watch(
-            name, pid, is_idle=lambda: host.up is not None,
+            name,
+            pid,
+            is_idle=lambda: host.up is not None,
             ask=lambda: self._host.send(number, Ping(number)),
             give_up=lambda reason: self._give_up(host, reason),
-        )  # fmt: skip
+        )
         self._later(limits.STORE_DEADLINE_S, lambda: self._look_whether_up(host))
 
     def _look_whether_up(self, host: _Host) -> None:

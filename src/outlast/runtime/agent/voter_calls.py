@@ -17,9 +17,13 @@ class VoterCalls:
     """Ask all voters something. `hear` is called with each answer, and whose it is."""
 
     def __init__(
-        self, loop: Loop, caller: Caller, *, token: bytes | None,
+        self,
+        loop: Loop,
+        caller: Caller,
+        *,
+        token: bytes | None,
         hear: Callable[[str, Message], object],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._caller = caller
         self._token = token

@@ -43,9 +43,14 @@ class VoterPort:
     """
 
     def __init__(
-        self, loop: Loop, run: str, facts: Admitted, *, token: bytes | None,
+        self,
+        loop: Loop,
+        run: str,
+        facts: Admitted,
+        *,
+        token: bytes | None,
         answer: Callable[[Message], Message | None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._run = run
         self._facts = facts
@@ -76,10 +81,11 @@ class VoterPort:
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         channel = Channel(
-            self._loop, sock,
+            self._loop,
+            sock,
             on_message=lambda message: self._on_message(caller, message),
             on_close=lambda reason: self._end(caller),
-        )  # fmt: skip
+        )
         patience = self._loop.call_at(
             now_s() + limits.LISTENER_WAIT_S, lambda: self._end(caller, unless_admitted=True)
         )

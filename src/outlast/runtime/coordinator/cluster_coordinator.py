@@ -82,9 +82,15 @@ class ClusterCoordinator:
     """
 
     def __init__(
-        self, parts: CoordinatorParts, options: CoordinatorOptions, admission: Admission, *,
-        place: QuorumPlace, lives: ReportedLives, ended: Callable[[], object],
-    ) -> None:  # fmt: skip
+        self,
+        parts: CoordinatorParts,
+        options: CoordinatorOptions,
+        admission: Admission,
+        *,
+        place: QuorumPlace,
+        lives: ReportedLives,
+        ended: Callable[[], object],
+    ) -> None:
         self.end: End | None = None
         self._parts = parts
         self._admission = admission
@@ -97,9 +103,15 @@ class ClusterCoordinator:
         )
         self.quorum = Quorum(place)
         self._listener = AgentListener(
-            parts.loop, sessions, peers=options.nodes, owner=self._carry_out, token=admission.token,
-            admit=self._receive, heard=self._heard, may_speak=self.quorum.copies.holds,
-        )  # fmt: skip
+            parts.loop,
+            sessions,
+            peers=options.nodes,
+            owner=self._carry_out,
+            token=admission.token,
+            admit=self._receive,
+            heard=self._heard,
+            may_speak=self.quorum.copies.holds,
+        )
         self.quorum.stand_before(self._listener)
         self.driver = CoordinatorDriver(
             parts, coordinator, sessions, do=self._listener.carry_out, ended=self._on_end

@@ -248,9 +248,13 @@ class CoordinatorDriver:
         """Write the newest state to the disk, because the run gives up. Say where it is."""
         parts = self._parts
         folder, error = save_images(
-            parts.vault, parts.checkpoint_root, order, parts.specs.run_id,
-            self.coordinator.generation, self.coordinator.run.options.world_size,
-        )  # fmt: skip
+            parts.vault,
+            parts.checkpoint_root,
+            order,
+            parts.specs.run_id,
+            self.coordinator.generation,
+            self.coordinator.run.options.world_size,
+        )
         if error:
             parts.tell(f"warning: the state of step {order.step} cannot be saved: {error}")
             return
@@ -274,10 +278,13 @@ class CoordinatorDriver:
             refused += also
         self.do(
             self.coordinator.on_checkpoint_found(
-                now_s=clock.now_s(), step=step, folder=folder, refused=tuple(refused),
+                now_s=clock.now_s(),
+                step=step,
+                folder=folder,
+                refused=tuple(refused),
                 kept_step=kept_step,
             )
-        )  # fmt: skip
+        )
 
     def _tell_what_stays(self) -> None:
         if error := self._pruner.take_error():

@@ -88,9 +88,11 @@ class LauncherWatch:
         if self._trial is None and self._learned:
             node, address = self._learned.popleft()
             self._trial = _Trial(
-                self._loop, address, limits.CONNECT_TRY_S,
+                self._loop,
+                address,
+                limits.CONNECT_TRY_S,
                 over=lambda code: self._tried(node, address, code),
-            )  # fmt: skip
+            )
 
     def _tried(self, node: str, address: Address, code: int) -> None:
         self._trial = None
@@ -108,7 +110,7 @@ class _Trial:
 
     def __init__(
         self, loop: Loop, address: Address, within_s: float, *, over: Callable[[int], object]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._over = over
         self._timer: LoopTimer = loop.call_at(
@@ -154,7 +156,7 @@ class _Look:
 
     def __init__(
         self, loop: Loop, address: Address, until_s: float, *, ended: Callable[[], object]
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._address = address
         self._until_s = until_s

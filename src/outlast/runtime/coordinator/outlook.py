@@ -62,9 +62,9 @@ class Outlook:
         """
         if said is not None:
             # a replacement has a target before it has logged anything
-            self._gauges = said if said.step else Gauges(
-                said.target, self._gauges.step, self._gauges.values
-            )  # fmt: skip
+            self._gauges = (
+                said if said.step else Gauges(said.target, self._gauges.step, self._gauges.values)
+            )
 
     def verdict(self, interruption: int) -> str | None:
         """Return the verdict on an interruption as one line, or None while there is none."""

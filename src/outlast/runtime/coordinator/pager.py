@@ -59,9 +59,13 @@ class Pager:
     """
 
     def __init__(
-        self, loop: Loop, targets: PageTargets, *, tell: Callable[[str], None],
+        self,
+        loop: Loop,
+        targets: PageTargets,
+        *,
+        tell: Callable[[str], None],
         record: Callable[[Event], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._loop = loop
         self._targets = targets
         self._tell = tell

@@ -73,9 +73,13 @@ def save_images(
             metadata = {"step": str(order.step)}
             files.append(local.write_shard(folder, rank, pieces=pieces, metadata=metadata))
         manifest = Manifest(
-            run=run_id, generation=generation, step=order.step, world_size=world_size, kind=kind,
+            run=run_id,
+            generation=generation,
+            step=order.step,
+            world_size=world_size,
+            kind=kind,
             files=tuple(files),
-        )  # fmt: skip
+        )
         local.write_manifest(folder, manifest)
     except (OutlastError, OSError, MemoryError) as error:
         return "", why_failed(error)

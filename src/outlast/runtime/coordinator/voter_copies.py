@@ -40,9 +40,14 @@ class VoterCopies:
     """
 
     def __init__(
-        self, *, epoch: int, own: str, lease_s: float, send: Callable[[str, Message], None],
+        self,
+        *,
+        epoch: int,
+        own: str,
+        lease_s: float,
+        send: Callable[[str, Message], None],
         wrote: Callable[[Position], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.authority: Authority | None = None
         self.newest = 0  # the newest record that was sent
         self._epoch = epoch

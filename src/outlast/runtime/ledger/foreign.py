@@ -55,6 +55,8 @@ def _opened(folder: RunFolder, session: Session, meta: Meta) -> Ledger:
     if session.session == 1:
         return Ledger.create(folder.ledger, meta, pid=os.getpid())
     return Ledger.resume(
-        folder.ledger, pid=os.getpid(), started_s=session.started_s,
+        folder.ledger,
+        pid=os.getpid(),
+        started_s=session.started_s,
         started_wall_s=session.started_wall_s,
-    )  # fmt: skip
+    )

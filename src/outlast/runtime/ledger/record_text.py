@@ -38,12 +38,17 @@ _TIMES: dict[type, tuple[str, ...]] = {
     Generation: ("began_s",),
     Life: ("assigned_s", "opened_s", "ended_s"),
     Interruption: (
-        "detected_s", "fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s",
+        "detected_s",
+        "fault_s",
+        "fault_not_before_s",
+        "left_s",
+        "regrouped_s",
+        "restored_s",
         "resumed_s",
     ),
     StepsBucket: ("from_s", "to_s"),
     Event: ("at_s",),
-}  # fmt: skip
+}
 _KINDS = {kind.__name__: kind for kind in _TIMES}
 
 
@@ -85,8 +90,12 @@ def write_all(records: Records) -> Iterator[str]:
         number = part.session.session
         yield write(part.session, number)
         rows: tuple[Record, ...] = (
-            *part.generations, *part.lives, *part.interruptions, *part.steps, *part.events
-        )  # fmt: skip
+            *part.generations,
+            *part.lives,
+            *part.interruptions,
+            *part.steps,
+            *part.events,
+        )
         for record in rows:
             yield write(record, number)
 
@@ -113,10 +122,15 @@ def read_all(texts: Iterable[str], *, by_s: float) -> Records:
     sessions = [moved(one, by_s) if one.session == last else one for one in sessions]
     parts = tuple(
         SessionRecords(
-            one, began_s, of(Generation, one.session), of(Life, one.session),
-            of(Interruption, one.session), of(StepsBucket, one.session), of(Event, one.session),
+            one,
+            began_s,
+            of(Generation, one.session),
+            of(Life, one.session),
+            of(Interruption, one.session),
+            of(StepsBucket, one.session),
+            of(Event, one.session),
         )
         for one, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
-    )  # fmt: skip
+    )
     meta = moved(metas[0], by_s) if len(sessions) == 1 else metas[0]
     return Records(meta, parts)

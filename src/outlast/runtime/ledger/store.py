@@ -168,7 +168,7 @@ class Ledger:
             ledger.session = part.session.session
             ledger._queue = [
                 *part.generations, *part.lives, *part.interruptions, *part.steps, *part.events
-            ]  # fmt: skip
+            ]  # fmt: skip  # one argument a line would hide what happens
             ledger.flush(patience_s=_BUSY_S)
         return ledger
 

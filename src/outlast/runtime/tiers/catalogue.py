@@ -121,10 +121,16 @@ def prune(
 
 def _entry(manifest: Manifest, state: str, reason: str, written_s: float) -> CatalogueEntry:
     return CatalogueEntry(
-        manifest.step, state, reason, written_s,
-        size_bytes=sum(file.length for file in manifest.files), files=len(manifest.files),
-        kind=manifest.kind, world_size=manifest.world_size, run=manifest.run,
-    )  # fmt: skip
+        manifest.step,
+        state,
+        reason,
+        written_s,
+        size_bytes=sum(file.length for file in manifest.files),
+        files=len(manifest.files),
+        kind=manifest.kind,
+        world_size=manifest.world_size,
+        run=manifest.run,
+    )
 
 
 def _first_missing(tier: CheckpointTier, manifest: Manifest) -> str:

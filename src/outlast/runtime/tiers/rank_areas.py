@@ -28,9 +28,11 @@ class RankAreas:
         """Return the area of `rank`. It need not exist yet."""
         if rank not in self._areas:
             self._areas[rank] = Area(
-                self._folder / f"{self._prefix}-{rank}", run=self._run, rank=rank,
+                self._folder / f"{self._prefix}-{rank}",
+                run=self._run,
+                rank=rank,
                 slots_count=SLOTS_COUNT,
-            )  # fmt: skip
+            )
         return self._areas[rank]
 
     def ranks(self) -> tuple[int, ...]:

@@ -71,11 +71,13 @@ class TensorRecord:
         """Return the record as JSON text."""
         tensors = {
             name: [
-                one.dtype, one.size, one.requires_grad,
+                one.dtype,
+                one.size,
+                one.requires_grad,
                 [[chunk.offsets, chunk.sizes, *_words(chunk.stored)] for chunk in one.chunks],
             ]
             for name, one in self.tensors.items()
-        }  # fmt: skip
+        }
         body = {
             "schema": RECORD_VERSION,
             "tensors": tensors,

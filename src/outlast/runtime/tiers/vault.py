@@ -148,9 +148,15 @@ class Vault:
         area.reserve(slot_bytes)
 
     def write(
-        self, rank: int, *, generation: int, step: int, pieces: Sequence[TensorPiece],
-        metadata: Mapping[str, str], slot: int | None = None,
-    ) -> Seal:  # fmt: skip
+        self,
+        rank: int,
+        *,
+        generation: int,
+        step: int,
+        pieces: Sequence[TensorPiece],
+        metadata: Mapping[str, str],
+        slot: int | None = None,
+    ) -> Seal:
         """Seal the image of `step` in one slot; the other slot is not touched.
 
         The slot is `step % SLOTS_COUNT` unless given. A caller that writes only every n-th step
@@ -342,9 +348,14 @@ class Vault:
         area.receive(0, seal, fill)
 
     def write_area(
-        self, area: Area, slot: int, generation: int, step: int, pieces: Sequence[TensorPiece],
+        self,
+        area: Area,
+        slot: int,
+        generation: int,
+        step: int,
+        pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str],
-    ) -> Seal:  # fmt: skip
+    ) -> Seal:
         """Seal an image in one slot of an area. Slots that it has outgrown are made larger.
 
         Raises CapacityError if there is no room for that.

@@ -538,9 +538,13 @@ class Attachment:
     ) -> None:
         metadata = {**self.undo.late.metadata(), "begun_behind": str(self.call.begun_behind)}
         self.images.write_transfer(
-            generation, step, agreed=self.agreement.movers, metadata=metadata, begun=begun,
+            generation,
+            step,
+            agreed=self.agreement.movers,
+            metadata=metadata,
+            begun=begun,
             phases=phases,
-        )  # fmt: skip
+        )
 
     # --- what the script changes itself -----------------------------------------------------------
 

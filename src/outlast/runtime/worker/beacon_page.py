@@ -53,9 +53,14 @@ class BeaconPage:
         self.beacon.rank = rank
 
     def enter(
-        self, phase: Phase, *, cause: Cause | None, learn: bool, now_s: float,
+        self,
+        phase: Phase,
+        *,
+        cause: Cause | None,
+        learn: bool,
+        now_s: float,
         tier: Tier | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Note that the main thread is in `phase` from now on.
 
         cause   what the seconds from now on are booked as; None: as before

@@ -36,10 +36,12 @@ class Block:
         self._machine = machine
         self._driver = driver
         self._hooks = OptimizerHooks(
-            attachment.state.optimizers.values(), attachment.state.scalers.values(),
-            before_first=self._before_optimizer, after_undo=self._backward_after_optimizer,
+            attachment.state.optimizers.values(),
+            attachment.state.scalers.values(),
+            before_first=self._before_optimizer,
+            after_undo=self._backward_after_optimizer,
             unnamed=UnnamedOptimizers(attachment.state.optimizers, attachment.state.parameters),
-        )  # fmt: skip
+        )
         parameters = () if attachment.state.sharded else attachment.state.parameters.values()
         self._exits = BackwardExits(
             parameters, over=lambda: self._member.script.in_body and self._member.broken

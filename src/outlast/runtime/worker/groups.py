@@ -114,9 +114,13 @@ def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None 
     listener = listen_at(host, port) if port else listen_in(host, ports)
     port = listener.getsockname()[1]
     store = functools.partial(
-        TCPStore, host, port, is_master=True, wait_for_workers=False,
+        TCPStore,
+        host,
+        port,
+        is_master=True,
+        wait_for_workers=False,
         master_listen_fd=listener.detach(),
-    )  # fmt: skip
+    )
     try:
         with _without_complaint(b"does not support initialization with an listen fd"):
             return store()
@@ -125,9 +129,14 @@ def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None 
 
 
 def connect(
-    host: str, port: int, timeout_s: float, watch: SocketWatch | None = None, *,
-    refused_s: float = math.inf, cancelled: Callable[[], bool] = lambda: False,
-) -> TCPStore:  # fmt: skip
+    host: str,
+    port: int,
+    timeout_s: float,
+    watch: SocketWatch | None = None,
+    *,
+    refused_s: float = math.inf,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> TCPStore:
     """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS
     above).
 
@@ -220,10 +229,17 @@ def _without_complaint(words: bytes) -> Iterator[None]:
 
 
 def build(
-    *, store: Store, generation: int, rank: int, world_size: int, backend: str, timeout_s: float,
-    device: torch.device | None = None, watch: SocketWatch | None = None,
+    *,
+    store: Store,
+    generation: int,
+    rank: int,
+    world_size: int,
+    backend: str,
+    timeout_s: float,
+    device: torch.device | None = None,
+    watch: SocketWatch | None = None,
     cancelled: Callable[[], bool] = lambda: False,
-) -> BuiltGroup:  # fmt: skip
+) -> BuiltGroup:
     """Make the default group of `generation`, with every pair connected.
 
     It is collective over `world_size` ranks. `device` is this rank's. If that is a GPU, NCCL

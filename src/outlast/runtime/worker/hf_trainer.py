@@ -128,8 +128,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             collate = self._get_collator_with_removed_columns(collate, description="training")
         seed = args.seed if args.data_seed is None else args.data_seed
         batch_size = self._train_batch_size * args.world_size
-        sampler = StepSampler(data, batch_size=batch_size, seed=seed,
-                              drop_last=args.dataloader_drop_last)  # fmt: skip
+        sampler = StepSampler(
+            data, batch_size=batch_size, seed=seed, drop_last=args.dataloader_drop_last
+        )
         return DataLoader(
             data,
             batch_sampler=sampler,

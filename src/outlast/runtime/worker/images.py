@@ -205,9 +205,15 @@ class RankImages:
         return [*private, *shared, self._state.layout]
 
     def write_transfer(
-        self, generation: int, step: int, *, agreed: Collection[str], metadata: Mapping[str, str],
-        begun: bool = True, phases: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        generation: int,
+        step: int,
+        *,
+        agreed: Collection[str],
+        metadata: Mapping[str, str],
+        begun: bool = True,
+        phases: int = 0,
+    ) -> None:
         """Seal the transfer image: shared state, movers, and which parameters the script edits.
 
         `agreed` are the movers that are the same on all ranks. `begun` and `phases` say where the

@@ -337,9 +337,15 @@ class Membership:
         return True
 
     def register(
-        self, *, recovery_mode: str, sharded: bool, exact: bool, note: str, at_steps: bool = True,
+        self,
+        *,
+        recovery_mode: str,
+        sharded: bool,
+        exact: bool,
+        note: str,
+        at_steps: bool = True,
         alike: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Tell the coordinator how this rank can be recovered (the fields of `Registered`)."""
         if self.session is not None:
             self.session.do(
@@ -416,10 +422,13 @@ class Membership:
             or self.watch.store_lost
         ):
             self._made.store = groups.connect(
-                host, port, limits.STORE_DEADLINE_S, self.watch,
+                host,
+                port,
+                limits.STORE_DEADLINE_S,
+                self.watch,
                 refused_s=math.inf if cancelled is None else limits.STORE_REFUSED_S,
                 cancelled=cancelled or (lambda: False),
-            )  # fmt: skip
+            )
             self._made.store_address = (host, port)
         return self._made.store
 

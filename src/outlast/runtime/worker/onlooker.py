@@ -105,9 +105,12 @@ class Onlooker:
     def begin(self) -> None:
         """Set the hooks, now or when the script imports torch."""
         for name, act in (
-            (_OPTIMIZER, self._on_optimizers), (_GROUPS, self._on_groups),
-            (_FILES, self._on_files), (_MODULES, self._on_modules), (_SPAWN, self._on_spawn),
-        ):  # fmt: skip
+            (_OPTIMIZER, self._on_optimizers),
+            (_GROUPS, self._on_groups),
+            (_FILES, self._on_files),
+            (_MODULES, self._on_modules),
+            (_SPAWN, self._on_spawn),
+        ):
             if name in sys.modules:
                 act(sys.modules[name])
             else:

@@ -171,9 +171,10 @@ def read(where: Path, *, step: int | None = None) -> CheckpointWeights:
     gathered = _Gathered()
     images = (
         local.read_shard(checkpoint, rank)
-        for rank in range(checkpoint.manifest.world_size if checkpoint.manifest.kind == "sharded"
-                          else 1)
-    )  # fmt: skip
+        for rank in range(
+            checkpoint.manifest.world_size if checkpoint.manifest.kind == "sharded" else 1
+        )
+    )
     for rank, image in enumerate(images):
         gathered.take(rank, image)
     return gathered.whole(checkpoint.manifest.step, refused)
@@ -252,8 +253,9 @@ def _optimizers(image: Image) -> set[str]:
 def _of_dcp(tier: CheckpointTier, step: int, refused: tuple[str, ...]) -> CheckpointWeights:
     """Read all tensors of a checkpoint of DCP. A flat name begins with the name of its part."""
     manifest, record = chunks.read_record(tier, step)
-    tensors = {name: chunks.whole(tier, manifest, name, one)
-               for name, one in record.tensors.items()}  # fmt: skip
+    tensors = {
+        name: chunks.whole(tier, manifest, name, one) for name, one in record.tensors.items()
+    }
     return CheckpointWeights(step, tensors, {}, frozenset(), refused)
 
 

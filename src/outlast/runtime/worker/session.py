@@ -330,9 +330,13 @@ class WorkerSession:
         return self._page.book
 
     def enter(
-        self, phase: Phase, *, cause: Cause | None = None, learn: bool = False,
+        self,
+        phase: Phase,
+        *,
+        cause: Cause | None = None,
+        learn: bool = False,
         tier: Tier | None = None,
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Note that the main thread is in `phase` from now on. Return the time (`clock.now_s`).
 
         cause   what the seconds from now on are booked as; None: no change

@@ -87,9 +87,12 @@ class StateCopies:
         session.exit_if_lease_is_over()
         try:
             self._vault.write(
-                rank, generation=generation, step=step, pieces=self._images.pieces(rank == 0),
+                rank,
+                generation=generation,
+                step=step,
+                pieces=self._images.pieces(rank == 0),
                 world_size=self._member.world_size,
-            )  # fmt: skip
+            )
         except CapacityError as lack:
             self.keeping.give_up_vault()
             error = one_line(lack)

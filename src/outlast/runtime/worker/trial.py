@@ -106,8 +106,11 @@ class Trial:
             time.sleep(0.02)
 
     def _write(self, name: str, prints: Mapping[str, str], loop: types.FrameType) -> None:
-        place = {"file": loop.f_code.co_filename, "line": loop.f_lineno,
-                 "function": loop.f_code.co_name}  # fmt: skip
+        place = {
+            "file": loop.f_code.co_filename,
+            "line": loop.f_lineno,
+            "function": loop.f_code.co_name,
+        }
         part = self._records / f".{name}.{os.getpid()}"
         part.write_text(json.dumps({"pid": os.getpid(), "loop": place, "prints": prints}))
         part.replace(self._records / f"{name}.json")

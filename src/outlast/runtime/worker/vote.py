@@ -129,13 +129,17 @@ def vote(member: Membership, mine: Ballot) -> VoteOutcome:
     split = len(mine.current)
     wished_bits = functools.reduce(operator.or_, map(int, wished))
     return VoteOutcome(
-        sealed=sum(sealed) == member.world_size, stop=bool(wished_bits & 1),
+        sealed=sum(sealed) == member.world_size,
+        stop=bool(wished_bits & 1),
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
-        same_movers=movers, same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
-        ready_s=(min(ready), max(ready)), save=bool(wished_bits & 2),
-        unsure=wished_bits & 12 == 8, keep=wished_bits >> 4,
-    )  # fmt: skip
+        same_movers=movers,
+        same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
+        ready_s=(min(ready), max(ready)),
+        save=bool(wished_bits & 2),
+        unsure=wished_bits & 12 == 8,
+        keep=wished_bits >> 4,
+    )
 
 
 def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:

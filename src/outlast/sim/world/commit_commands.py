@@ -302,9 +302,16 @@ class CommitCommands:
             slots[1 - used] = SealedStep(step, ScriptPosition(BEGUN, 0), process.own)
             thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
         report = Checkpointed(
-            process.worker, thread.machine.generation, process.rank, step, "", 0, "", "",
+            process.worker,
+            thread.machine.generation,
+            process.rank,
+            step,
+            "",
+            0,
+            "",
+            "",
             in_vault=True,
-        )  # fmt: skip
+        )
         thread.node.tell(process, report)
 
     def _tell_save_failed(self, step: int) -> None:

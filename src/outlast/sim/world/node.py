@@ -87,7 +87,7 @@ class Node:
         self,
         world: Surroundings, given: NodeGiven, *, clock: tuple[float, float], lines: Stream,
         standstills: Stream,
-    ) -> None:  # fmt: skip
+    ) -> None:  # fmt: skip  # one argument a line would hide what happens
         frame = world.frame
         self.lives = True
         self.clock = NodeClock(frame.timeline, *clock)
@@ -283,7 +283,7 @@ class Node:
                     images=self._memory.images(), transfer=transfer, session=session,
                     now_s=self.now_s, copies=self._memory.copies.kept_images(),
                 )
-            )  # fmt: skip
+            )  # fmt: skip  # one argument a line would hide what happens
 
     def on_disconnected(self) -> None:
         self.still.agent.through(self._on_disconnected)
@@ -466,7 +466,7 @@ class Node:
         process = SimulatedProcess(
             order.worker, order.rank, order.kind, order.generation, machine, beacon, book,
             self._frame.now_s, self,
-        )  # fmt: skip
+        )  # fmt: skip  # one argument a line would hide what happens
         process.beacon.typical_s.update(TYPICAL_S)
         process.beacon.typical_s[Phase.BODY] = self._frame.options.step_s + BODY_SPREAD_S
         process.luck = self._world.population.luck(process)

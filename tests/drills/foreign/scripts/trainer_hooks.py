@@ -55,9 +55,12 @@ class Trainer:
 
     def train(self, last: int) -> None:
         state = self.run.state(
-            model=self.model, optimizer=self.optimizer, schedule=self.schedule,
-            loader=self.loader, accuracy=self.accuracy,
-        )  # fmt: skip
+            model=self.model,
+            optimizer=self.optimizer,
+            schedule=self.schedule,
+            loader=self.loader,
+            accuracy=self.accuracy,
+        )
         for step in self.run.steps(state, until=last):
             with step:
                 self.run_step(step.batch)

@@ -143,8 +143,9 @@ class Reader(StorageReader):
         for item in items:
             target = planner.resolve_tensor(item).detach()
             if target.shape != item.lengths:
-                raise StateError(f"{name} has a part of {list(target.shape)}, not"
-                                 f" {list(item.lengths)}")  # fmt: skip
+                raise StateError(
+                    f"{name} has a part of {list(target.shape)}, not {list(item.lengths)}"
+                )
             dtype = dtype_of(name, record.tensors[name].dtype)
             if target.shape == sizes and target.dtype == dtype and is_live(target):
                 read_verified(self.tier, manifest, stored, bytes_of(target))
