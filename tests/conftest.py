@@ -38,7 +38,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
-    max_examples=50,
+    max_examples=35,
 )
 settings.register_profile(
     "fuzz", settings.get_profile("outlast"), derandomize=False, max_examples=100

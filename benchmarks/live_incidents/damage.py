@@ -10,11 +10,13 @@ process and of the largest of those that read dumps for it, together.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import resource
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import UsageError
@@ -49,43 +51,58 @@ def damage(folder: Path, chance: random.Random) -> None:
                 path.write_bytes(chance.choice(files).read_bytes() if files[0].exists() else b"\0")
 
 
+@dataclass
+class Damaged:
+    """How damaged folders were answered: how many with a verdict, and with nothing to read."""
+
+    verdicts: int = 0
+    refused: int = 0
+    late: int = 0
+    slowest_s: float = 0.0
+
+    @staticmethod
+    def memory_mb() -> int:
+        """Return the largest memory of this process and of the largest reader, together."""
+        kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        return sum(resource.getrusage(kind).ru_maxrss for kind in kinds) // 1024
+
+
+def damage_all(out: Path, count: int, seed: int) -> Damaged:
+    """Damage so many copies of the incidents in `out`, and ask for a verdict on each."""
+    found = Damaged()
+    incidents = sorted(path.parent / "whole" for path in out.glob("*/truth.json"))
+    for number in range(count):
+        chance = random.Random(f"damage {seed} {number}")
+        with tempfile.TemporaryDirectory() as work:
+            copy = Path(work) / "incident"
+            shutil.copytree(chance.choice(incidents), copy)
+            with contextlib.suppress(OSError):  # one damage meets a file that another removed
+                damage(copy, chance)
+            began_s = time.monotonic()
+            try:
+                diagnose([str(copy)])
+                found.verdicts += 1
+            except UsageError:
+                found.refused += 1
+            took_s = time.monotonic() - began_s
+        found.slowest_s = max(found.slowest_s, took_s)
+        found.late += took_s > LIMIT_S
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    incidents = sorted(path.parent / "whole" for path in args.out.glob("*/truth.json"))
-    slowest_s, late, verdicts, refused = 0.0, [], 0, 0
-    for number in range(args.count):
-        chance = random.Random(f"damage {args.seed} {number}")
-        with tempfile.TemporaryDirectory() as work:
-            copy = Path(work) / "incident"
-            shutil.copytree(chance.choice(incidents), copy)
-            try:
-                damage(copy, chance)
-            except OSError:
-                pass  # one kind of damage met a file that another had removed
-            began_s = time.monotonic()
-            try:
-                diagnose([str(copy)])
-                verdicts += 1
-            except UsageError:
-                refused += 1
-            took_s = time.monotonic() - began_s
-        slowest_s = max(slowest_s, took_s)
-        if took_s > LIMIT_S:
-            late.append((number, took_s))
-    own, largest = (
-        resource.getrusage(who).ru_maxrss
-        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    memory_mb = (own + largest) // 1024
+    found = damage_all(args.out, args.count, args.seed)
     print(
-        f"{args.count} folders: {verdicts} verdicts, {refused} with nothing to read, slowest"
-        f" {slowest_s:.1f} s, {len(late)} over {LIMIT_S:g} s, memory {memory_mb} MB"
+        f"{args.count} folders: {found.verdicts} verdicts, {found.refused} with nothing to read,"
+        f" slowest {found.slowest_s:.1f} s, {found.late} over {LIMIT_S:g} s, memory"
+        f" {found.memory_mb()} MB"
     )
-    return 1 if late or memory_mb > LIMIT_MB else 0
+    return 1 if found.late or found.memory_mb() > LIMIT_MB else 0
 
 
 if __name__ == "__main__":

@@ -122,24 +122,35 @@ def main() -> int:
     parser.add_argument("--no-jobs", action="store_true")
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    for number in range(args.drawn):
-        folder = args.out / f"drawn-{args.seed}-{number}"
+    make_all(args.out, args.drawn, args.seed, jobs=not args.no_jobs)
+    folders, bad = judge_all(args.out, verbose=args.verbose)
+    print(f"{folders} healthy folders, {bad} with a class or a rank")
+    return 1 if bad else 0
+
+
+def make_all(out: Path, drawn: int, seed: int, *, jobs: bool = True) -> None:
+    """Draw the logs and look at the running jobs, unless they are there."""
+    for number in range(drawn):
+        folder = out / f"drawn-{seed}-{number}"
         if not folder.exists():
-            draw(folder, random.Random(f"healthy {args.seed} {number}"))
-    for kind, layout, recipe in () if args.no_jobs else JOBS:
-        if not (args.out / f"job-{kind}-{LOOKS - 1}").exists():
-            look_at_job(args.out, kind, layout, recipe)
-    folders = sorted(path for path in args.out.iterdir() if path.is_dir())
+            draw(folder, random.Random(f"healthy {seed} {number}"))
+    for kind, layout, recipe in JOBS if jobs else ():
+        if not (out / f"job-{kind}-{LOOKS - 1}").exists():
+            look_at_job(out, kind, layout, recipe)
+
+
+def judge_all(out: Path, *, verbose: bool = False) -> tuple[int, int]:
+    """Return how many folders there are, and for how many a class or a rank is named."""
+    folders = sorted(path for path in out.iterdir() if path.is_dir())
     bad = 0
     for folder in folders:
         verdict = diagnose([str(folder)]).verdict.public()
         named = verdict["class"] != "unknown" or bool(verdict["ranks"])
         bad += named
-        if named or args.verbose:
+        if named or verbose:
             ranks = verdict["ranks"]
             print(f"{folder.name:24} {verdict['class']}, ranks {ranks}: {verdict['reason']}")
-    print(f"{len(folders)} healthy folders, {bad} with a class or a rank")
-    return 1 if bad else 0
+    return len(folders), bad
 
 
 if __name__ == "__main__":

@@ -47,14 +47,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=1e9)
     args = parser.parse_args()
-    over_s = time.monotonic() + args.minutes * 60
-    for number, kind in enumerate(SETS[args.kinds]):
-        if args.only and kind.name != args.only:
+    done = make_all(args.out, args.kinds, args.seed, minutes=args.minutes, only=args.only)
+    return 0 if done else 1
+
+
+def make_all(out: Path, kinds: str, seed: int, *, minutes: float, only: str | None = None) -> bool:
+    """Make one incident of each kind, unless it is there. Return False if the time was up."""
+    over_s = time.monotonic() + minutes * 60
+    for number, kind in enumerate(SETS[kinds]):
+        if only and kind.name != only:
             continue
         if time.monotonic() > over_s:
-            return 1
-        make(args.out / f"{args.seed:03}-{kind.name}", kind, args.seed, number)
-    return 0
+            return False
+        make(out / f"{seed:03}-{kind.name}", kind, seed, number)
+    return True
 
 
 def make(folder: Path, kind: Kind, seed: int, number: int) -> None:

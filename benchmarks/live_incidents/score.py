@@ -131,6 +131,23 @@ PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] 
 }
 
 
+def judge_all(out: Path, set_name: str) -> list[Mark]:
+    """Judge the incidents of one set of kinds, or of "all", with each part left out or added."""
+    wanted = {kind.name for kind in SETS[set_name]} if set_name != "all" else set(KINDS)
+    truths = {path: json.loads(path.read_text()) for path in sorted(out.glob("*/truth.json"))}
+    lenders = {
+        truth["layout"]: path.parent / "whole"
+        for path, truth in truths.items()
+        if _dumps_of(path.parent / "whole")
+    }
+    return [
+        judge(path.parent, part, lenders.get(truth["layout"], path.parent))
+        for path, truth in truths.items()
+        if truth["kind"] in wanted
+        for part in PARTS
+    ]
+
+
 def judge(folder: Path, part: str, lender: Path) -> Mark:
     truth = json.loads((folder / "truth.json").read_text()) | {"lender": str(lender)}
     kind = KINDS[truth["kind"]]
@@ -223,18 +240,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
-    wanted = {kind.name for kind in SETS[args.set]} if args.set != "all" else set(KINDS)
-    truths = {path: json.loads(path.read_text()) for path in sorted(args.out.glob("*/truth.json"))}
-    lenders = {
-        truth["layout"]: path.parent / "whole"
-        for path, truth in truths.items()
-        if _dumps_of(path.parent / "whole")
-    }
-    marks = []
-    for path, truth in truths.items():
-        if truth["kind"] in wanted:
-            lender = lenders.get(truth["layout"], path.parent)
-            marks += [judge(path.parent, part, lender) for part in PARTS]
+    marks = judge_all(args.out, args.set)
     print("\n".join(table(marks)))
     for one in worse(marks):
         print("worse:", one)
