@@ -71,10 +71,10 @@ def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
     assert report["steps_lost_between_sessions"] == seen["steps"] > 0, str(outcome)
     assert [one["steps_lost"] for one in report["sessions"]] == [0, seen["steps"]], str(outcome)
     assert "will be trained again" in outcome.stderr, str(outcome)
-    assert report["rank_seconds"][Cause.REPEATED.value] > 0, report["rank_seconds"]
-    # the first session's steps are not productive twice
-    again_s = report["rank_seconds"][Cause.PRODUCTIVE.value] - before_s
-    assert again_s < before_s * (steps - seen["steps"] + 10) / seen["steps"], report["rank_seconds"]
+    # The first session's steps are not productive twice. A step takes about as long as another.
+    seconds = report["rank_seconds"]
+    repeated_s, again_s = seconds[Cause.REPEATED.value], seconds[Cause.PRODUCTIVE.value] - before_s
+    assert repeated_s / (repeated_s + again_s) > seen["steps"] / steps / 3, seconds
     said = subprocess.run(["outlast", "report", tmp_path / "run"], capture_output=True, text=True)
     assert f"{seen['steps']} lost ({seen['steps']} of them between sessions)" in said.stdout
 

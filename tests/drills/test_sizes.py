@@ -89,7 +89,7 @@ def test_replicated_state_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path)
     account_sums_up(outcomes[-1], counts)
     drawn = {step: number for _, step, number in said(outcomes[1], "drew")}
     assert all(number == drawn[step] for _, step, number in said(outcomes[1], "drew"))
-    new = "the checkpoint of step 4 is of fewer ranks: buffer model.seen, random state of rank 2"
+    new = "of fewer ranks: rank 0 gives rank 2 buffer model.seen, random state"
     assert new in outcomes[1].stderr, str(outcomes[1])
 
 

@@ -135,7 +135,7 @@ def _many(name: str, one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("kind", typing.get_args(Message), ids=lambda kind: kind.__name__)
-@settings(max_examples=8)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_the_largest_messages_fit_the_wire(kind: type, data: st.DataObject) -> None:
     """And what arrives is what was sent, but for texts that had to be cut."""
