@@ -189,3 +189,22 @@ def test_an_error_after_a_plan_is_of_the_generation_of_that_plan() -> None:
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=4, step=5))
     assert raised(machine, born=3).generation == 4
+
+
+def test_an_own_error_of_a_rank_that_was_told_to_leave_is_reported_once() -> None:
+    """Two ranks raise at the same time, each by itself: the second has been told to leave by then.
+
+    What only interrupts it, or comes after its inventory, is no report.
+    """
+    machine = trains()
+    machine.on_message(Leave(machine.generation, "rank 0 raised"))
+    what = {"mechanism": "exception", "error": "boom", "traceback": "", "now_s": 1.0}
+    assert machine.broke(**what) == []
+    (said,) = machine.broke(**what, ends=True)
+    assert isinstance(said, Say)
+    assert isinstance(said.message, Broke)
+    assert machine.broke(**what, ends=True) == []
+    still = trains()
+    still.on_message(Leave(still.generation, "rank 0 raised"))
+    still.stand_still(in_hook=False)
+    assert still.broke(**what, ends=True) == []

@@ -101,6 +101,7 @@ class WorkerMachine:
         self.over = False
         self.cut = False
         self._first_commit_said = True
+        self._broke_said = False
 
     @property
     def broken(self) -> bool:
@@ -130,7 +131,7 @@ class WorkerMachine:
         self.generation = message.generation
         self.plan = message
         self.state = WorkerState.DETACHED if self._detached else WorkerState.MOVING
-        self._first_commit_said = False
+        self._first_commit_said = self._broke_said = False
         if message.settle == "forward":
             self.passed = max(self.passed, message.step)
         return [WakeForPlan()]
@@ -301,11 +302,16 @@ class WorkerMachine:
         traceback: str,
         now_s: float,
         unreached: tuple[int, ...] = (),
+        ends: bool = False,
     ) -> list[Output]:
-        """Report that the main thread cannot go on in this generation. Arguments: as in Broke."""
-        if self.broken:
+        """Report that the main thread cannot go on in this generation. Arguments: as in Broke.
+
+        ends   the process ends with this error, which no peer has caused
+        """
+        left_by_order = self.state is WorkerState.BROKEN and not self._broke_said
+        if self.broken and not (ends and left_by_order):
             return []  # the coordinator knows: it has sent a Leave, or this was reported
-        self.state = WorkerState.BROKEN
+        self.state, self._broke_said = WorkerState.BROKEN, True
         return [
             Say(
                 Broke(

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from outlast.engine.protocol.outputs import AnswerPing, Output, Say, Wake, WakeForPlan
 from outlast.engine.protocol.worker import WorkerMachine, WorkerState
-from outlast.errors import CapacityError, CorruptError, UsageError
+from outlast.errors import CapacityError, CorruptError, Reenter, StepInterrupted, UsageError
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
@@ -181,12 +181,15 @@ class WorkerSession:
             if is_peer_failure(error)
             else "exception"
         )
+        # Told to leave, the process may stumble over that. Any other error is its own.
+        unwound = isinstance(error, StepInterrupted | Reenter | KeyboardInterrupt)
         self.do(
             lambda m: m.broke(
                 mechanism=mechanism,
                 error=one_line(error),
                 traceback=traceback_end(text),
                 now_s=clock.now_s(),
+                ends=mechanism == "exception" and not unwound,
             )
         )
 
