@@ -12,7 +12,7 @@ import pytest
 from tests.drills._run import Drill, drilled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
-STEPS = ("--steps", 40)
+STEPS = ("--steps", 120)
 
 
 @pytest.mark.parametrize(("script", "then"), [("ddp.py", (0,)), ("fsdp.py", (0, 1))])
