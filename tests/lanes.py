@@ -26,7 +26,7 @@ _RUNS = ("tests/test_broken_example.py", "tests/test_examples.py", "tests/test_r
 
 # The paths of each lane but the last, which runs all others. A lane ends about when the others do.
 TESTS = (
-    ("tests/drills", "tests/processes", *_RUNS),
+    ("tests/drills", "tests/processes", *_RUNS, "tests/test_tidy.py"),
     (
         "tests/app",
         "tests/conformance",
@@ -34,6 +34,7 @@ TESTS = (
         "tests/ledger",
         "tests/tiers",
         "tests/worker",
+        "tests/test_layers.py",
     ),
 )
 DRILLS = (

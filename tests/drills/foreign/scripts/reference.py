@@ -71,13 +71,9 @@ def mixup(batch):
 
 def net():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32, CLASSES),
-    )
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(), nn.Linear(32, CLASSES),
+    )  # fmt: skip  # laid out as such scripts are
 
 
 def train_step(model, criterion, optimizer, x, y, scaler):
@@ -158,13 +154,9 @@ def main():
             scaler.load_state_dict(saved["scaler"])
         start = saved["epoch"] + 1
     state = run.state(
-        model=model,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        scaler=scaler,
-        ema=ema,
+        model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema,
         loader=loader,
-    )
+    )  # fmt: skip  # laid out as such scripts are
     per_epoch = len(loader)
     logger = MetricLogger()
     steps = run.steps(state, first=start * per_epoch + 1, until=args.epochs * per_epoch)

@@ -62,12 +62,9 @@ torch.manual_seed(10 + run.rank)
 np.random.seed(10 + run.rank)
 envs = Envs(10 + run.rank)
 kept = run.values(
-    now=torch.from_numpy(envs.seen.copy()),
-    seen=None,
-    actions=None,
-    rewards=None,
+    now=torch.from_numpy(envs.seen.copy()), seen=None, actions=None, rewards=None,
     order=np.arange(ENVS * LENGTH),
-)
+)  # fmt: skip  # laid out as such scripts are
 state = run.state(agent=agent, optimizer=optimizer, envs=envs, kept=kept)
 per_update = EPOCHS * PARTS
 for step in run.steps(state, until=UPDATES * per_update):

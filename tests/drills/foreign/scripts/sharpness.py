@@ -78,12 +78,9 @@ def main():
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer.base_optimizer, 200)
     per_epoch = len(loader)
     state = run.state(
-        model=model,
-        optimizer=optimizer,
-        base=optimizer.base_optimizer,
-        scheduler=scheduler,
+        model=model, optimizer=optimizer, base=optimizer.base_optimizer, scheduler=scheduler,
         loader=loader,
-    )
+    )  # fmt: skip  # laid out as such scripts are
     for step in run.steps(state, until=args.epochs * per_epoch):
         with step:
             x, y = step.batch

@@ -55,12 +55,9 @@ class Trainer:
 
     def train(self, last: int) -> None:
         state = self.run.state(
-            model=self.model,
-            optimizer=self.optimizer,
-            schedule=self.schedule,
-            loader=self.loader,
-            accuracy=self.accuracy,
-        )
+            model=self.model, optimizer=self.optimizer, schedule=self.schedule,
+            loader=self.loader, accuracy=self.accuracy,
+        )  # fmt: skip  # laid out as such scripts are
         for step in self.run.steps(state, until=last):
             with step:
                 self.run_step(step.batch)

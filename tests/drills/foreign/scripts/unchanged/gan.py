@@ -34,22 +34,16 @@ def weights_init(module):
 
 def generator():
     return nn.Sequential(
-        nn.ConvTranspose2d(NOISE, 16, 4, 1, 0, bias=False),
-        nn.BatchNorm2d(16),
-        nn.ReLU(True),
-        nn.ConvTranspose2d(16, 1, 4, 2, 1, bias=False),
-        nn.Tanh(),
-    )
+        nn.ConvTranspose2d(NOISE, 16, 4, 1, 0, bias=False), nn.BatchNorm2d(16), nn.ReLU(True),
+        nn.ConvTranspose2d(16, 1, 4, 2, 1, bias=False), nn.Tanh(),
+    )  # fmt: skip  # laid out as such scripts are
 
 
 def discriminator():
     return nn.Sequential(
-        nn.Conv2d(1, 16, 4, 2, 1, bias=False),
-        nn.BatchNorm2d(16),
-        nn.LeakyReLU(0.2, True),
-        nn.Conv2d(16, 1, 4, 1, 0, bias=False),
-        nn.Flatten(0),
-    )
+        nn.Conv2d(1, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.LeakyReLU(0.2, True),
+        nn.Conv2d(16, 1, 4, 1, 0, bias=False), nn.Flatten(0),
+    )  # fmt: skip  # laid out as such scripts are
 
 
 def main():

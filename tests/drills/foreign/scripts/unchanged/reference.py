@@ -70,13 +70,9 @@ def mixup(batch):
 
 def net():
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32, CLASSES),
-    )
+        nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(), nn.Linear(32, CLASSES),
+    )  # fmt: skip  # laid out as such scripts are
 
 
 def train_one_epoch(model, criterion, optimizer, loader, epoch, args, ema, scaler):
