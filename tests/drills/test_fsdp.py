@@ -280,7 +280,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "struck"),
     [
-        (SHARED, 13),
+        (15, 13),
         *(pytest.param(STEPS, struck, marks=pytest.mark.drill) for struck in (STEPS, 6, 1)),
     ],
 )

@@ -123,6 +123,7 @@ def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(
     )
 
 
+@pytest.mark.drill
 def test_state_that_becomes_different_later_is_a_fault(tmp_path: Path) -> None:
     """One weight of rank 1 is changed behind step 9: the run ends, and says step, rank and
     tensor.

@@ -71,6 +71,7 @@ def agree(scenario: Scenario, histories: Histories) -> None:
         assert outcomes.beyond_bound[replica] == course.lemons_beyond_bound
 
 
+@pytest.mark.drill
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_each_replica_is_the_run_that_the_definition_says(scenario: Scenario, seed: int) -> None:
@@ -107,6 +108,7 @@ def test_failures_after_the_end_of_a_run_do_not_count(scenario: Scenario, seed: 
     agree(replace(scenario, job=replace(scenario.job, duration_s=duration_s)), histories)
 
 
+@pytest.mark.drill
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_stops_last_from_a_failure_until_training_goes_on(scenario: Scenario, seed: int) -> None:

@@ -165,6 +165,7 @@ def test_byterobust_is_what_an_interruption_may_cost_and_no_prediction() -> None
     assert rows[0].computed == f"{0.03 * 50_677 / 9600 * 60:.1f} min each"
 
 
+@pytest.mark.drill
 def test_the_simulated_rows_come_from_the_planners_monte_carlo(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

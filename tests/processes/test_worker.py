@@ -295,6 +295,7 @@ def test_the_store_host_says_its_port_serves_and_ends_with_its_channel(house: Ho
     assert house.wait_exit(store).exit_code == 0
 
 
+@pytest.mark.drill
 def test_a_fork_is_much_faster_than_a_fresh_interpreter(house: House) -> None:
     """Figures only: first line of the script and first operation of torch, after the request."""
     text = (

@@ -96,6 +96,7 @@ def run(
     return world
 
 
+@pytest.mark.drill
 def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
     """The same lives three ways: each line of the trace to the microsecond, each mark, each
     interruption, and whose seconds are booked as what.

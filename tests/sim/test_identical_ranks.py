@@ -80,6 +80,7 @@ def run(
     return world
 
 
+@pytest.mark.drill
 def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
     """The same lives both ways: each line of the trace to the microsecond, each mark, each
     interruption, and whose seconds are booked as what.

@@ -102,11 +102,14 @@ def frozen_hash() -> str:
     return str(run_ranks(4, _hashes, {}, True)[0][0])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
-    ids=["plain", "bucket_view", "find_unused"],
-)
+OPTIONS = [
+    {},
+    pytest.param({"gradient_as_bucket_view": True}, marks=pytest.mark.drill),
+    pytest.param({"find_unused_parameters": True}, marks=pytest.mark.drill),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "bucket_view", "find_unused"])
 def test_frozen_buckets_give_one_gradient_hash_over_rebuilds(
     options: dict[str, Any],
 ) -> None:
@@ -231,11 +234,7 @@ def _interrupted(rank: Rank, options: dict[str, Any]) -> tuple[list[str], str]:
     return [backward(model, rank) for _ in range(3)], ddp.not_exact(model)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}],
-    ids=["plain", "bucket_view", "find_unused"],
-)
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "bucket_view", "find_unused"])
 def test_a_backward_cut_short_leaves_nothing_behind_in_the_repeat(options: dict[str, Any]) -> None:
     """Method: SIGKILL in the middle of a backward; the repeats of the three left equal those of
     three that never failed.
