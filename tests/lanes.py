@@ -53,10 +53,9 @@ _CHOOSES_DRILLS = ("-m", "slow or drill")
 def lanes(arguments: Sequence[str]) -> list[list[str]]:
     """Return the arguments of each pytest."""
     drills = list(arguments[:1]) == ["--drills"]
-    given = list(arguments[1:] if drills else arguments)
-    if drills:
-        given = [*_CHOOSES_DRILLS, *given]
-    if not all(one.startswith("-") for one in (arguments[1:] if drills else arguments)):
+    own = list(arguments[1:] if drills else arguments)
+    given = [*_CHOOSES_DRILLS, *own] if drills else own
+    if not all(one.startswith("-") for one in own):
         return [given]
     parts = DRILLS if drills else TESTS
     others = [f"--ignore={path}" for part in parts for path in part]

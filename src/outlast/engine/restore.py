@@ -26,8 +26,9 @@ NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is left of a rank: a survivor's Inventory, or what the agent found in a dead rank's
-    slots.
+    """Hold what is left of a rank.
+
+    That is a survivor's Inventory, or what the agent found in a dead rank's slots.
 
     `ranks` are all ranks with the same values.
     """

@@ -69,7 +69,7 @@ class DueTime:
 
 @dataclass(slots=True)
 class Watched:
-    """What is remembered of one worker from tick to tick. A spare has rank -1."""
+    """Remember one worker from tick to tick. A spare has rank -1."""
 
     worker: int
     rank: int

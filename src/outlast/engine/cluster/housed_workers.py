@@ -57,7 +57,7 @@ _OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
 
 @dataclass(slots=True)
 class HousedWorker:
-    """What an agent remembers of one worker.
+    """Hold what an agent remembers of one worker.
 
     plan     the newest plan that it was sent; None: none was
     said     its newest message of each kind, the oldest first

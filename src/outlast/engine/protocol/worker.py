@@ -63,7 +63,7 @@ class WorkerMachine:
     messages of the agent (`on_message`). The main thread reports what its step did, through the
     commit machine (engine/commit). In this example a peer's death interrupts a step::
 
-        note_prepared(step=7)           the image of step 7 is sealed
+        note_prepared(step=7)          the image of step 7 is sealed
         on_message(Leave(...))         a peer is dead: [Wake()], which ends the vote
         broke(...)                     []: the coordinator has sent the Leave, so it knows
         stand_still(in_hook=True)      [Say(Inventory(...))]: what this rank holds

@@ -280,7 +280,7 @@ class ToldSince(Checker):
 
 
 class KnewItsStep(Checker):
-    """It names the newest committed step, as far as that could be known."""
+    """An interruption names the newest committed step, as far as that could be known."""
 
     of = (Noted,)
 
