@@ -319,7 +319,7 @@ class Main:
             return
         slot, image, place = choose_image(images, begun=not plan.replay, phases=plan.phases)
         self.p.newest = slot, plan.step, None
-        if self.mode != "in_place" and self.world.options.pieces(plan.step) > 1:
+        if plan.replicated != "donor" and self.world.options.pieces(plan.step) > 1:
             return  # all start over, and what an interrupted phase would have done is left out
         donated, apart = self.world.transfer, self.world.options.moves == "apart"
         if place.is_complete:
