@@ -12,6 +12,7 @@ from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.messages import (
     AskProgressReport,
+    Judged,
     Ping,
     Pong,
     Progress,
@@ -197,3 +198,32 @@ def test_an_agent_reports_progress_when_asked_though_no_rank_is_late() -> None:
         [(0, 7, 8), (1, 7, 8)],
     )
     assert not node.agent.asks
+
+
+@pytest.mark.parametrize(
+    ("phases", "stood_s", "exhausted"),
+    [
+        ((Phase.SETUP, Phase.SETUP), limits.BOOT_DEADLINE_S + 1.0, True),
+        ((Phase.BODY, Phase.BODY), limits.STEP_CEILING_S + 1.0, True),
+        ((Phase.SETUP, Phase.BODY), limits.STEP_CEILING_S + 1.0, False),
+        ((Phase.BODY, Phase.BODY), 1.5, False),
+        ((), 0.0, False),
+    ],
+)
+def test_deadlines_grow_past_the_time_for_which_all_ranks_have_stood(
+    phases: tuple[Phase, ...], stood_s: float, exhausted: bool
+) -> None:
+    """No rank of several nodes is to blame. If all ranks here stayed overdue, nothing would change,
+    and the agent would ask again at once.
+    """
+    node = Node(alone=False)
+    for worker, phase in enumerate(phases, 1):
+        stands(node, worker, rank=worker - 1, step=0, phase=Phase.BODY)
+        progress(node)
+        stands(node, worker, rank=worker - 1, step=7, phase=phase, beats=2, at_s=node.now_s)
+    progress(node)
+    node.now_s += stood_s
+    node.agent.on_command(Judged("nobody"), now_s=node.now_s)
+    deadlines = node.agent.deadlines
+    assert deadlines.exhausted is exhausted
+    assert exhausted or deadlines.scale == 2.0

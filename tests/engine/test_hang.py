@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from outlast.engine import hang
 from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.hang import Deadlines, MemberReport, find_culprits, find_longest, find_stopped
@@ -126,11 +127,12 @@ def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> No
 class Watch:
     """An agent with three ranks past their first steps, driven tick by tick.
 
-    `still`: ranks whose beacons stand.
+    `pings`: how often worker 1 was pinged.
     """
 
     def __init__(self) -> None:
         self.now_s = 50.0
+        self.pings = 0
         self.agent = Agent(now_s=self.now_s)
         # of workers whose threads are ready, and have no processor: since they stand
         self.starved_s: dict[int, float] = {}
@@ -174,6 +176,7 @@ class Watch:
                     and isinstance(output.message, Ping)
                     and output.worker in answers
                 ):
+                    self.pings += output.worker == 1
                     self.agent.on_worker(
                         Pong(output.worker, output.message.nonce, answers[output.worker], ""),
                         now_s=self.now_s,
@@ -268,6 +271,40 @@ def test_ranks_at_one_place_are_given_time_but_not_for_ever(
     assert not watch.stand(4.0, {1: 7, 2: 7, 3: 7})
     assert watch.agent.deadlines.scale > 1.0
     assert len(watch.stand(20.0, {1: 7, 2: 7, 3: 7})) >= 1
+
+
+def test_ranks_in_setup_for_too_long_are_not_asked_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing tells them apart, and the deadline of their phase is never doubled."""
+    monkeypatch.setitem(hang._FIXED, Phase.SETUP, 20.0)
+    watch = Watch()
+    for beacon in watch.beacons.values():
+        beacon.phase = Phase.SETUP
+    watch.tick(moving=(1, 2, 3))
+    first = watch.stand(22.0, {1: 7, 2: 7, 3: 7})[0]
+    assert (first.worker, watch.pings) == (1, 2)
+    assert first.at_s - first.last_s <= 20.0 + 4 * limits.TICK_S
+
+
+def test_long_overdue_peers_of_a_slow_successor_are_asked_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They waited for the first step of the successor, which is overdue now, too."""
+    monkeypatch.setattr(limits, "FIRST_STEPS_DEADLINE_S", 100.0)
+    watch = Watch()
+    watch.agent.on_event(
+        WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s
+    )
+    watch.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
+    del watch.beacons[2]
+    watch.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=watch.now_s)
+    watch.tick(moving=(1, 3, 4), step=9)
+    answers = {1: 7, 3: 7, 4: 7}
+    assert watch.stand(99.0, answers) == []
+    watch.pings = 0
+    watch.stand(limits.AWAITED_LOOK_S, answers)
+    assert 1 <= watch.pings <= 3
 
 
 def test_progress_takes_a_false_alarms_patience_back() -> None:

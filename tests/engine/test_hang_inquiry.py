@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_overdue
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import Output, ToAgent
 from outlast.model.messages import (
@@ -46,23 +47,26 @@ def told(outputs: list[Output]) -> list[tuple[str, object]]:
     return [(one.node, one.message) for one in outputs if isinstance(one, ToAgent)]
 
 
-@pytest.mark.parametrize("exhausted", ["", "a", "b"])
+@pytest.mark.parametrize("exhausted", ["", "a", "b", "ab"])
 def test_ranks_that_stand_alike_wait_until_deadlines_cannot_grow(
     exhausted: str,
 ) -> None:
-    """Rank 1 has stood longest. It is looked at once more, and has not moved by then."""
+    """Rank 1 has stood longest. It is looked at once more, and has not moved by then.
+
+    `exhausted`: the nodes whose deadlines cannot grow.
+    """
     one = at_work()
     assert told(
         one.on_message(
-            stands(0, nonce=0, age_s=2.0, exhausted=exhausted == "a"), now_s=9.0, node="a"
+            stands(0, nonce=0, age_s=2.0, exhausted="a" in exhausted), now_s=9.0, node="a"
         )
     ) == [("b", AskProgressReport(1))]
     out = told(
         one.on_message(
-            stands(1, nonce=1, age_s=3.0, exhausted=exhausted == "b"), now_s=9.1, node="b"
+            stands(1, nonce=1, age_s=3.0, exhausted="b" in exhausted), now_s=9.1, node="b"
         )
     )
-    if not exhausted:
+    if exhausted != "ab":
         assert out == [("a", Judged("nobody")), ("b", Judged("nobody"))]
         return
     assert out == [("b", AskProgressReport(2))]
@@ -86,3 +90,18 @@ def test_the_rank_behind_is_accused_and_not_the_one_that_stood_longest() -> None
     )
     out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
     assert told(out) == [("a", AskProgressReport(2))]
+
+
+def test_the_deadlines_of_a_node_without_ranks_do_not_count() -> None:
+    """It houses spares only, so nothing there is overdue, and its deadlines never grow."""
+    said = {
+        "a": stands(0, nonce=1, age_s=2.0, exhausted=True),
+        "b": stands(1, nonce=1, age_s=3.0, exhausted=True),
+        "c": ProgressReport(1, (), None, 0.0, False),
+    }
+    inquiry = Inquiry(1, set(), {node: (9.0, report) for node, report in said.items()})
+    verdict = judge_overdue(
+        inquiry, [(one, 0.0) for report in said.values() for one in report.members]
+    )
+    assert verdict is not None
+    assert verdict.culprits == (2,)

@@ -225,11 +225,28 @@ class HangWatch:
         if not verdict.culprits:
             # All are slow, or all are stuck, and it cannot be told which: wait longer, ask again.
             if not self.watch.deadlines.exhausted:
-                self.watch.deadlines.double()
+                self._raise_deadlines(now_s)
                 return []
             verdict = find_longest(members=members, overdue=still_overdue)
         self.watch.deadlines.forgive()
         return self._report(verdict, now_s)
+
+    def _raise_deadlines(self, now_s: float) -> None:
+        """Double the deadlines until a member here is in time again, or they cannot grow any more.
+
+        If all members stayed overdue, the same question would follow at once and find the same. So
+        it is where they have been overdue for long, because others were awaited until now, and
+        where their phase has a deadline that does not grow.
+        """
+        watch = self.watch
+        members = [
+            self._member_report(one, now_s)
+            for one in watch.members()
+            if one.reading is not None and not one.reported
+        ]
+        watch.deadlines.double()
+        while not watch.deadlines.exhausted and 0 < len(members) == len(watch.overdue(members)):
+            watch.deadlines.double()
 
     def _waited_s(self, worker: int, now_s: float) -> float:
         """Return for how long a worker has had time to answer. Time without a processor is left
@@ -265,7 +282,7 @@ class HangWatch:
     def on_judged(self, judged: Judged, *, now_s: float) -> None:
         """Note that the coordinator has judged by the reports of all nodes."""
         if judged.outcome == "nobody":
-            self.watch.deadlines.double()
+            self._raise_deadlines(now_s)
         awaited = judged.outcome == "awaited"
         self.patient_until_s = now_s + (limits.AWAITED_LOOK_S if awaited else 0.0)
 
