@@ -83,13 +83,21 @@ class HousedWorker:
         """Keep `message`, if it is one that the next coordinator has to know."""
         if isinstance(message, _OF_A_GENERATION) and message.generation < self.generation:
             return  # it is about an older plan
-        if isinstance(message, Registered):
-            known = self.said.get(Registered)
-            if isinstance(known, Registered) and said_before(message, known):
-                return  # it is a late copy of an older message
+        if isinstance(message, Registered) and self._is_late(message):
+            return  # it is a late copy of an older message
         if isinstance(message, _KEPT):
             self.said.pop(type(message), None)
             self.said[type(message)] = message
+
+    def _is_late(self, message: Registered) -> bool:
+        """Return True if `message` was said before something that is kept here."""
+        known = self.said.get(Registered)
+        if isinstance(known, Registered) and said_before(message, known):
+            return True
+        # A worker does not register with less than it has joined with, or committed since.
+        came_to = (one for one in self.said.values() if isinstance(one, Joined | Committed))
+        reported = message.generation, message.step
+        return any(reported < (one.generation, one.step) for one in came_to)
 
     def follow(self, plan: Regroup, rank: int) -> None:
         """Note that the worker was sent `plan`, and forget what it said in older generations."""

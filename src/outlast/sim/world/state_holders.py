@@ -126,11 +126,15 @@ class StateHolders:
         )
 
     def all_have_sealed(self, step: int) -> bool:
-        """Return True if every rank has sealed `step`, or a later one."""
+        """Return True if every rank has sealed `step`, or a later one.
+
+        What a rank has left on a node that it does not live on any more is of another past.
+        """
         ranks, nodes = self._options.ranks, self._population.nodes
         for offset in range(ranks):
             rank = (self._laggard + offset) % ranks
-            slots = (node.slots.get(rank, {}) for node in nodes)
+            lives_on = [p.node for p in self._population.in_rank(rank)]
+            slots = (node.slots.get(rank, {}) for node in lives_on or nodes)
             if not any(sealed >= step for one in slots for sealed in one.values()):
                 self._laggard = rank
                 return False
