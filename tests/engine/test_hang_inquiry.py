@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_overdue
@@ -19,10 +21,10 @@ from outlast.model.terms import Mechanism
 from tests.engine.test_nodes import coordinator_sessions, trains
 
 
-def at_work() -> Coordinator:
-    """Rank 0 on node a, and rank 1 on node b, train."""
+def at_work(**on_a: int) -> Coordinator:
+    """Rank 0 on node a, and rank 1 on node b, train. `on_a`: as for `trains`."""
     sessions = coordinator_sessions()
-    trains(sessions)
+    trains(sessions, **on_a)
     for worker in (1, 2):
         sessions.coordinator.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
     return sessions.coordinator
@@ -90,6 +92,17 @@ def test_the_rank_behind_is_accused_and_not_the_one_that_stood_longest() -> None
     )
     out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
     assert told(out) == [("a", AskProgressReport(2))]
+
+
+def test_ranks_of_one_node_beside_a_spare_one_are_looked_at_twice() -> None:
+    """All were late, and move on while their node is asked: some were seen first."""
+    one = at_work(capacity=2)
+    seen = [stands(0, nonce=0, age_s=2.0, collectives=7), stands(1, nonce=0, age_s=0.0)]
+    report = replace(seen[0], members=tuple(one.members[0] for one in seen))
+    assert told(one.on_message(report, now_s=9.0, node="a")) == [("a", AskProgressReport(2))]
+    moved = stands(0, nonce=2, age_s=0.1)
+    assert told(one.on_message(moved, now_s=9.1, node="a")) == [("a", Judged("awaited"))]
+    assert not one.interruptions.open
 
 
 def test_the_deadlines_of_a_node_without_ranks_do_not_count() -> None:

@@ -578,11 +578,14 @@ def test_an_agent_whose_ranks_were_given_away_has_to_start_over() -> None:
     )
 
 
-def trains(sessions: CoordinatorSessions) -> None:
-    """Rank 0 on node a, and rank 1 on node b, have come to run.steps."""
+def trains(sessions: CoordinatorSessions, **on_a: int) -> None:
+    """Rank 0 on node a, and rank 1 on node b, have come to run.steps.
+
+    on_a   what node a says of itself, such as a capacity of 2, with which both live there
+    """
     sessions.start(now_s=0.0)
     for node in "ab":
-        enrols(sessions, node)
+        enrols(sessions, node, **(on_a if node == "a" else {}))
         beats(sessions, node)
     coordinator = sessions.coordinator
     coordinator.on_message(StoreUp("h", 1, 1), now_s=0.0, node="a")

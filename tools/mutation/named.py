@@ -462,7 +462,7 @@ NAMED = (
     Mutant(
         "answers_are_taken_to_be_of_one_moment",
         INQUIRY,
-        "if run.roster.outlast and not inquiry.accused and len(inquiry.reports) > 1:",
+        "if run.roster.outlast and not inquiry.accused:",
         "if False:",
     ),
     Mutant(

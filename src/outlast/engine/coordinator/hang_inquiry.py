@@ -5,8 +5,9 @@ So the agent reports how far its ranks are (`ProgressReport`), and all other age
 their reports. The same rules as on one node (engine/hang.py) then say who is to blame.
 
 Reports of several nodes are not of one moment. A rank that one report shows behind its peers may
-have caught up by the time of the other. So the accused ranks are asked once more, and they are to
-blame if they have not moved since.
+have caught up by the time of the other. Even in one report, all ranks may be moving on at that very
+moment, some first. So the accused ranks are asked once more, and they are to blame if they have not
+moved since.
 
 This module is pure.
 """
@@ -113,7 +114,7 @@ class HangInquiry:
         if not verdict.culprits:
             judged = Judged("awaited" if verdict.awaited else "nobody")
             return [*out, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
-        if run.roster.outlast and not inquiry.accused and len(inquiry.reports) > 1:
+        if run.roster.outlast and not inquiry.accused:
             return [*out, *self._look_once_more(now_s, verdict, reported)]
         return [*out, *self._give_up(now_s, verdict, reported)]
 

@@ -105,11 +105,13 @@ class PlanWatch:
         self._drained: _Drain | None = None  # one that nobody has planned yet
 
     def hear_donated(self, said: Donated, coordinator: Coordinator) -> None:
-        """Note that the coordinator hears of a transfer image that is written."""
-        if said.generation == coordinator.generation and coordinator.stage in (
-            Stage.MOVING,
-            Stage.HANDOVER,
-        ):
+        """Note that the coordinator hears of a transfer image that is written.
+
+        The state after the last step is written without a plan. A rank may do so while the
+        coordinator still waits for another one to join.
+        """
+        asked_for = said.step == self._last[1] and said.generation == coordinator.generation
+        if asked_for and coordinator.stage in (Stage.MOVING, Stage.HANDOVER):
             self._image = said.generation, said.step
 
     def forget_image(self) -> None:
