@@ -276,6 +276,25 @@ def test_a_registration_is_not_undone_by_an_older_one() -> None:
     assert [house.said for house in enrol.housed if house.worker == 7] == [(newest,)]
 
 
+def test_a_registration_that_comes_twice_keeps_its_place() -> None:
+    """The next coordinator takes it for the beginning of run.steps, which Joined then ends.
+
+    Workers 7 and 8 have said it together, and its copies come from each of them.
+    """
+    agent_session = an_agent_session()
+    registered = Registered(7, 1, -1, "in_place", False, True, "")
+    agent_session.on_workers((7, 8), registered, now_s=1.0)
+    for worker in (7, 8):
+        agent_session.on_worker(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+        agent_session.on_worker(replace(registered, worker=worker), now_s=1.1)
+    said = agent_session.on_connected(images=(), transfer=(), session=1, now_s=1.2)
+    messages = [one.message for one in said if isinstance(one, SendOverLink)]
+    (enrol,) = [one for one in messages if isinstance(one, Enrol)]
+    assert [
+        [type(one) for one in house.said] for house in enrol.housed if house.worker in (7, 8)
+    ] == [[Registered, Joined]] * 2
+
+
 # --- the other way --------------------------------------------------------------------------------
 
 
