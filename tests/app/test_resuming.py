@@ -133,3 +133,20 @@ def test_a_script_without_outlast_calls_is_not_said_to_begin_at_step_0(tmp_path:
     said = found[0].describe(tmp_path)
     assert "its own checkpoint decides where it goes on; 200 steps had been done" in said
     assert "at step 0" not in said
+
+
+def test_a_killed_launcher_need_not_have_noted_any_step_of_a_plain_script(tmp_path: Path) -> None:
+    """Its workers told of 35 steps, and sealed no image, as those that call outlast do."""
+    records = plain(records_of(a_run.ended_run(tmp_path, state="failed")))
+    parts = tuple(replace(part, steps=()) for part in records.sessions)
+    records, root = replace(records, sessions=parts), tmp_path / "none"
+    vault = Vault.create(tmp_path / "vault", records.meta.run)
+    try:
+        for own in (True, False):
+            found = resuming.find_beginning(
+                root, records, vault=vault, seen_step=35, from_scratch=False
+            )
+            assert (found.own, found.committed) == (own, 35)
+            vault.reserve(0, 4096, 0)
+    finally:
+        vault.remove()

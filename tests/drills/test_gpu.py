@@ -70,6 +70,24 @@ def test_a_rank_with_a_gpu_of_its_own_keeps_its_bits(
     nothing_shows(outcome, expected, faults=len(strikes), lossless=way == "fsdp")
 
 
+@pytest.mark.parametrize("ranks", [1, RANKS])
+def test_all_ranks_lost_go_on_from_copies_of_their_gpus(
+    tmp_path: Path, calm_run: CalmRun, ranks: int
+) -> None:
+    """Nobody else holds the state. One rank alone speaks by NCCL."""
+    expected = calm_run(SCRIPT, "--steps", 60, workers=ranks)
+    arguments, flags = ("--steps", 60, "--pause", 0.05), ("--keep", "vault:step")
+    with Drill(tmp_path, SCRIPT, *arguments, workers=ranks, flags=flags) as drill:
+        drill.until(lambda: drill.step >= 18, "step 18")
+        for rank in range(ranks):
+            os.kill(drill.pid_of(rank), signal.SIGKILL)
+        outcome = drill.finish()
+    nothing_shows(outcome, expected, faults=1, lossless=False)
+    (one,) = outcome.interruptions
+    assert "from the copy of step" in one["reason"], outcome
+    assert one["steps_lost"] <= 1, outcome
+
+
 @pytest.mark.parametrize("what", ["raise", "oom", "spin", "SIGSTOP"])
 def test_a_fault_of_the_gpu_or_of_its_rank_shows_nowhere(
     tmp_path: Path, calm_run: CalmRun, what: str

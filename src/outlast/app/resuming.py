@@ -168,6 +168,15 @@ def _is_own(records: Records) -> bool:
     return records.newest_step > 0 and not records.calls_outlast
 
 
+def _left_no_image(records: Records, vault: Vault | None) -> bool:
+    """Return whether a launcher that was killed left no image, and noted no outlast call.
+
+    The workers of a script without outlast calls seal none. The ledger may lack the last second, so
+    it need not have any step of theirs.
+    """
+    return not records.calls_outlast and (vault is None or not vault.ranks())
+
+
 def find_beginning(
     root: Path, records: Records, *, vault: Vault | None, seen_step: int, from_scratch: bool
 ) -> Beginning:
@@ -178,7 +187,7 @@ def find_beginning(
     """
     committed = max(records.newest_step, seen_step)
     highest = max(records.highest_step, seen_step)
-    own = _is_own(records)
+    own = _is_own(records) or (seen_step > 0 and _left_no_image(records, vault))
     if from_scratch:
         aside = tuple(_aside(one.folder) for one in local.checkpoints(root))
         return Beginning(refused=aside, committed=committed, highest=highest, own=own)
