@@ -275,8 +275,7 @@ class Node:
 
     def _on_connected(self) -> None:
         if self.agent_session is not None and self.lives:
-            there = self._world.transfer
-            transfer = there[:2] if there is not None and there[2] is self else ()
+            transfer = self._world.image_on(self)
             session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
                 self.agent_session.on_connected(
@@ -360,8 +359,7 @@ class Node:
             self.end(process, None, 9)
         if self._world.store.home is self:
             self._world.store.lose(with_node=True)
-        if self._world.transfer is not None and self._world.transfer[2] is self:
-            self._world.transfer, self._world.transfer_died = None, True
+        self._world.lose_images_of(self)
         self._memory.lose_power()
         self.still.lose_power()
         self.link.drop()

@@ -59,6 +59,10 @@ class Surroundings(Protocol):
     transfer: TransferImage | None
     transfer_died: bool
 
+    def image_on(self, home: Home) -> tuple[int, ...]: ...
+
+    def lose_images_of(self, home: Home) -> None: ...
+
     @property
     def frame(self) -> Frame: ...
 

@@ -63,6 +63,7 @@ class Shared:
 
     `image`: generation and step of the transfer image, where it lies, and how much of the script's
     own code after the step its writer had run; None: there is none. `image_died`: with its node.
+    `image_elsewhere`: an older one of the same step, on another node.
     """
 
     links: Links
@@ -72,6 +73,31 @@ class Shared:
     disks: Disks
     image: TransferImage | None = None
     image_died: bool = False
+    image_elsewhere: TransferImage | None = None
+
+    def write_image(self, image: TransferImage | None) -> None:
+        """Let `image` be the transfer image. One of the same step on another node stays there."""
+        before = self.image
+        if image is before:
+            return
+        self.image, self.image_elsewhere = image, None
+        if image is None or before is None:
+            return
+        if before[1] == image[1] and before[2] is not image[2]:
+            self.image_elsewhere = before
+
+    def image_on(self, home: Home) -> tuple[int, ...]:
+        """Return generation and step of the transfer image in the memory of a node, or ()."""
+        there = (self.image, self.image_elsewhere)
+        return next((one[:2] for one in there if one is not None and one[2] is home), ())
+
+    def lose_images_of(self, home: Home) -> None:
+        """Lose the transfer images in the memory of a node."""
+        if self.image_elsewhere is not None and self.image_elsewhere[2] is home:
+            self.image_elsewhere = None
+        if self.image is not None and self.image[2] is home:
+            self.image, self.image_elsewhere = self.image_elsewhere, None
+            self.image_died = self.image is None
 
 
 @dataclass(slots=True)
@@ -537,7 +563,7 @@ class World:
 
     @transfer.setter
     def transfer(self, image: TransferImage | None) -> None:
-        self.shared.image = image
+        self.shared.write_image(image)
 
     @property
     def transfer_died(self) -> bool:
@@ -546,6 +572,14 @@ class World:
     @transfer_died.setter
     def transfer_died(self, died: bool) -> None:
         self.shared.image_died = died
+
+    def image_on(self, home: Home) -> tuple[int, ...]:
+        """Return generation and step of the transfer image in the memory of a node, or ()."""
+        return self.shared.image_on(home)
+
+    def lose_images_of(self, home: Home) -> None:
+        """Lose the transfer images in the memory of a node."""
+        self.shared.lose_images_of(home)
 
     def see(self, seen: Observation) -> None:
         """Let the rules look at what has happened just now."""
