@@ -9,23 +9,23 @@ from tests.drills.surroundings.table import LEFT_OUT, ROWS, Row, cells
 HEAD = """\
 # What survives what
 
-What surrounds a run (its console, its helper processes, its folders, the machine's limits, the
-people on it) can stop, die, be removed, fill up and come back. This page says what becomes of the
-training then. It is made from the table of a drill, by
+A run depends on its console, its helper processes, its folders, the machine's limits, and the
+people who use the machine. This page says what becomes of training when one of these stops, dies,
+is removed, fills up or comes back. It is generated from the table of a drill, by
 
     python -m tests.drills.surroundings --page
 
-and each row is tried on real processes, at the moments that it names. Its tests are those of
-`tests/drills/test_surroundings.py` whose names begin with the thing and what happens to it, as in
+Each row is tested on real processes, at the moments that it names. Its tests are those of
+`tests/drills/test_surroundings.py` whose names contain the thing and what happens to it, as in
 `test_a_cell_of_the_table[store-host:-dies-regroup]`.
 
-*Trains on* means: to the last step, with weights that are bit for bit those of a run that nothing
-happened to, with exit code 0, and without standing still for longer than 30 seconds. Where a run
-ends, a sentence on the console names the cause.
+*Trains on* means that the run reaches its last step with exit code 0, never pauses for longer than
+30 seconds, and ends with weights that are bit for bit those of an undisturbed run. If a run ends
+early, a sentence on the console names the cause.
 
-Moments: *start* (no step is committed yet), *training*, *regroup* (right after a rank was killed),
-*checkpoint* (one is being written), *end* (after the last step). Where the moment makes no
-difference, some are drawn.
+The moments are *start* (no step is committed yet), *training*, *regroup* (right after a rank was
+killed), *checkpoint* (one is being written) and *end* (after the last step). Where the moment makes
+no difference, some are chosen at random.
 
 """
 
@@ -42,7 +42,7 @@ def page() -> str:
         out += ["|---|---|---|---|"]
         out += [_line(row, moments[row.name]) for row in rows]
         out.append("")
-    out += ["## Not tried, and why", ""]
+    out += ["## Not tested, and why", ""]
     out += [f"- {what}: {why}." for what, why in LEFT_OUT]
     return "\n".join(out) + "\n"
 
