@@ -44,6 +44,22 @@ def test_accumulation_and_batches_of_an_iterator_are_named(bare: bool) -> None:
     assert found == {"the loop": 1, **more}
 
 
+def test_an_update_by_hand_is_no_accumulation() -> None:
+    """As in torch's example of a language model, which has no optimizer."""
+    source = (
+        "for epoch in range(3):\n"
+        "    for batch in loader:\n"
+        "        f(batch).backward()\n"
+        "        for p in model.parameters():\n"
+        "            p.data.add_(p.grad, alpha=-lr)\n"
+    )
+    assert named(read_script(source)) == {
+        "the loop": 2,
+        "the loop over epochs": 1,
+        "an update of the parameters by hand": 5,
+    }
+
+
 def test_a_loop_is_found_through_the_functions_that_it_calls() -> None:
     source = (
         "def train(loader):\n"

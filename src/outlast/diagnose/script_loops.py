@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from outlast.diagnose.script_calls import Module, SourcePlace, dotted, last_name
 
 _APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
+_BY_HAND = (".data.add_", ".data.sub_")  # how a script changes parameters without an optimizer
 _FAR = 1_000  # calls deep: it is not reached
 
 
 def training_loop(modules: Sequence[Module]) -> SourcePlace | None:
-    """Return the innermost loop that reaches both `backward` and the optimizer's step.
+    """Return the innermost loop that reaches both `backward` and the update of the parameters.
 
     A loop over micro-batches reaches only `backward`, and one over epochs is not the innermost. Of
     several, the one that comes to them by the fewest calls is taken; without a step in sight, the
@@ -63,8 +64,15 @@ def is_backward(name: str) -> bool:
 
 
 def is_step(name: str) -> bool:
+    """Return whether a call of this name updates parameters: an optimizer's, or one by hand."""
     owner, _, method = name.rpartition(".")
-    return method == "step" and any(part in last_name(owner).lower() for part in _APPLIERS)
+    steps = method == "step" and any(part in last_name(owner).lower() for part in _APPLIERS)
+    return steps or is_by_hand(name)
+
+
+def is_by_hand(name: str) -> bool:
+    """Return whether a call of this name changes parameters without an optimizer."""
+    return name.endswith(_BY_HAND)
 
 
 class Reach:

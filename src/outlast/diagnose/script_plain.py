@@ -20,7 +20,14 @@ from outlast.diagnose.script_calls import (
     last_name,
     ranks_of_its_own,
 )
-from outlast.diagnose.script_loops import Reach, accumulating, calls_in, is_backward, loops
+from outlast.diagnose.script_loops import (
+    Reach,
+    accumulating,
+    calls_in,
+    is_backward,
+    is_by_hand,
+    loops,
+)
 from outlast.model.texts import some
 
 # Libraries with a training loop or checkpoints of their own, and how to have them go on. A script
@@ -47,6 +54,10 @@ _LOOP = (
 _ACCUMULATE = (
     "run.steps(..., accumulate=n), and for batch in step.batches; until= counts calls of the"
     " optimizer"
+)
+_UPDATE = (
+    "it may stay inside `with step:`, where each step then begins with a copy of the parameters; an"
+    " optimizer such as torch.optim.SGD needs no copy"
 )
 _EPOCHS = (
     "leave it out: until=epochs * len(loader), epoch = (step.number - 1) // len(loader); what comes"
@@ -292,9 +303,10 @@ def _own_order(modules: Sequence[Module]) -> Iterator[Remark]:
 
 
 def _within(modules: Sequence[Module], loop: SourcePlace) -> Iterator[Remark]:
-    """Find gradient accumulation in the training loop, and batches that an iterator gives.
+    """Find gradient accumulation in the training loop, batches that an iterator gives, and updates
+    of the parameters without an optimizer.
 
-    Both may stand in a function that the loop calls on its way to `backward`.
+    All may stand in a function that the loop calls on its way to `backward`.
     """
     reach = Reach(modules)
     places = [loop, *reach.on_the_way(loop.node, is_backward)]
@@ -309,6 +321,12 @@ def _within(modules: Sequence[Module], loop: SourcePlace) -> Iterator[Remark]:
         for one in calls_in(place.node)
         # next(iter(loader)) begins anew by itself
         if dotted(one.func) == "next" and not (one.args and isinstance(one.args[0], ast.Call))
+    )
+    yield from _first(
+        SourcePlace(place.file, one).remark("an update of the parameters by hand", _UPDATE)
+        for place in places
+        for one in calls_in(place.node)
+        if is_by_hand(dotted(one.func))
     )
 
 
