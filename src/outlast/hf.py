@@ -2,7 +2,7 @@
 
 import outlast.hf
 
-run = outlast.join()  # in front of TrainingArguments
+run = outlast.join()  # before TrainingArguments
 args = TrainingArguments(...)
 trainer = outlast.hf.Trainer(model=model, args=args, train_dataset=data)
 trainer.train()

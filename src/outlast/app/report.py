@@ -177,7 +177,7 @@ def _began_anew(facts: Facts) -> str:
 
 
 def _why_unseen(state: str) -> str:
-    """Say why no step was seen. Only a script that came to its end has shown that it has none."""
+    """Say why no step was seen. Only a script that reached its end has shown that it has none."""
     none = "the script calls neither outlast nor an optimizer of torch"
     if state == "ended":
         return f"not seen: {none}"

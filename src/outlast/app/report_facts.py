@@ -27,7 +27,7 @@ from outlast.runtime.ledger.view import RunView
 
 # Grows when a key changes its meaning or goes; new keys come without that.
 SCHEMA = "outlast.report/2"
-UNMEASURED_TIERS = (Tier.PEER, Tier.PARITY, Tier.OBJECT)  # nothing saves to them yet
+UNMEASURED_TIERS = (Tier.PEER, Tier.PARITY, Tier.OBJECT)  # shown only where something was booked
 
 _NODE_EVENTS = (
     "node_joined",

@@ -133,7 +133,7 @@ def _found_to_divide(records: Records, *, root: Path, workers: int, ended_well: 
     """Return whether a good checkpoint was found that another number of ranks can go on from.
 
     None is looked for where all have the number that is asked for. Raises UsageError for a number
-    among which the newest one cannot be divided. What lies in shared memory can go on only with as
+    among which the newest one cannot be divided. What is in shared memory can go on only with as
     many ranks as it has.
     """
     size = records.world_size

@@ -133,7 +133,7 @@ def ended(one: Facts) -> str:
 def outcome(one: Facts) -> str:
     """Describe how an interruption ended, without what it cost.
 
-    It has no rung if the script had come to its end by itself before anything was decided.
+    It has no rung if the script had reached its end by itself before anything was decided.
     """
     seen, rung = one.get("steps_seen", True), one.get("rung")
     if not rung:

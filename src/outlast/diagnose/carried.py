@@ -39,9 +39,9 @@ class Carried:
 def carried(source: str, line: int) -> list[Carried]:
     """Return what the loop over run.steps at `line` carries from step to step, by its lines.
 
-    A running loss that is only printed is left out if it has a value in front of the loop. Without
-    one, a replaced rank would raise a NameError. Empty where the source cannot be read, or where
-    there is no such loop.
+    A running loss that is only printed is left out if it has a value before the loop. Without one,
+    a replaced rank would raise a NameError. Empty where the source cannot be read, or where there
+    is no such loop.
     """
     try:
         tree = ast.parse(source)

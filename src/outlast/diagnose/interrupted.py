@@ -263,7 +263,7 @@ def _done(about: Mapping[str, Any]) -> str:
     if about.get("resumed_s") is None:
         return ""
     if about.get("rung") is None:
-        # The script had come to its end by itself before anything was decided.
+        # The script had reached its end by itself before anything was decided.
         return "nothing was run again"
     rung = Rung(about["rung"])
     how = RECOVERED[rung]

@@ -389,7 +389,7 @@ def _of_one(ends: Sequence[LogEnd], steps: dict[str, Series], furthest: int, whe
 
 
 def _silent(ends: Sequence[LogEnd], usual_s: float | None) -> _Said | None:
-    """Say who stopped writing long before the others, of ranks that came to the same step."""
+    """Say who stopped writing long before the others, of ranks that reached the same step."""
     last = {one.writer: one.times_s[-1] for one in ends if one.times_s}
     if usual_s is None or len(last) < 2 or len(last) < len(ends):
         return None

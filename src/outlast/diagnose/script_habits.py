@@ -69,7 +69,7 @@ def _handlers(calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
 
 
 def _arguments(tree: ast.AST, joined_at: int) -> Iterator[Habit]:
-    """Find changes of sys.argv after outlast.join(). Those in front of it are done again."""
+    """Find changes of sys.argv after outlast.join(). Changes before it are done again."""
     for node in ast.walk(tree):
         line = getattr(node, "lineno", 0)
         match node:

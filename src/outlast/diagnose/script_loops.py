@@ -1,4 +1,4 @@
-"""Find the training loop of a script, and what it comes to through the functions that it calls.
+"""Find the training loop of a script, and what it reaches through the functions that it calls.
 
 A training loop often calls a method that calls `backward`. Functions are told apart by their last
 name alone.
@@ -22,7 +22,7 @@ def training_loop(modules: Sequence[Module]) -> SourcePlace | None:
     """Return the innermost loop that reaches both `backward` and the update of the parameters.
 
     A loop over micro-batches reaches only `backward`, and one over epochs is not the innermost. Of
-    several, the one that comes to them by the fewest calls is taken; without a step in sight, the
+    several, the one that reaches them by the fewest calls is taken; without a step in sight, the
     outermost loop in which `backward` is called.
     """
     reach = Reach(modules)
@@ -86,14 +86,14 @@ class Reach:
                     self._functions.setdefault(node.name, []).append(SourcePlace(module.file, node))
 
     def depth(self, node: ast.AST, wanted: Callable[[str], bool]) -> int:
-        """Return over how many calls `node` comes to one that is wanted; _FAR: it does not."""
+        """Return over how many calls `node` reaches one that is wanted; _FAR: it does not."""
         for level, pieces in enumerate(self._levels(node)):
             if any(wanted(dotted(one.func)) for piece in pieces for one in calls_in(piece)):
                 return level
         return _FAR
 
     def on_the_way(self, node: ast.AST, wanted: Callable[[str], bool]) -> list[SourcePlace]:
-        """Return the functions that `node` calls and that come to a call that is wanted."""
+        """Return the functions that `node` calls and that reach a call that is wanted."""
         reached = {id(piece) for pieces in self._levels(node) for piece in pieces}
         return [
             place

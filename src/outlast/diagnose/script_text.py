@@ -153,7 +153,7 @@ def _too_early(calls: Calls, joined_at: int) -> Iterator[Remark]:
 
 
 def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
-    """Find collectives in front of the loop over run.steps that outlast.main cannot enter again."""
+    """Find collectives before the loop over run.steps that outlast.main cannot enter again."""
     tree, calls = modules[0].tree, modules[0].calls
     if any(name.endswith(".steps") for one in modules[1:] for name, _ in one.calls):
         return  # the loop is in another module, and what comes before it is not known

@@ -48,7 +48,7 @@ Notes = Mapping[tuple[int, str, int], RankNote]  # by rank, BEGIN or END, step
 
 @dataclass(frozen=True, slots=True)
 class KilledRank:
-    """A rank that was killed in a step, in front of its optimizer."""
+    """A rank that was killed in a step, before its optimizer."""
 
     rank: int
     step: int

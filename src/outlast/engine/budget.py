@@ -1,6 +1,6 @@
 """Budgets that refill with progress.
 
-A run that makes progress may fail often. A run that stands still may not.
+A run that makes progress may fail often. A run without progress may not.
 
 Units: steps and counts. This module is pure.
 """

@@ -1,7 +1,7 @@
 """The policy of a run that names none.
 
 It is text, so that `outlast policy show` prints the policy in force, to be copied and changed. It
-lies in a module, because the engine opens no files.
+is in a module, because the engine opens no files.
 """
 
 from __future__ import annotations

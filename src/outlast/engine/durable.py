@@ -5,8 +5,8 @@
     shard ─┘      └─ one fails: this save is over, and nothing else
 
 A checkpoint exists once its manifest does. No rank restores from a checkpoint before all of its
-bytes were read and found to be as written. This module is pure: the contents of the disk are handed
-in.
+bytes were read and found to be as written. This module is pure: the contents of the disk are
+arguments.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Retention:
 
 
 class Rollbacks:
-    """Tell what belongs to the steps that the run goes on from, and what was rolled back."""
+    """Distinguish the steps that the run goes on from and those that were rolled back."""
 
     def __init__(self) -> None:
         # generation, and the step that it went back to; later ones went further

@@ -1,7 +1,7 @@
-"""Find hangs: learn deadlines from the run, and find the culprit among members that stand still.
+"""Find hangs: learn deadlines from the run, and find the culprit among members without progress.
 
-When one rank hangs, all ranks stand still, because its peers wait for it in a collective. So a rank
-that is overdue need not be the culprit. Pings, process states and counts of collectives tell.
+When one rank hangs, all ranks stop, because its peers wait for it in a collective. So a rank that
+is overdue need not be the culprit. Pings, process states and counts of collectives show which is.
 
 Units: seconds, on the agent's monotonic clock. This module is pure.
 """
@@ -123,7 +123,7 @@ class MemberReport:
     """The facts that are known of one member when a hang is judged.
 
     step          the newest step that it has committed
-    age_s         for how many seconds it has stood where it stands
+    age_s         for how many seconds it has been at this place
     stopped       the kernel holds its process stopped
     collectives   how many collectives it has entered; None: it has not answered the ping
     where         its place in the script, for people; "": not known
@@ -197,7 +197,7 @@ def _find_by_itself(
         )
     alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
     if alone:
-        # It stands where a rank waits for no peer.
+        # It is at a place where a rank waits for no peer.
         return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
     return None
 
@@ -267,10 +267,10 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
 
 
 def find_longest(*, members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
-    """Blame the overdue member that has stood longest, if all stand at the same place.
+    """Blame the overdue member that has been there longest, if all are at the same place.
 
     All deadlines were raised to their ceiling before. One member has to be killed, or the run would
-    stand still for ever.
+    hang for ever.
     """
     longest = max((m for m in members if m.worker in overdue), key=lambda m: (m.age_s, -m.rank))
     return _verdict([longest], "has stood longest where all stand, and nothing tells them apart")

@@ -1,15 +1,15 @@
-"""Whether the processes that help a run can still be relied on, and what takes their place.
+"""Decide whether the helper processes of a run still work, and what replaces them.
 
 Two kinds of process help a run without holding a rank: the zygote, from which workers are forked,
-and the hosts of the stores that process groups are built with. A rank that hangs is seen by its
-beacon; a helper has none. So each is looked at several times a second, and asked a question once a
+and the hosts of the stores that process groups are built with. The beacon of a rank shows when it
+hangs, and helpers have none. So each process is checked several times a second, and pinged once a
 second while it has nothing else to do:
 
     stopped    the kernel holds it (SIGSTOP, a debugger) for HELPER_STOPPED_S     -> replace it
     silent     it has not answered for HELPER_ANSWER_S in which it had a processor -> replace it
 
-A look that comes late moves both times by its lateness: a launcher that was held up itself does
-not take that for its helpers' silence.
+If a check is late, both times move by its lateness. So a launcher that was held up itself does not
+take that for silence of its helpers.
 
 This module is pure: times and readings are arguments.
 """
@@ -44,7 +44,7 @@ class HelperVerdict:
 
 
 class HelperWatch:
-    """The memory of one helper from look to look.
+    """Remember one helper from check to check.
 
     Call `on_look` every HELPER_LOOK_S, and `answered` whenever the helper answers:
 
@@ -63,7 +63,7 @@ class HelperWatch:
 
     @property
     def is_asked(self) -> bool:
-        """Return True while the helper owes an answer."""
+        """Return True while an answer of the helper is awaited."""
         return self._asked_s is not None
 
     def answered(self, *, now_s: float) -> None:

@@ -1,13 +1,13 @@
-"""Lateness: what seems late only because the process that looks was late itself.
+"""Lateness: events that seem late only because the observing process was late itself.
 
-A process that looks at regular times may be stopped, or get no processor. `late_by_s` tells by how
-much a look is late; its deadlines move by that, so that it does not take its own absence for a
-hang.
+A process that checks others at regular times may be stopped, or get no processor. `late_by_s`
+returns by how much a check is late. The process moves its deadlines by that, so that it does not
+take its own absence for a hang.
 
-The kernel tells that a process has ended, and not when. As a rule the launcher is told at once. A
-launcher that was stopped, or had no processor, sees the death when it goes on: then the time of the
-fault is not the time at which it was seen. The rank's own beacon tells when the rank moved last,
-and a rank in training moves many times a step.
+The kernel reports that a process has ended, but not when. Usually the launcher sees the death at
+once. A launcher that was stopped, or had no processor, sees it when it goes on, which is later than
+the fault. The rank's own beacon shows when the rank moved last, and a rank in training moves many
+times a step.
 
 This module is pure: times are arguments.
 """
@@ -32,7 +32,7 @@ class HeldUp:
 
 @dataclass(frozen=True, slots=True)
 class FaultTime:
-    """When the fault came, as well as can be told, and why it is that time."""
+    """The estimated time of a fault, and the reason for that estimate."""
 
     fault_s: float
     reason: str

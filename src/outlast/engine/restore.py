@@ -9,7 +9,7 @@ was lost, although the others do not know of it.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
-(HSDP), the image of a rank that was lost with its node lies with its twin in another replica, too.
+(HSDP), the image of a rank that was lost with its node is with its twin in another replica, too.
 Another node may keep a copy of it (`--keep peers=1`).
 
 This module is pure: no clock, no files, no torch.
@@ -56,7 +56,7 @@ class RestoreVerdict:
     donor   the rank from which others take replicated state; -1: none
     heal    ranks that must take replicated state from `donor`
     phases  how many phases after `step` are done, as far as any live rank knows
-    replay  no rank is known to be past the phases after `step`: a healed rank has to come to them
+    replay  no rank is known to be past the phases after `step`: a healed rank has to reach them
             through its script
     begun   the step after `step` was begun, and was interrupted. False: the ranks that are there
             stand in, or before, a phase

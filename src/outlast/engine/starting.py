@@ -1,7 +1,7 @@
 """Decide whether a process that could not be started is tried again, and when.
 
 A fork fails at a limit of processes, a new thread at a limit of threads, a spawn where memory is
-short. Such limits are lifted again, so a process that never came to its script is started once
+short. Such limits are lifted again, so a process that never reached its script is started once
 more, later each time. None of these failures is an interruption: nothing has happened to the run
 but that a process is late.
 
@@ -17,11 +17,11 @@ from outlast.model import limits
 
 @dataclass(frozen=True, slots=True)
 class FailedStart:
-    """A process that did not come to its script.
+    """A process that did not reach its script.
 
     failures      how often this one has failed in a row, this time included
     first_s       when it failed for the first time
-    any_started   some process of this run has come to its script: so starting them is possible
+    any_started   some process of this run has reached its script: so starting them is possible
     error         how it failed this time
     """
 
@@ -60,7 +60,7 @@ class LastReport:
 def decide_start(failed: FailedStart, *, now_s: float) -> StartVerdict:
     """Decide whether a process that failed is started again.
 
-    If no process of the run has ever come to its script, something is wrong with the machine or the
+    If no process of the run has ever reached its script, something is wrong with the machine or the
     installation. A few tries are enough then.
     """
     times = f"{failed.failures} times" if failed.failures > 1 else "once"

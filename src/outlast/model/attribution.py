@@ -95,7 +95,7 @@ class _Shares:
     def add(self, first: int, after: int, opened_s: float, seconds: float) -> None:
         """Split `seconds` over the interruptions from `first` up to `after`.
 
-        Of the first one only what lies after `opened_s` counts: the process began in it.
+        Of the first one only what is after `opened_s` counts: the process began in it.
         """
         start_s, end_s = self._spans[first]
         whole = end_s - start_s

@@ -22,7 +22,7 @@ from outlast.model.terms import FailureClass, Mechanism
 
 SCHEMA = "outlast.drill/1"
 SURE = 0.8  # of a wrong verdict from which on it is counted as confident
-EARLY_S = 0.1  # an interruption's own time may lie this far before the strike that caused it
+EARLY_S = 0.1  # an interruption's own time may be this far before the strike that caused it
 # what is detected later than this does not belong to a strike: the end of a process, and a hang
 LATE_S, HANG_LATE_S = 5.0, 120.0
 

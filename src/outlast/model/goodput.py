@@ -109,7 +109,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
     over.
     """
     newest = len(records.sessions) - 1
-    # while a run lives, its script may yet come to its first step
+    # while a run lives, its script may yet reach its first step
     seen = records.steps_seen or now_s is not None
     parts = [
         account_session(
@@ -345,7 +345,7 @@ class _TimeLine:
         self._detected_s = [one.detected_s for one in interruptions]
 
     def lasted(self, life: Life) -> float:
-        """Return the seconds of a life that lie inside the session."""
+        """Return the seconds of a life that are inside the session."""
         begin_s = _within(life.assigned_s, self.started_s, self.end_s)
         return (
             _within(self.end_s if life.ended_s is None else life.ended_s, begin_s, self.end_s)
@@ -417,7 +417,7 @@ class _TimeLine:
             lived[known_as(cause)] = lived.get(known_as(cause), 0.0) + value * scale
         for cause, value in lived.items():
             out[cause] += value
-        # rounding: the sum may lie beyond its parts
+        # rounding: the sum may be beyond its parts
         cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)
         hit = None
         if lives_on and self.alive:

@@ -79,7 +79,7 @@ def daly_higher_s(save_s: float, mttf_s: float) -> float:
 def best_s(save_s: float, mttf_s: float) -> float:
     """Return the exact optimum of Daly's cost, for any R: tau = M (1 + W0(-e^(-delta/M - 1))).
 
-    It lies between sqrt(2 delta M) - delta and both Young's and M.
+    It is between sqrt(2 delta M) - delta and both Young's and M.
     """
     _check(save_s, mttf_s)
     x = save_s / mttf_s

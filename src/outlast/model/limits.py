@@ -42,8 +42,8 @@ THREADS_LOOK_S = 0.1  # a rank that can start no threads looks this often whethe
 THREAD_WAIT_S = 5.0  # without the thread that listens a process ends after this, for another try
 # before its first step, a run whose rank cannot start the threads of its group ends after this
 FIRST_THREADS_WAIT_S = 60.0
-GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have come to the group
-# a rank that waits for a vote is woken at once; it looks this often all the same, should the
+GROUP_POLL_S = 0.0005  # how often a rank looks whether the others have reached the group
+# a rank that waits for a vote is woken at once; it looks this often anyway, should the
 # wake-up come a moment too early
 BALLOT_LOOK_S = 0.01
 BALLOT_MAX_BYTES = 512

@@ -1,6 +1,6 @@
 """Decide whether an exception is a bug of outlast.
 
-It is if its innermost frame lies in this package, and outlast does not raise it on purpose. What
+It is if its innermost frame is in this package, and outlast does not raise it on purpose. What
 the process has used up is no bug of the code that needed it next.
 
 This module is pure.

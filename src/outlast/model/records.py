@@ -4,7 +4,7 @@ Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` ar
            (UTC).
 Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own
            readings. `began_s` of a session is where the run's second zero, the start of the first
-           launcher, lies on its clock.
+           launcher, is on its clock.
 Identity   A record is replaced by a later one with the same key: Generation by generation, Life by
            (worker, rank), Interruption by id. StepsBucket and Event are only ever added.
 
@@ -121,7 +121,7 @@ class Interruption:
 
     fault_s             the kernel's or the injector's time; for a hang the last beacon that moved;
                         None if unknown
-    fault_not_before_s  last commit: where the fault is unknown, it lies between this and detected_s
+    fault_not_before_s  last commit: where the fault is unknown, it is between this and detected_s
     left_s              all survivors stand still, their inventories are in
     restored_s          state is in place on all ranks of the next generation
     regrouped_s         so long before that as it took to hand state over and to load it
@@ -244,7 +244,7 @@ Record = Generation | Life | Interruption | StepsBucket | Event
 class SessionRecords:
     """The records that one session of the launcher wrote.
 
-    `began_s` is where the run's second zero lies on this session's monotonic clock.
+    `began_s` is where the run's second zero is on this session's monotonic clock.
     """
 
     session: Session
@@ -280,7 +280,7 @@ class SessionRecords:
 class Numbered(NamedTuple):
     """An interruption under an id that is unique in the run.
 
-    began_s   where the run's second zero lies on the clock of its session
+    began_s   where the run's second zero is on the clock of its session
     session   index of that session;  own_id: the id that it has there
     """
 

@@ -319,7 +319,7 @@ def _ends(scenario: Scenario) -> Floats:
 
 
 def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
-    """Return units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it lies in.
+    """Return units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it is in.
 
     The result is cut at 1e200, which is hopeless enough.
     """

@@ -97,7 +97,7 @@ def spread_faults(
 def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
     """Measure in one short run for each kind of fault, and for a hang.
 
-    UsageError where one of them does not come to the end that was meant.
+    UsageError where one of them does not reach the end that was meant.
     """
     step_s, detect_s, began_s, regroup_s = steady_step_s(options), {}, 0.0, 0.0
     at_s = PROBE_STEPS * step_s

@@ -12,7 +12,7 @@ Method        Coordinate by coordinate, twice: each asked-for parameter over its
               failures, which it was not chosen on. Intervals: a grid around the closed form (x 1/8
               to x 8), then a finer one around its best. Spares: from none to twice the closed form.
               Tiers: every set of them with one that survives as much as any does: what would strike
-              everything has no rate, and is to be survived all the same; for that an interval is a
+              everything has no rate, and is to be survived anyway; for that an interval is a
               day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
               tier is in the memory of nodes, one is put up as a candidate (`PEERS`), with its
               assumptions stated among the inputs.

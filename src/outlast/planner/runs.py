@@ -41,7 +41,7 @@ class _State:
 
     ends_s              (6, R): since when it stands, or stood last; when it was detected,
                         regrouped, nodes were ready and taken in; since when it trains
-    spent_s             (5, R): in all the phases that lie between these, as booked
+    spent_s             (5, R): in all the phases that are between these, as booked
     position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
     extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
     charged             what the present standstill is charged to: index into lost_s (R x (C + 1),),

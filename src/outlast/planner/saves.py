@@ -6,7 +6,7 @@ Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
            n     runs; J  tiers
 Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves
-           that lie between. Tiers are gone through from the longest interval to the shortest: which
+           that are between. Tiers are gone through from the longest interval to the shortest: which
            is the last multiple of this one that has been reached? Between it and the answer lies no
            save of a tier already dealt with, so that the next tier goes on from there. Where all
            shorter intervals divide a longer one, each of its rounds takes as long, and a division
@@ -93,7 +93,7 @@ class ScenarioSaves:
     ) -> Floats:
         """Return the newest multiple of a tier's interval whose stall was over `write` seconds ago.
 
-        Each argument is of one tier in one run. The result may lie before the beginning.
+        Each argument is of one tier in one run. The result may be before the beginning.
         """
         steps = self._steps[tiers, 0]
         at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
@@ -155,7 +155,7 @@ def _by_rounds(
 ) -> tuple[Floats, Floats]:
     """Return the newest multiple of `steps` that is reached, and after how long.
 
-    It does not lie beyond `at` where none is, or where stalls are still to come.
+    It is not beyond `at` where none is, or where stalls are still to come.
     """
     ahead = np.floor(at / steps) + 1
     first_s = (ahead * steps - at) * pace

@@ -222,7 +222,7 @@ class _Lemons:
 
 
 def _worked(stops: Maintenance, wall_s: Floats) -> tuple[Floats, Flags]:
-    """Return `Maintenance.worked_s` of many finite times, and whether they lie outside of stops."""
+    """Return `Maintenance.worked_s` of many finite times, and whether they are outside of stops."""
     if not stops.lasts_s or math.isinf(stops.every_s):
         return wall_s, np.ones(wall_s.shape, dtype=np.bool_)
     begun = np.floor(wall_s / stops.every_s)

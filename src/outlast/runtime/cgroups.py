@@ -4,7 +4,7 @@ It finds where their files lie, and how much memory their limits leave.
 
 Units      bytes.
 Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of
-           `mount`, v1 in its folder "memory". A group that lies outside what is mounted here (its
+           `mount`, v1 in its folder "memory". A group that is outside what is mounted here (its
            path begins with "..") says nothing. Swap is not counted as room.
 """
 

@@ -56,7 +56,7 @@ def stop_with(parent_pid: int) -> None:
 def start_writeback(fd: int, begin: int, size: int) -> None:
     """Have the kernel begin to write a part of a file to its disk, without waiting for it.
 
-    It is a hint: a file system that cannot do it does not. An fsync has to follow all the same.
+    It is a hint: a file system that cannot do it does not. An fsync has to follow anyway.
     """
     _libc.sync_file_range(fd, ctypes.c_int64(begin), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 

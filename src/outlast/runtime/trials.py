@@ -225,5 +225,5 @@ def _remove_empty(folder: Path, made_in: Sequence[str]) -> None:
     made = [Path(one["path"]) for one in told if not one["existed"]]
     for path in sorted(made, key=lambda one: len(one.parts), reverse=True):
         if path.is_dir() and any(path.is_relative_to(one) for one in made_in):
-            with contextlib.suppress(OSError):  # something else lies in it
+            with contextlib.suppress(OSError):  # something else is in it
                 path.rmdir()

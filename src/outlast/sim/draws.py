@@ -24,7 +24,7 @@ class Draws(Protocol):
 class Stream:
     """Draws for one purpose.
 
-    `steady`: nothing varies; what lies between two numbers is the lower one.
+    `steady`: nothing varies; what is between two numbers is the lower one.
     """
 
     def __init__(self, seed: int, purpose: str, *, steady: bool = False) -> None:

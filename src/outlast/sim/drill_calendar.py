@@ -18,7 +18,7 @@ from outlast.model.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
 FIRST_STEP = 4  # a run that has done fewer does not train yet
-WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave lies after the one before
+WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave is after the one before
 # a rank that is stopped for longer than this, in seconds, hangs: it is replaced
 DRAWN_FOR_S = (0.5, 4.0)
 

@@ -98,7 +98,7 @@ class Options:
         return tuple(range(rank % shards, self.ranks, shards))
 
     def pieces(self, step: int) -> int:
-        """Return how many pieces of the script's own code lie between `step` and the next one.
+        """Return how many pieces of the script's own code are between `step` and the next one.
 
         There is one, and one more after a phase.
         """

@@ -1,7 +1,7 @@
 """The pages: an overview of all runs, and for each run its page, nodes, ranks and files.
 
 All links are relative, so the pages work behind `kubectl port-forward` and behind a proxy that adds
-a path. The pages of one run lie side by side in `runs/NAME/`; what a page is about stands in its
+a path. The pages of one run are side by side in `runs/NAME/`; what a page is about stands in its
 query, so that a name of a node can hold any character.
 """
 

@@ -1,6 +1,6 @@
 """Who waits for whom: ranks, and the operations between them.
 
-Every rank that is not finished with an operation waits for those that have not come to it. Between
+Every rank that is not finished with an operation waits for those that have not reached it. Between
 them stands a node for the operation. Within a group, the node of a later operation leads to that of
 an earlier one. A rank that is missing at the earlier one is missing at the later one too. So the
 graph grows with ranks x groups, and not with their square.
@@ -28,10 +28,10 @@ _Key = tuple[str, int, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Wait:
-    """An operation that some ranks have come to and not finished.
+    """An operation that some ranks have reached and not finished.
 
     waiters   these ranks
-    behind    the ranks that have not come to it
+    behind    the ranks that have not reached it
     """
 
     group: DumpedGroup

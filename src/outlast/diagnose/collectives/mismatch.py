@@ -5,7 +5,7 @@ At the same number, they called another operation, type or size.
 The majority is taken to be right. Without a majority, these decide, in this order:
     sister groups   same description, or else same size: one of the two is among what they called
                     lately, and the other is not
-    the order       in which the ranks call: a rank that came to it by a step that no rank made
+    the order       in which the ranks call: a rank that reached it by a step that no rank made
                     before is odd (order.py)
 Otherwise it is a tie. Dumps of unknown ranks have a vote in groups whose name they know, and may be
 the odd ones. Only operations in which some rank waits are compared. Where "finished" may mean

@@ -7,7 +7,7 @@ Recorders append the rank to a prefix; people put hosts, dates, attempts and ext
 Known forms, first match wins:
     rank7 rank-7 rank_007 rank=7      anywhere in the file's name
     nccl_trace_rank_host12_7, _dump_7, fr.7.json.gz   digits at the end, after any extensions
-    rank_7/trace.pickle, 7/trace      the same two of the folder that it lies in
+    rank_7/trace.pickle, 7/trace      the same two of the folder that it is in
     7_of_16.json, "dump_7 (copy)"     the number before "of"; the first number, if nothing else
 
 This module is pure.

@@ -1,7 +1,7 @@
 """Find ranks that called their groups in another order than before, and than the others did.
 
 A program repeats itself. What a rank calls after a certain call, it or a peer has called there
-before. So a rank is odd if it came to its present call by a step that no rank was seen to make
+before. So a rank is odd if it reached its present call by a step that no rank was seen to make
 before. If most ranks are odd, as at the first evaluation, none is.
 
 Sources: sequences of calls as anomaly detection, Forrest et al., "A sense of self for Unix
@@ -45,7 +45,7 @@ def odd_ones(
 def came_alone(job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
     """Return the odd ones among all ranks that wait.
 
-    Others came to the same operation by a step that is not new.
+    Others reached the same operation by a step that is not new.
     """
     last, seen = _steps(job, heads)
     waiting = [rank for rank in job.dumps if rank in last]
@@ -61,7 +61,7 @@ def came_alone(job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]) -> 
 def _steps(
     job: DumpedJob, heads: Sequence[Mapping[int, Sequence[int]]]
 ) -> tuple[dict[int, _Step], Counter[_Step]]:
-    """Return by which step each rank came to its present wait, and how often each step was taken.
+    """Return by which step each rank reached its present wait, and how often each step was taken.
 
     All ranks' earlier steps are counted.
     """
@@ -95,7 +95,7 @@ def _of_dump(dump: Dump) -> list[_Step]:
 def few_of(ring: Iterable[int], heads: Sequence[Mapping[int, Sequence[int]]]) -> list[int]:
     """Return the ranks of a ring that wait elsewhere than most of it; none without a majority.
 
-    Ranks that run one program come to the same place, so a rank that is alone elsewhere has called
+    Ranks that run one program reach the same place, so a rank that is alone elsewhere has called
     its collectives in another order. Of two ranks that wait for each other the others tell which
     that is, if most of them wait where one of the two does.
     """

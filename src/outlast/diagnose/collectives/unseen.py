@@ -4,7 +4,7 @@ Some rank waits for rank s, and s left no dump. Then s may be at fault. Or s may
 operation that another rank without a dump, t, has not come to. That can happen in a group that
 holds both:
     seen      a group that dumps tell of, and in which no member waits for s. If ranks call their
-              groups in one order, such a member would have come to that operation before, and would
+              groups in one order, such a member would have reached that operation before, and would
               be seen waiting for t there. This holds for collectives. In a group with send and
               receive, any two may wait for each other
     unseen    a group whose members all left no dump, as there can be where its sisters (same

@@ -291,7 +291,7 @@ def _without_rank(text: str) -> str:
 
 
 def _not_in_barrier(findings: Sequence[Finding]) -> Culprits | None:
-    """Return the ranks that did not come to a monitored barrier, by the rank that monitored it."""
+    """Return the ranks that did not reach a monitored barrier, by the rank that monitored it."""
     lines = [one for one in findings if one.rule == "c10d.barrier"]
     named = [found[1] for one in lines if (found := _NOT_COME.search(one.evidence.text))]
     ranks = {int(rank) for text in named for rank in re.findall(r"\d+", text)}

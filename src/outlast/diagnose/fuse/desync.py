@@ -8,7 +8,7 @@ group never communicated.
 Why the one rank that reports nothing does not come, is not said: it may be in the user's code, in a
 read that does not return, on a GPU that has stopped, or gone. What the others wait for tells a
 little. The gradients of a step are many numbers. One number is what a script reduces by itself:
-whether there is another batch, the loss of an epoch, a barrier. A rank that came to all gradients,
+whether there is another batch, the loss of an epoch, a barrier. A rank that reached all gradients,
 and not to that, took another path through the script.
 
 This module is pure: no clock, no files, no torch.
@@ -199,7 +199,7 @@ def _rule_for(
     if not _one_left(waits, absent):
         return "desync.absent"
     if any(one.rule == LEFT_OPEN and one.rank in absent for one in findings):
-        return "desync.left"  # its program came to its end
+        return "desync.left"  # its program reached its end
     numbers = {one.numel for one in waits if one.numel is not None}
     return "desync.left" if numbers == {ONE_NUMBER} else "desync.silent"
 

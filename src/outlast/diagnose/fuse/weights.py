@@ -31,7 +31,7 @@ class Weights:
     doubts      for lines that may not be of the job. A line may be older than all that the job
                 itself says; two clocks in two zones can cause that too. Or a kernel ended a process
                 while all ranks lived: it was none of them, but may be one that they needed. Or
-                the log goes on after an exception, which may be a lead all the same
+                the log goes on after an exception, which may be a lead anyway
     certain     no verdict is surer than this: logs omit things
     """
 

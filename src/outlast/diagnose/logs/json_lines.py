@@ -6,7 +6,7 @@
     stern           {"message": "...", "podName": ..., "nodeName": ...}
     Loki, Grafana, Elastic, Fluent Bit, CloudWatch; the last may hold a record of Fluent Bit
     the program     {"event": "...", "level": "error", "exception": "Traceback ..."} of structlog,
-                    loguru and the like; such a record may lie within one of the others
+                    loguru and the like; such a record may be within one of the others
 
 A record of a program keeps what it says besides its message: after the message, as JSON. A line
 of journald becomes what journalctl prints of it as text.

@@ -348,7 +348,7 @@ def short(path: str) -> str:
 def _package_at(parts: Sequence[str]) -> int:
     """Return where a package that talks to peers begins in a path; its end where none does.
 
-    A folder of the user's may be called like one, so a script that lies in it is not its file.
+    A folder of the user's may be called like one, so a script that is in it is not its file.
     """
     installed = [at for at, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
     if installed:

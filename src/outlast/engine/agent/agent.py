@@ -82,8 +82,8 @@ class Agent:
     and the batching of messages.
 
     It decides nothing about recovery: it starts and kills the workers that the coordinator names.
-    Before the deadline of a phase is over it cannot tell a hang from slowness. And it knows only
-    its own workers, so with several nodes the coordinator judges who hangs.
+    Before the deadline of a phase is over it cannot distinguish a hang from slowness. And it knows
+    only its own workers, so with several nodes the coordinator judges which rank hangs.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Agent:
 
         hang_after_s   for a plain script: the seconds of silence after which it counts as hung;
                        None: it never does
-        alone          this is the only node; otherwise the coordinator judges who hangs
+        alone          this is the only node; otherwise the coordinator judges which rank hangs
         """
         self._watch = WorkerWatch()
         self._hangs = HangWatch(self._watch, silence_s=hang_after_s, alone=alone)
@@ -215,7 +215,7 @@ class Agent:
 
     @property
     def asks(self) -> bool:
-        """Return True while members are asked where they stand."""
+        """Return True while members are asked for their place."""
         return self._hangs.asks
 
     @property

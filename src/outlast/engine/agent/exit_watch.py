@@ -1,10 +1,10 @@
 """Find workers whose script is over but whose process does not end.
 
 A non-daemon thread, a function that was given to atexit, or a destructor can keep a process alive
-for ever. The run waits for its end, because it may still do work that somebody needs, such as
-writing a file. So no process is killed here. A report says which worker the run waits for, and
-where that process stands. The first report comes LINGER_S after the script's end, and each later
-one when twice as much time has passed.
+for ever. The run waits for its end, because it may still do useful work, such as writing a file. So
+no process is killed here. A report says which worker the run waits for, and where that process
+stands. The first report comes LINGER_S after the script's end, and each later one when twice as
+much time has passed.
 
 The answer to a ping names the place. A process whose interpreter is shutting down no longer
 answers. It is then reported without a place, and the driver may find the place from outside.
@@ -38,7 +38,7 @@ class _Lingering:
 
 
 class ExitWatch:
-    """Ask workers that have come to their end where they stand, and report those that stay."""
+    """Ask workers that have reached their end where they stand, and report those that stay."""
 
     def __init__(self, watch: WorkerWatch) -> None:
         self._watch = watch
@@ -72,7 +72,7 @@ class ExitWatch:
         return min((one.due_s for one in self._over.values()), default=math.inf)
 
     def _note(self) -> None:
-        """Note which workers have come to their end, and forget those that are gone."""
+        """Note which workers have reached their end, and forget those that are gone."""
         workers = self._watch.workers
         for worker, watched in workers.items():
             if watched.still.phase is Phase.EXIT and worker not in self._over:

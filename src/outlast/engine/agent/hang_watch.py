@@ -73,7 +73,7 @@ class HangWatch:
 
     @property
     def asks(self) -> bool:
-        """Return True while a question is out."""
+        """Return True while a round of pings is open."""
         return self._question is not None
 
     def looks_closely(self, watched: Watched, *, now_s: float) -> bool:
@@ -111,7 +111,7 @@ class HangWatch:
     # --- at each tick -----------------------------------------------------------------------------
 
     def look(self, *, now_s: float) -> list[Output]:
-        """Begin a round of pings if some member is overdue, or judge the round that is out."""
+        """Begin a round of pings if some member is overdue, or judge the open round."""
         watch = self.watch
         if self._question is None and not any(
             watch.is_late(one, now_s=now_s) for one in watch.workers.values()
@@ -223,7 +223,7 @@ class HangWatch:
             self.patient_until_s = self._next_due_s(members, still_overdue, now_s)
             return []
         if not verdict.culprits:
-            # All are slow, or all are stuck, and it cannot be told which: wait longer, ask again.
+            # All are slow, or all are stuck, and nothing shows which: wait longer, and ask again.
             if not self.watch.deadlines.exhausted:
                 self._raise_deadlines(now_s)
                 return []
@@ -234,9 +234,9 @@ class HangWatch:
     def _raise_deadlines(self, now_s: float) -> None:
         """Double the deadlines until a member here is in time again, or they cannot grow any more.
 
-        If all members stayed overdue, the same question would follow at once and find the same. So
-        it is where they have been overdue for long, because others were awaited until now, and
-        where their phase has a deadline that does not grow.
+        Doubling once may not be enough: members may have been overdue for long while others were
+        awaited, or the deadline of their phase may not grow. Then the next round of pings would
+        follow at once, with the same result.
         """
         watch = self.watch
         members = [
@@ -273,7 +273,7 @@ class HangWatch:
 
     def on_inquiry(self, nonce: int, *, now_s: float) -> list[Output]:
         """Ping all members for an inquiry of the coordinator, and then report where they stand."""
-        if self._question is not None:  # the round that is out serves both
+        if self._question is not None:  # the open round serves both
             self._question.asked_by = nonce
             return []
         members = [one.worker for one in self.watch.members() if one.reading is not None]

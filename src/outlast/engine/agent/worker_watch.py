@@ -1,7 +1,7 @@
 """`WorkerWatch`: where each worker of a node is, since when, and how long it may stay there.
 
-The driver reads each worker's beacon at each tick. A beacon counts its changes in `beats`, so a
-worker stands still while that number stays the same.
+The driver reads each worker's beacon at each tick. A beacon counts its changes in `beats`. While
+that number stays the same, the worker makes no progress.
 
 Units: seconds, on the agent's monotonic clock. This module is pure.
 """
@@ -231,7 +231,7 @@ class WorkerWatch:
         return due.at_s
 
     def deadline_of(self, watched: Watched) -> float | None:
-        """Return how long a worker may stand where it stands, or None if there is no limit."""
+        """Return how long a worker may stay at its present place, or None if there is no limit."""
         return self.deadlines.of(phase=watched.still.phase, steps_done=watched.steps_done)
 
     def is_late(self, watched: Watched, *, now_s: float) -> bool:

@@ -9,7 +9,7 @@ The agent enrols, renews its lease by heartbeats, and kills its workers if the l
 
 A lost connection is only a delay: the lease goes on, and messages that were not acknowledged are
 sent again. A coordinator of a higher epoch is told about the node's workers (`Housed`), and is
-obeyed from then on. The agent hangs up on one of a lower epoch. Times are in seconds, by the
+obeyed from then on. The agent disconnects from one of a lower epoch. Times are in seconds, by the
 agent's own clock.
 
 Sans-IO, like the `Agent` within it, which knows nothing of connections and leases.
@@ -67,7 +67,7 @@ class SessionIdentity:
     session       a random number for the present session; 0: it has not begun yet
     ended         the number of the session before, all of whose workers are dead; 0: none
     epoch         the epoch of the newest coordinator that the agent has obeyed; 0: none
-    turned_away   why the agent was turned away last, as people were told; "" once it was let in
+    turned_away   why the agent was turned away last, as it was shown; "" once it was let in
     """
 
     def __init__(self) -> None:
@@ -125,8 +125,8 @@ class AgentSession:
         _link     numbers messages, and sends them again until they are acknowledged
         _batch    joins equal messages of several workers
 
-    If no grant arrives before the lease is over, the agent kills its workers, however well they
-    train: their ranks may be given away. The session trusts its driver to connect again.
+    If no grant arrives before the lease is over, the agent kills its workers, even if they train
+    well, because their ranks may be given away. The session trusts its driver to connect again.
     """
 
     def __init__(self, agent: Agent, *, offer: NodeOffer, beat_s: float) -> None:
@@ -246,7 +246,8 @@ class AgentSession:
     def prolong_lease(self, *, asked_s: float, now_s: float) -> list[Output]:
         """Let the workers go on without the coordinator, for one lease from `asked_s`.
 
-        The driver asked the voters at that time, and a majority of them misses the coordinator too.
+        The driver asked the voters at that time, and a majority of them does not hear from the
+        coordinator either.
         """
         return self._fence_if_lease_is_out(now_s) or self.lease.prolong(asked_s=asked_s)
 
@@ -279,7 +280,9 @@ class AgentSession:
         return [*wipe, *again, *self.lease.watch(), *self._beat(now_s)]
 
     def _on_turned_away(self, message: TurnedAway) -> list[Output]:
-        """Hang up, so that the driver tries again later. People are told once, not at each try."""
+        """Disconnect, so that the driver tries again later. The reason is shown once, not at each
+        try.
+        """
         reported, self._identity.turned_away = self._identity.turned_away, message.reason
         return [*([] if reported == message.reason else [Tell(message.reason)]), HangUp()]
 
@@ -341,7 +344,7 @@ class AgentSession:
         return [*self.lease.ends(), *killed, *self._check_empty()]
 
     def _check_empty(self) -> list[Output]:
-        """Hang up once a fenced node is empty: the driver connects again, and the agent enrols."""
+        """Disconnect once a fenced node is empty: the driver reconnects, and the agent enrols."""
         return [HangUp()] if self.fenced and not self.housed.living() else []
 
     # --- what passes through ----------------------------------------------------------------------

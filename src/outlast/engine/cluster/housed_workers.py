@@ -90,7 +90,7 @@ class HousedWorker:
             self.said[type(message)] = message
 
     def _is_late(self, message: Registered) -> bool:
-        """Return True if `message` was said before something that is kept here."""
+        """Return True if `message` is older than one that is kept here."""
         known = self.said.get(Registered)
         if isinstance(known, Registered) and said_before(message, known):
             return True
@@ -109,7 +109,7 @@ class HousedWorker:
         }
 
     def report(self) -> Housed:
-        """Return what a new coordinator is told about this worker."""
+        """Return the report on this worker for a new coordinator."""
         plan = None if self.plan is None else self.plan.held_by(self.rank)
         # A message that several workers sent at once is kept as that of the first one.
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
@@ -239,7 +239,7 @@ class HousedWorkers:
     # --- what a coordinator is told ---------------------------------------------------------------
 
     def report(self) -> tuple[Housed, ...]:
-        """Return what a coordinator is told of the workers."""
+        """Return the report on the workers for a new coordinator."""
         return tuple(one.report() for one in self._workers.values())
 
     def report_images(self, found: Iterable[Images]) -> tuple[Images, ...]:

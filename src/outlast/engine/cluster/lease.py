@@ -103,7 +103,9 @@ class HeldLease:
         return SetTimer("beat", now_s + self._beat_s)
 
     def prolong(self, *, asked_s: float) -> list[Output]:
-        """Prolong the lease without the coordinator: a majority of the voters misses it too."""
+        """Prolong the lease without the coordinator: a majority of the voters does not hear from it
+        either.
+        """
         self._lease.prolong(asked_s=asked_s)
         return self.watch()
 

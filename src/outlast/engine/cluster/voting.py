@@ -9,17 +9,18 @@ coordinators from deciding at the same time.
                within the last lease (`Authority.holds`). A voter that has given its vote to another
                coordinator never acknowledges this one again. A voter that has told an agent that
                the coordinator is missing does not acknowledge it until that agent's lease is over.
-    Votes      A voter gives at most one vote in an epoch. It does so only while it misses the
-               coordinator itself, and only to a candidate that holds all records that it holds
+    Votes      A voter gives at most one vote in an epoch. It does so only while it does not hear
+               from the coordinator, and only for a candidate that holds all records that it holds
                (`Voter.on_claim`). A candidate that gives up takes its own vote back
                (`Voter.withdraw`); no other vote is ever taken back.
 
 Any two majorities have a voter in common. So a new coordinator holds every decision that counted.
 One lease after its election, the coordinator before it has no authority any more.
 
-An agent whose lease is not prolonged asks all voters. If a majority misses the coordinator too, the
-agent's processes go on for one more lease from the moment of asking (`VoterInquiry`). Otherwise
-only this agent is cut off. It kills its processes, and its ranks are given away.
+An agent whose lease is not prolonged asks all voters. If a majority does not hear from the
+coordinator either, the agent's processes go on for one more lease from the moment of asking
+(`VoterInquiry`). Otherwise only this agent is cut off. It kills its processes, and its ranks are
+given away.
 
 This module is pure. Times are in seconds, by the clock of the calling node.
 """
@@ -72,7 +73,8 @@ def takes_over_after_s(lease_s: float) -> float:
 def elected_s(claimed_s: float, lease_s: float) -> float:
     """Return the time at which its voters count as heard, for a coordinator that was elected.
 
-    It asked for their votes at `claimed_s`. They vote for nobody else for CLAIM_LEASES after that.
+    It asked for their votes at `claimed_s`. They do not vote for another candidate for CLAIM_LEASES
+    after that.
     """
     return claimed_s + (limits.CLAIM_LEASES * (1 - limits.CLOCK_DRIFT_MAX) - 1) * lease_s
 
@@ -81,7 +83,8 @@ def named_s(now_s: float, lease_s: float) -> float:
     """Return the time at which its voters count as heard, for a coordinator that names them now.
 
     They get one more lease, to copy the ledger. That is safe: none of them votes for another
-    coordinator before it misses this one, and the other one waits longer (`takes_over_after_s`).
+    coordinator before it has lost contact with this one, and the other one waits longer
+    (`takes_over_after_s`).
     """
     return now_s + lease_s
 
@@ -180,7 +183,7 @@ class Voter:
         return epoch >= self.promised and now_s >= self._silent_until_s
 
     def on_ask(self, ask: Ask, *, now_s: float) -> Answer:
-        """Answer an agent that misses the coordinator."""
+        """Answer an agent that does not hear from the coordinator."""
         missing = self.misses(now_s=now_s)
         if missing and now_s >= self._voted_until_s:
             # The agent may go on for one lease. Until that is over, this voter acknowledges no
@@ -232,7 +235,7 @@ class Voter:
 
 
 class VoterInquiry:
-    """Ask the voters whether they miss the coordinator too, and count their answers.
+    """Ask the voters whether they hear from the coordinator, and count their answers.
 
     newest   the newest record that any of them holds, as far as they have answered
     """
@@ -253,13 +256,13 @@ class VoterInquiry:
     def hear(self, node: str, answer: Answer) -> float | None:
         """Count an answer.
 
-        If a majority misses the coordinator too, return when the newest question was asked: the
-        agent may go on for one lease from then. Otherwise return None.
+        If a majority does not hear from the coordinator either, return when the newest question was
+        asked: the agent may go on for one lease from then. Otherwise return None.
         """
         if node not in self.voters:
             return None
         self.newest = max(self.newest, Position(answer.at_epoch, answer.at_number))
         if answer.number != self._number or not answer.missing:
-            return None  # it answers an older question, or does not miss the coordinator
+            return None  # it answers an older question, or hears from the coordinator
         self._missing.add(node)
         return self._asked_s if len(self._missing) >= majority(len(self.voters)) else None

@@ -55,7 +55,7 @@ class StepStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AgreedRequests:
-    """Requests that one rank was told, and that all ranks have learned of by a vote.
+    """Requests that one rank has received, and that all ranks have learned of by a vote.
 
     stop  the run is to end after this step
     save  a checkpoint of this step is to be written
@@ -491,7 +491,7 @@ class CommitMachine:
         return (yield from self._unless_cut(self._hand_over_votes()))
 
     def _unless_cut(self, flow: Flow[None]) -> Flow[bool]:
-        """Return True if `flow` came to its end. If a peer was lost, follow the plan instead."""
+        """Return True if `flow` reached its end. If a peer was lost, follow the plan instead."""
         try:
             yield from flow
             return True

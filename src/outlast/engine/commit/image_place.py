@@ -74,7 +74,7 @@ def is_between_calls(
 ) -> bool:
     """Return True if only code between two calls of run.steps has run from `before` to `now`.
 
-    Each is a step and a complete place after it. The answer is False if a phase lies between them,
+    Each is a step and a complete place after it. The answer is False if a phase is between them,
     because a phase has a vote of its own.
     """
     if before is None or not now[1].calls:

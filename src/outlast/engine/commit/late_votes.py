@@ -6,14 +6,14 @@ so an interrupted step can be repeated without a copy of them.
 A step votes late for one of three reasons. Its vote comes when the script asks for the next step or
 a phase. The optimizers have run by then, so the step needs an undo copy of the shared state.
 
-    unproven   It is the first step of a run, and nobody knows yet whether all ranks hold the same
-               parameters. They are compared before this step is committed.
+    unproven   It is the first step of a run, and it is not known yet whether all ranks hold the
+    same parameters. They are compared before this step is committed.
     goes on    A backward runs after the optimizer (GANs). A repeat needs the old parameters.
     movers     Private state that differs between ranks changes after the optimizer. If a rank is
                lost after that change, no other rank knows the new value. So the step must not be
                committed before the change is sealed.
 
-The last two reasons are seen in the first step in which they happen, and hold from the next step
+The last two reasons are noticed in the first step in which they occur, and apply from the next step
 on.
 
 Movers may begin to change after the block of any step. Only a vote can tell whether they differ

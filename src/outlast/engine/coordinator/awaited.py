@@ -1,7 +1,7 @@
-"""What a run waits for while it does not train, and until when. People see this text.
+"""What a run waits for while it does not train, and until when, as text for people.
 
-It is shown on the console and in `outlast status`. A wait is described from the coordinator's own
-facts and timers, so what is shown is what the coordinator acts on. This module is pure.
+It is shown on the console and in `outlast status`. The text is made from the coordinator's own
+facts and timers, so it shows what the coordinator acts on. This module is pure.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class SourceCheck:
 
 
 def check_source(facts: SourceFacts) -> SourceCheck:
-    """Check whether the source from which all ranks were to begin (`begin_from`) still serves.
+    """Check whether the source from which all ranks were to begin (`begin_from`) is still usable.
 
     It does not if its node is lost, if the donor died before the image was sealed, if it was
     refused as damaged, or if something newer is there.
@@ -256,8 +256,8 @@ class Quiesced:
 class DrainVerdict:
     """The ranks of a drained node that are given up now, and why.
 
-    finish   ranks whose process will be lost, and whose current step goes forward. They are told to
-             finish that step before any rank is given up
+    finish   ranks whose process will be lost, and whose current step goes forward. They finish that
+    step before any rank is given up
     """
 
     ranks: tuple[int, ...]
@@ -320,7 +320,7 @@ def decide_recovery(
     if chosen is not None and len(lost) < seen.world_size:
         return _extended(chosen, lost, parked)
     mode, restore, start = seen.mode, seen.restore, seen.start
-    # A script that has not come to run.steps yet has the mode "respawn".
+    # A script that has not reached run.steps yet has the mode "respawn".
     unattached = mode == "respawn" and not seen.attached
     nobody = seen.finished or unattached or (restore.step is None and mode == "in_place")
     is_live = mode == "plain" or not nobody
@@ -381,7 +381,7 @@ def decide_last_save(
     checkpoint: Checkpoint,
     donor_lives: bool,
 ) -> LastSave:
-    """Decide whether a run that gives up has anything to save that lies on no disk yet.
+    """Decide whether a run that gives up has anything to save that is on no disk yet.
 
     start   what all ranks would begin from if they restarted; None: a survivor would hand over
     """

@@ -1,6 +1,6 @@
 """Failures after the last step: in the script's own last code, or while a process ends.
 
-    the script raises, or leaves with      the run fails; the other ranks come to their end, and
+    the script raises, or leaves with      the run fails; the other ranks reach their end, and
     an exit code                           nothing is run again
     a process fails after its script       a warning
     has ended well

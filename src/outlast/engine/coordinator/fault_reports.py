@@ -49,7 +49,7 @@ class FaultReports:
         """Return when a process last moved, or None if that cannot be seen.
 
         It cannot be seen in a script without outlast calls whose steps are not counted. There, only
-        a silence that has lasted too long tells of a hang.
+        a silence that has lasted too long shows a hang.
         """
         run = self.run
         seen = run.roster.outlast or run.progress.trained

@@ -2,7 +2,7 @@
 
 An agent sees its own ranks only. Ranks that wait for a rank on another node look as if they hung.
 So the agent reports how far its ranks are (`ProgressReport`), and all other agents are asked for
-their reports. The same rules as on one node (engine/hang.py) then say who is to blame.
+their reports. The same rules as on one node (engine/hang.py) then find the culprit.
 
 Reports of several nodes are not of one moment. A rank that one report shows behind its peers may
 have caught up by the time of the other. Even in one report, all ranks may be moving on at that very
@@ -51,7 +51,7 @@ class Inquiry:
 
 
 class HangInquiry:
-    """Ask all nodes how their ranks stand, and judge over the answers."""
+    """Ask all nodes for the places of their ranks, and judge the answers."""
 
     def __init__(self, run: RunParts, reports: FaultReports) -> None:
         self.run = run

@@ -83,8 +83,8 @@ OfWorker = FromWorker | WorkerStarted | WorkerHung | WorkerLingers | WorkerFaile
 class Coordinator:
     """Lead one run: decide who its members are, how it recovers, and when a generation begins.
 
-    Make one for each run, and call `start` once. Then hand in each event, and carry out the outputs
-    of each call in their order before the next call:
+    Make one for each run, and call `start` once. Then pass each event to it, and carry out the
+    outputs of each call in their order before the next call:
 
         coordinator = Coordinator(options=CoordinatorOptions(world_size=4, start=Restart()))
         carry_out(coordinator.start(now_s=clock.now_s()))
@@ -107,13 +107,13 @@ class Coordinator:
         _inquiry          which rank hangs, judged over all nodes
         _spares           spares are started and replaced
         _script_reports   workers report on their scripts
-        requests          people ask for something. It has the policy, which acts on verdicts
+        requests          requests of people. It has the policy, which acts on verdicts
         _changes          nodes come and go
         _takeover         this coordinator follows one that has died
 
     What it does not promise. It trusts its driver to carry out all outputs in order. If the driver
-    does not, the run hangs. It trusts what agents say about dead processes. If the coordinator
-    dies, the next one recovers what it needs from the ledger and from the agents.
+    does not, the run hangs. It trusts the reports of agents about dead processes. If the
+    coordinator dies, the next one recovers what it needs from the ledger and from the agents.
     """
 
     def __init__(self, *, options: CoordinatorOptions) -> None:

@@ -146,7 +146,7 @@ class Roster:
 
     def not_quiesced(self) -> list[Member]:
         """Return the members that were told to leave, and have not sent their inventory."""
-        # The cheap condition comes first: nearly all stand still, and this is called often.
+        # The cheap condition comes first: nearly all are quiet, and this is called often.
         return [m for m in self._ranks.values() if m.path.inventory is None and m.answers_leave]
 
     def any_live(self) -> bool:

@@ -130,7 +130,7 @@ class NodeChanges:
             run.sources.find_transfer(Transfer(generation, step, enrol.node))
 
     def _find_copies(self, enrol: Enrol) -> None:
-        """Take in the copies of images that lie on a node, if it is the one to keep them.
+        """Take in the copies of images that are on a node, if it is the one to keep them.
 
         Others may be of steps that were rolled back. As long as a node keeps its part, no rank has
         moved, so nothing was.

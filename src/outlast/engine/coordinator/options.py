@@ -17,7 +17,7 @@ class CoordinatorOptions:
     start              what the ranks begin from
     checkpoint         folder and step of the newest good checkpoint, or ("", 0)
     committed_before   the newest step that earlier sessions of the run have committed
-    durable            checkpoints are written, or lie on the disk from before
+    durable            checkpoints are written, or are on the disk from before
     term_grace_s       seconds from a request to stop until the processes are killed
     nodes              how many agents to wait for at the start; 0: the only agent is in the
                        coordinator's own process

@@ -6,7 +6,7 @@
                             `lose_node`
     a generation begins     copies of later steps do not count any more: `note_rollback`
 
-A rank votes for a step only once the copy of its newest image lies at its keeper. So a passed vote
+A rank votes for a step only once its keeper has the copy of its newest image. So a passed vote
 shows that the step before it survives the loss of any one node.
 
 This module is pure.
@@ -85,13 +85,13 @@ class PeerCopies:
         return min((node for node, steps in nodes.items() if step in steps), default="")
 
     def committed(self, committed: int, *, world_size: int) -> int:
-        """Return the newest step that counts as committed, because its copies lie at the keepers.
+        """Return the newest step that counts as committed, because its copies are at the keepers.
 
         committed   the newest step that all ranks have sealed
 
-        All ranks have voted for `committed`, so the copies of the step before it lie there. Its own
+        All ranks have voted for `committed`, so the copies of the step before it are there. Its own
         copies may not, and then its on-commit work has not run. If a keeper has no room for copies,
-        nobody waits for them, and `committed` itself counts.
+        no rank waits for them, and `committed` itself counts.
         """
         ranks = range(world_size)
         if self._without or any(rank not in self._newest for rank in ranks):

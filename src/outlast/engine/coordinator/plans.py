@@ -78,7 +78,7 @@ class Plans:
         if donates:
             run.sources.await_image(step)
         out += self.send(run.roster.members())
-        # If there is a donor, nobody can join before it has handed over. This deadline is for the
+        # If there is a donor, no rank can join before it has handed over. This deadline is for the
         # donor; `on_donated` sets that of the others.
         in_process = verdict.rung in (Rung.REPEAT, Rung.SPARE) and not reenter
         deadline = limits.REGROUP_DEADLINE_S if donates or in_process else limits.BOOT_DEADLINE_S

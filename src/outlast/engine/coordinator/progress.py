@@ -38,7 +38,7 @@ class StepProgress:
         self.generation_live = False  # all members have been in the present generation
         self.trained = False  # this run has committed a step
         self.moved_s: float | None = None  # when an agent last saw a step committed
-        self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have come to
+        self._oldest: dict[str, int] = {}  # node -> the step that all its ranks have reached
 
     def note(self, committed: int, executed: int) -> None:
         """Note the newest steps that the run has committed and executed."""

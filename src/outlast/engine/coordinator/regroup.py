@@ -525,7 +525,7 @@ class RegroupMachine:
         """Return True for up to LEAVE_LAST_S, if no other survivor holds the replicated state."""
         run = self.run
         if run.roster.sharded or run.roster.recovery_mode == "plain":
-            return False  # the state lies in images, or outlast knows nothing of it
+            return False  # the state is in images, or outlast knows nothing of it
         if not any(m.script.attached for m in late):
             return False  # those that are late hold nothing
         if any(m.script.attached and m not in late for m in run.roster.live()):

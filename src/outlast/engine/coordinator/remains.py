@@ -110,7 +110,7 @@ class Remains:
         return rank not in self.imageless
 
     def note_attached(self, rank: int) -> None:
-        """Note that the holder of `rank` has attached: its images lie where it lives now."""
+        """Note that the holder of `rank` has attached: its images are where it lives now."""
         self.imageless.discard(rank)
 
     def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
@@ -129,7 +129,7 @@ class Remains:
         self._left[rank] = Holding((rank,), False, committed, prepared, committed, False, sealed)
 
     def hold(self, rank: int, step: int) -> bool:
-        """Return True if `step` is known to lie in the slots of `rank`."""
+        """Return True if `step` is known to be in the slots of `rank`."""
         left = self.of(rank)
         return step in (*left.prepared, *left.sealed)
 

@@ -35,8 +35,8 @@ STOPPED_EXIT = 143  # as by SIGTERM
 class RunRequest:
     """A request to a live run, and who made it.
 
-    number  the driver's number for this request; negative: a notice of a node, and nobody waits for
-            the answer
+    number  the driver's number for this request; negative: a notice of a node, whose answer is not
+            needed
     what    the kind of request, as in the message `Request`, or "preempted"
     node    the node that the request is about; "" if none
     by      who asks, in words for people
@@ -60,7 +60,7 @@ class _OpenRequest:
     """A request that is not done yet.
 
     step        the newest committed step when the request came
-    generation  the generation in which a rank was told to save; -1: none was told yet
+    generation  the generation in which a rank was asked to save; -1: none was asked yet
     nodes       the nodes that are still to be drained, the present one first
     waits_for   the newest answer of what the request waits for
     """
@@ -144,7 +144,7 @@ class Requests:
         """
         run = self.run
         self._notices += 1
-        number = -self._notices  # nobody waits for the answer
+        number = -self._notices  # the answer is not needed
         request = RunRequest(number, "preempted", node, f"node {node}", reason)
         if run.lifecycle.is_in(Stage.ENDED, Stage.STOPPING) or self.stop.end is not None:
             return []
@@ -272,7 +272,7 @@ class Requests:
         return [*out, *self._waits(one, "the next step is committed, and then saved")]
 
     def _spokesman(self) -> Member | None:
-        """Return the member that is told to save. Its vote tells all others."""
+        """Return the member that is asked to save. Its vote informs all others."""
         able = [m for m in self.run.roster.live() if m.script.attached and not m.script.finished]
         return min(able, key=lambda member: member.rank, default=None)
 

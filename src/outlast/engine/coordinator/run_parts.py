@@ -32,7 +32,7 @@ from outlast.model.records import Event, Generation
 class RunParts:
     """The state of one run, as the parts that own it.
 
-    The coordinator makes one, and hands it to each component that carries out a piece of the story:
+    The coordinator makes one, and gives it to each component that carries out a part of its work:
 
         run = RunParts.begin(CoordinatorOptions(world_size=4, start=Restart()))
         run.progress.note(committed=7, executed=8)
@@ -100,7 +100,7 @@ class RunParts:
     def committed_for_good(self) -> int:
         """Return the newest step of this generation that counts as committed.
 
-        If the run keeps copies on other nodes, a step counts once its copies lie there; see
+        If the run keeps copies on other nodes, a step counts once its copies are there; see
         `PeerCopies.committed`.
         """
         committed, copies = self.progress.since_plan.committed, self.roster.remains.copies

@@ -107,7 +107,7 @@ class ScriptReports:
         newest   the newest step that an agent has seen of its ranks
         """
         run = self.run
-        # Before its first step a script may still come to outlast.join.
+        # Before its first step a script may still reach outlast.join.
         if run.roster.outlast or newest <= 0 or not run.options.spares:
             return []
         return self.warn(now_s, SPARES_IDLE)

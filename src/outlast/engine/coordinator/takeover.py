@@ -1,6 +1,6 @@
 """A coordinator that comes after another one that died.
 
-It builds its picture from what the agents house. Training does not stop meanwhile.
+It reconstructs the state of the run from what the agents house. Training does not stop meanwhile.
 
     REBUILDING ──all nodes have enrolled, or are known to be lost───┐
         ┌───────────────────────────────────────────────────────────┘
@@ -8,8 +8,8 @@ It builds its picture from what the agents house. Training does not stop meanwhi
         ├──> STARTING    all processes of a script without outlast calls run
         └──> GATHERING   anything else: the next generation is made
 
-What was interrupted, and went on meanwhile, is over since then. A decision of the last coordinator
-that was not carried out is lost, and is made again. This module is pure.
+An interruption that ended during the takeover is closed at that time. A decision of the last
+coordinator that was not carried out is lost, and is made again. This module is pure.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class RecoveredState:
 
 @dataclass(frozen=True, slots=True)
 class FoundOnNodes:
-    """Collect what agents say that they house, while the picture is built. The lists grow.
+    """Collect what agents report that they house, until the state is reconstructed. The lists grow.
 
     awaited     nodes that had enrolled with the last coordinator, and have not come yet
     lost        nodes that are not waited for any more, each with the reason
@@ -149,7 +149,7 @@ class FoundOnNodes:
     exits       ends of processes that the last coordinator may not have heard of
     broke       reports of members that could not go on in their generation
     images      what the ended holders of each rank had committed
-    early       messages that came before the picture was whole, and the node of each
+    early       messages that came before the state was reconstructed, and the node of each
     """
 
     awaited: set[str]
@@ -166,7 +166,7 @@ class FoundOnNodes:
 
 
 class Takeover:
-    """Build a new coordinator's picture, and go on from it."""
+    """Reconstruct the state for a new coordinator, and go on from it."""
 
     def __init__(
         self,
@@ -250,14 +250,14 @@ class Takeover:
         return noted if found.awaited else [*noted, *self._rebuilt(now_s)]
 
     def node_lost(self, now_s: float, node: str, reason: str) -> None:
-        """Note that a node is lost while the picture is built, with all processes found there."""
+        """Note that a node is lost during the takeover, with all processes found there."""
         gone = self._found.ended()
         for member in self._found.adopted:
             if member.home == node and member.worker not in gone:
                 self._found.exits.append(lost_with_node(member, now_s, reason))
 
     def keep_for_later(self, message: FromWorker | FromAgent | FromWorkers, node: str) -> None:
-        """Keep a message until the picture is whole. `node`: the node that it came from."""
+        """Keep a message until the state is reconstructed. `node`: the node that it came from."""
         self._found.early.append((message, node))
 
     def take_kept(self) -> list[tuple[FromWorker | FromAgent | FromWorkers, str]]:
@@ -373,7 +373,7 @@ class Takeover:
     def _note_progress(self) -> None:
         """Note the step of the newest plan that was found, and what ended processes committed.
 
-        A plan that nobody has received has undone nothing, although its generation is recorded.
+        A plan that no worker has received has undone nothing, although its generation is recorded.
         """
         run = self.run
         plans = [m.path.plan for m in run.roster.members() if m.path.plan is not None]
@@ -495,7 +495,7 @@ class Takeover:
     def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
         """Give each rank without a process a dead holder, and kill a donor that was given up."""
         run, roster = self.run, self.run.roster
-        for rank in lost:  # its process is gone, and nothing tells how it ended
+        for rank in lost:  # its process is gone, and it is not known how it ended
             home = roster.homes.get(rank, "")
             member = roster.add(rank=rank, kind="rank", now_s=now_s, home=home)
             member.life.dead = member.life.condemned = True
@@ -520,6 +520,6 @@ class Takeover:
 
 
 def _at_work(member: Member) -> bool:
-    """Return True if `member` trains: it has joined, and nothing has befallen it since."""
+    """Return True if `member` trains: it has joined, and has had no fault since."""
     broken = member.path.raised is not None or member.path.collateral
     return member.path.joined and member.path.inventory is None and not broken

@@ -194,7 +194,7 @@ class CopyKept:
     """This node keeps copies of images that `rank` has sealed on another node.
 
     generation  that the rank was in when it sent the newest one
-    steps       of which copies lie there, the newest first
+    steps       of which copies are there, the newest first
     """
 
     rank: int

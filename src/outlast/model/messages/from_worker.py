@@ -113,7 +113,7 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """While it joins `generation`, this worker has come to another waypoint.
+    """While it joins `generation`, this worker has reached another waypoint.
 
     place  the value of a `terms.Waypoint`. A worker that has not come so far holds the others up
     """
@@ -138,7 +138,7 @@ class Joined:
 class Committed:
     """This worker has committed its first step in its generation.
 
-    is_new   the step lies after the one that the generation goes on from: all ranks have voted for
+    is_new   the step is after the one that the generation goes on from: all ranks have voted for
              it, so all of them are in the generation. Survivors may finish a step that is not new
              alone; then a second message tells of the first new one
     """

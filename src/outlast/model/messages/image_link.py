@@ -34,7 +34,7 @@ class AskImage:
 class PutImage:
     """Ask a node to keep a copy of the image that one rank of another node has sealed.
 
-    An ImageHead answers: the node is ready for the bytes. Once they all lie there, another
+    An ImageHead answers: the node is ready for the bytes. Once they all are there, another
     ImageHead says so, with their number as its offset. TurnedAway says why there is no copy.
 
     generation  that the rank is in; a copy of an older one is refused from then on

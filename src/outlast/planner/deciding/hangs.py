@@ -2,7 +2,7 @@
 
 The deadlines, and the rules for who is to blame, are those of the engine.
 
-A rank stops within the body of a step. Its peers come to the collective and wait, so no beacon
+A rank stops within the body of a step. Its peers reach the collective and wait, so no beacon
 moves from the step's beginning on. `engine.hang.Deadlines` has the deadline of that phase. It knows
 how long the phase lasts, and how long the first steps of a process took. Once the deadline is over,
 all ranks are asked, and `find_culprits` gets a report of every rank of the job.

@@ -1,6 +1,6 @@
 """Where a simulated run goes on from after a failure.
 
-`engine.restore` and `engine.durable` decide, by what is left of all ranks and what lies on disks.
+`engine.restore` and `engine.durable` decide, by what is left of all ranks and what is on disks.
 
 They are asked in the order of the coordinator (`engine/coordinator/plans.py`). Ranks that hold
 replicated state come first. Then come the images that all owners sealed, unless a checkpoint is

@@ -19,7 +19,7 @@ installed  when the unit was put into service: age 0. Without it nothing is said
 
 Times are all ISO 8601 dates or date-times (without a zone: UTC), or all seconds from any zero.
 Without start and end, `fleet` says how many units were watched, from when to when. The first line
-names the columns, in any order; a comment is a line that begins with #. A failure lies inside a
+names the columns, in any order; a comment is a line that begins with #. A failure is inside a
 stretch of its unit, after its beginning. Every error names the line.
 
 Not promised: quoted line ends, other separators, other encodings than UTF-8.

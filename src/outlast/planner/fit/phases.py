@@ -20,7 +20,7 @@ Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each o
            same.
 Which      Interruptions that are over. A failure during a recovery starts it again. So
            interruptions that have children, and the children, give detection only. A fault whose
-           time is unknown lies between the last commit and its detection. The middle is taken, and
+           time is unknown is between the last commit and its detection. The middle is taken, and
            the number of such faults is reported.
 
 This module is pure: no clock, no files, no torch.

@@ -238,7 +238,7 @@ class EvidenceCollector:
         self._glance.signal(process.pid, limits.STACKS_SIGNAL)
         while self._glance.now_s() < until_s:
             before, seen = seen, self._take_stacks(case, process, until_s)
-            if seen and seen == before:  # it has come to its end
+            if seen and seen == before:  # it has reached its end
                 break
             self._glance.pause(0.001)
         return self._glance.now_s() - began_s
@@ -248,7 +248,7 @@ class EvidenceCollector:
     def close(self, interruption: Interruption) -> None:
         """Write the folder of an interruption that is over, and let its verdict be found."""
         if interruption.parent is not None:
-            return  # it came during another one, and its evidence lies with that one's
+            return  # it came during another one, and its evidence is with that one's
         if interruption.id in self._written:
             return
         case, self._case = self._case or self._new_case(), None

@@ -75,7 +75,7 @@ class ImageServer:
         self._senders.add(_Sender(self._loop, sock, self, self._key, self._senders.discard))
 
     def find(self, asked: AskImage) -> tuple[Path, Seal] | None:
-        """Return the image that is asked for, and the file it lies in; None: it is not here."""
+        """Return the image that is asked for, and the file it is in; None: it is not here."""
         if asked.rank < 0:
             return self._vault.sealed_transfer(asked.generation, asked.step)
         if asked.copy:

@@ -78,7 +78,7 @@ class ConsolePolicy:
     prefix: str = ""  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
 
     def prefix_of(self, local_rank: int, stream: int) -> str | None:
-        """Return what goes in front of a line, or None if it does not go to the console."""
+        """Return the prefix of a line, or None if the line does not go to the console."""
         if self.only_ranks and local_rank not in self.only_ranks:
             return None
         if _bits(self.tee, local_rank) & stream:
@@ -108,7 +108,7 @@ def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
 
 
 class WorkerLogs:
-    """Read the workers' pipes, and write what comes to files and to the console.
+    """Read the workers' pipes, and write their output to files and to the console.
 
     `folder` is what `make_log_folder` returned; None: no files. `sink` gets the console's lines.
     """
@@ -209,7 +209,7 @@ class WorkerLogs:
 class _Pipe:
     """One stream of one worker, with the file that it is written to.
 
-    prefix       what goes in front of each line on the console; None: it is not shown there
+    prefix       the prefix of each line on the console; None: it is not shown there
     unfinished   the beginning of a line whose end has not come
     mid_line     the console has the beginning of this line already
     tail         the last lines, if this is stderr

@@ -140,7 +140,7 @@ class OomWatch:
 def find_sources(own_groups: Path = OWN) -> Sources:
     """Return what can be read here. The group's counter may be under either hierarchy.
 
-    In a container our group has the name that it has outside, and lies at the root of what is
+    In a container our group has the name that it has outside, and is at the root of what is
     mounted.
     """
     own = []

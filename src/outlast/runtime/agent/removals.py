@@ -1,6 +1,6 @@
 """Notice what is removed while a run trains: names of the vault's files, or the run's folder.
 
-Each removal is mended as far as possible, and reported once.
+Each removal is repaired as far as possible, and reported once.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class StoreHosts:
     def on_exit(self, exited: Exited) -> None:
         """Handle the end of a host."""
         host = self._of(exited.worker)
-        # Its last output explains the end only if it had not come to listen.
+        # Its last output explains the end only if it had not reached listen.
         words = self._specs.last_words(exited.worker) if host and host.up is None else ""
         how = f"it {ending_words(exited.exit_code, exited.signal)}"
         if exited.oom.is_possible:

@@ -87,7 +87,7 @@ class ZygoteClient:
             return self._await(patience, oom)
 
     def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
-        """Let the zygote import. Its answer comes to `attach`'s callback."""
+        """Let the zygote import. Its answer reaches `attach`'s callback."""
         self._send({"do": "prepare", "preload": list(preload), "first_path": first_path})
 
     def fork(self, spec: ChildSpec, fds: tuple[int, int, int, int]) -> None:

@@ -10,7 +10,7 @@
                  disks, the holder of the master port, GPUs, versions of packages
 
 No process is stopped, and nothing is written outside of OUT. Each command has a time limit.
-Evidence that could not be gathered is named with the reason, and the rest is gathered all the same.
+Evidence that could not be gathered is named with the reason, and the rest is gathered anyway.
 """
 
 from __future__ import annotations

@@ -345,7 +345,7 @@ def _read(
             unreadable.append((place, str(error)))
             gc.collect()
         except Exception as error:  # boundary: one file, of strangers
-            # The others are read all the same
+            # The others are read anyway
             why = f"{type(error).__name__}: {cut_at_word(str(error), 120)}"
             unreadable.append((place, f"not a dump: {why}"))
     signal.setitimer(signal.ITIMER_PROF, 0)

@@ -105,7 +105,7 @@ class Gathered:
     def leave_out_suspicions(self, quiet: Collection[str]) -> int:
         """Leave out stacks that workers of a live run wrote when asked if they still answer.
 
-        Of workers that were given up, copies lie with their interruption. `quiet` are the names of
+        Of workers that were given up, copies are with their interruption. `quiet` are the names of
         ledgers without an interruption: no worker was given up in these runs. Return how many were
         left out.
         """

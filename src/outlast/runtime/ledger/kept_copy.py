@@ -73,7 +73,7 @@ class KeptCopy:
         self.position, self._parts = self._coming, []
 
     def flush(self) -> None:
-        """Write what has come to the disk. Raises OutlastError if that refuses."""
+        """Write what has reached the disk. Raises OutlastError if that refuses."""
         if self.ledger is not None:
             self.ledger.flush()
 

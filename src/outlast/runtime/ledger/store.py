@@ -398,7 +398,7 @@ class Ledger:
             for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
         )
         newest = sessions[-1]
-        # a launcher that has just begun has said nothing yet: what lies there is of the one before
+        # a launcher that has just begun has said nothing yet: what is there is of the one before
         begun = newest.seen_s > newest.started_s
         return Records(meta[0], parts, self._said(salvage) if begun else None)
 

@@ -1,7 +1,7 @@
 """Copies of images that ranks of other nodes have sealed, in the vault of this node.
 
-Each rank has two slots for them, so that one whole copy lies here at any time while the next one
-comes. They lie beside the images of this node's own ranks, and are never taken for these.
+Each rank has two slots for them, so that one whole copy is here at any time while the next one
+comes. They are beside the images of this node's own ranks, and are never taken for these.
 
 Promises   A copy is sealed once all of its bytes are there. It is verified when it is read.
 Limits     It does not survive the node. That is why it is on another node than its rank.
@@ -30,15 +30,15 @@ class HeldCopies:
         self._areas = RankAreas(vault.folder, "copy", run=vault.run)
 
     def ranks(self) -> tuple[int, ...]:
-        """Return the ranks of which copies may lie here."""
+        """Return the ranks of which copies may be here."""
         return self._areas.ranks()
 
     def steps(self, rank: int) -> tuple[int, ...]:
-        """Return the steps of which copies of the image of `rank` lie here, the newest first."""
+        """Return the steps of which copies of the image of `rank` are here, the newest first."""
         return self._areas.steps(rank)
 
     def find(self, rank: int, step: int) -> tuple[Path, Seal] | None:
-        """Return the copy of the image of `rank`, and the file it lies in."""
+        """Return the copy of the image of `rank`, and the file it is in."""
         found = self._areas.find(rank, step)
         return None if found is None else (self._areas.of(rank).slot_path(found[0]), found[1])
 

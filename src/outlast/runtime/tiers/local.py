@@ -2,7 +2,7 @@
 
     <root>/step-000000000012/rank-0.safetensors ...    each written under another name, synced,
                                                        renamed
-    <root>/step-000000000012/manifest.json             likewise, when all shards it names lie there
+    <root>/step-000000000012/manifest.json             likewise, when all shards it names are there
 
 A checkpoint exists once its manifest does. Files that a save leaves before that are never offered
 for restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows

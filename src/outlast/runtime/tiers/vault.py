@@ -2,7 +2,7 @@
 
 The vault is a folder on tmpfs. The launcher makes it, and holds its `owner` file under flock as
 long as the launcher or a fork of it lives. Workers open it. A rank has two slots, so that one whole
-image lies sealed at any time while the other is being written. One more area per node, `transfer`,
+image is sealed at any time while the other is being written. One more area per node, `transfer`,
 carries replicated state from a survivor to a newcomer. kept_copies.py lays copies beside them.
 
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
@@ -271,7 +271,7 @@ class Vault:
 
         In that case all other ranks may depend on it, and this writer may die. Room for a second
         image is made the first time that one is needed, and kept. If there is none, the first is
-        overwritten all the same. Raises what `Area.write` does.
+        overwritten anyway. Raises what `Area.write` does.
         """
         first, beside = self._transfers
         there = self._transfers_of(None, step)
@@ -313,7 +313,7 @@ class Vault:
         )
 
     def sealed_transfer(self, generation: int | None, step: int) -> tuple[Path, Seal] | None:
-        """Return the newest transfer image of `step` that is sealed, and the file it lies in.
+        """Return the newest transfer image of `step` that is sealed, and the file it is in.
 
         generation   in which it was written; None: any
         """
@@ -321,7 +321,7 @@ class Vault:
         return (there[0][1].slot_path(0), there[0][0]) if there else None
 
     def sealed_image(self, rank: int, step: int) -> tuple[Path, Seal] | None:
-        """Return the image of `step` that `rank` has sealed, and the file it lies in."""
+        """Return the image of `step` that `rank` has sealed, and the file it is in."""
         found = self._newest_seal(rank, step)
         return None if found is None else (self._area(rank).slot_path(found[0]), found[1])
 

@@ -47,7 +47,7 @@ class Agreement:
         """Compare the ranks' states, if all ranks attach together.
 
         They do so at the start of a run, and when all begin from a checkpoint. They compare once
-        more after the first step. If a peer is lost, the error of torch is raised.
+        more after the first step. If a peer is lost, torch's error is raised.
         """
         together = plan.replicated not in ("donor", "transfer") and self._member.world_size > 1
         if together and not self._state.sharded:
@@ -78,7 +78,7 @@ class Agreement:
 
         `does` says what this rank does next, in words for people. If a rank does something else,
         the run ends, because collectives of different phases would be mixed up. If a peer is lost,
-        the error of torch is raised. Ranks on several nodes do not compare, and go on at once.
+        torch's error is raised. Ranks on several nodes do not compare, and go on at once.
         """
         member = self._member
         other = member.pages.meet(does) if member.pages is not None else None

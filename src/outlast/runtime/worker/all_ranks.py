@@ -1,10 +1,10 @@
-"""A process that replaces a rank in place comes to a collective in front of run.steps.
+"""Let all ranks start over, because a replaced rank has reached a collective before run.steps.
 
-Such a process is alone until run.steps. A rank is replaced in place only if the script made no
-collective before that. But a script may make one at some starts only. It loads a checkpoint by
-`dcp.load`, for example, once it has one of its own. Then this process cannot go on, and nor can any
-other that replaces the rank. So all ranks begin the script again: by entering main's function
-again, or, where there is none, by a restart. Either way they go on from the step that the survivors
+A process that replaces a rank in place is alone until run.steps. So a rank is replaced in place
+only if the script made no collective before that. But a script may make one at some starts only:
+for example, it calls `dcp.load` once it has a checkpoint of its own. Then this process cannot go
+on, and no other that replaces the rank can. So all ranks begin the script again, by entering main's
+function again or, without one, by a restart. Either way they go on from the step that the survivors
 hold.
 """
 
@@ -19,7 +19,7 @@ from outlast.runtime.worker.session import WorkerSession
 
 
 class Replacement(Protocol):
-    """The membership of such a process, as far as it matters here.
+    """The part of a process's membership that is used here.
 
     reenters   the script gave its training to outlast.main
     """
@@ -34,10 +34,10 @@ class Replacement(Protocol):
 
 
 def call(member: Replacement) -> NoReturn:
-    """Ask that all ranks come here with this process, which has no group to communicate in.
+    """Make all ranks start over, because this process has no group to communicate in.
 
-    Raises Reenter in a function that was given to outlast.main. Elsewhere it does not return: the
-    process is killed with all others.
+    It raises Reenter in a function that was given to outlast.main. Otherwise it does not return:
+    the process is killed with all others.
     """
     assert member.session is not None
     session, line = member.session, user_line()
@@ -60,4 +60,4 @@ def call(member: Replacement) -> NoReturn:
         member.stand_still(in_hook=False)
         if member.reenters:
             raise Reenter
-        # The plan that has come was made before this was heard of, so it is said once more.
+        # This plan was made before the coordinator received the report, so report it again.

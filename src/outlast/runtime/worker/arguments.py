@@ -1,8 +1,8 @@
 """Read the command line of `outlast run` by torch's own parser for torchrun.
 
-Our flags are added to that parser. It runs in a process that may import torch, and in a fork of
-that process: asking for `gpu` or `auto` may touch a driver that a zygote must not have touched.
-Answers are JSON values: {"options": {...}}, {"help": text}, or {"usage": message, "hint": text}.
+Our flags are added to that parser. It runs in a fork of a process that may import torch: `gpu` and
+`auto` may use a driver that a zygote must not have used. Answers are JSON values: {"options":
+{...}}, {"help": text}, or {"usage": message, "hint": text}.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
-    """Tell a 0 that was given from torchrun's default of 0, and replace the help by our rule."""
+    """Distinguish a 0 that was given from torchrun's default of 0, and replace the help by our
+    rule.
+    """
     (restarts,) = [one for one in parser._actions if one.dest == "max_restarts"]
     if "PET_MAX_RESTARTS" not in os.environ:
         restarts.default = None
@@ -83,7 +85,7 @@ def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
 
 
 def _order_nodes_our_way(parser: argparse.ArgumentParser) -> None:
-    """Tell a 0 that was given from torchrun's default: without a number nodes go by name."""
+    """Distinguish a given 0 from torchrun's default, with which nodes are sorted by name."""
     (rank,) = [one for one in parser._actions if one.dest == "node_rank"]
     if "PET_NODE_RANK" not in os.environ:
         rank.default = None
@@ -349,7 +351,7 @@ def _given(parser: argparse.ArgumentParser, options: dict[str, Any]) -> list[str
 
 
 def _worker_count(text: str) -> int:
-    """Return how many workers `--nproc-per-node` asks for. `gpu` and `auto` look at the machine."""
+    """Return how many workers `--nproc-per-node` asks for. `gpu` and `auto` count the devices."""
     try:
         return int(determine_local_world_size(text))
     except ValueError as error:

@@ -302,7 +302,9 @@ class Attachment:
             self.copies.sender.send(self.images.sealed)
 
     def mark(self, name: str) -> None:
-        """Note that this rank has come to the place `name`, where a drill may strike (marks.py)."""
+        """Note that this rank has reached the place `name`, where a drill may inject a fault
+        (marks.py).
+        """
         session = self.member.session
         assert session is not None
         session.mark(name, max(session.machine.committed, session.beacon.step))

@@ -1,4 +1,4 @@
-"""What a worker shows of itself: its beacon in shared memory, and its book of seconds.
+"""What a worker publishes: its beacon in shared memory, and its book of seconds.
 
 The agent reads the beacon at each tick, and the ledger gets the seconds from it when the worker has
 ended. Both therefore outlive the process.
@@ -15,24 +15,24 @@ from outlast.model.gauges import Gauges
 from outlast.model.gauges import pack_into as pack_gauges
 from outlast.model.terms import TIERS, Cause, Phase, Tier
 
-# where a save goes that training stands still for in this phase
+# the tier of a save for which training pauses in this phase
 _TIER = {Phase.SNAPSHOT: Tier.MEMORY, Phase.CHECKPOINT: Tier.LOCAL}
 _FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
 
 
 class BeaconPage:
-    """The beacon of one worker, and the book that its seconds are written in.
+    """The beacon of one worker, and the book in which its seconds are counted.
 
-    `enter` is called whenever the main thread comes to another phase: it switches the book, learns
-    how long the phase before has lasted, and publishes. A beacon that does not move is a worker
-    that stands still.
+    `enter` is called whenever the main thread reaches another phase: it switches the book, learns
+    how long the phase before has lasted, and publishes. If the beacon does not change, the worker
+    makes no progress.
     """
 
     def __init__(self, page: memoryview, beacon: Beacon, *, now_s: float) -> None:
         self.beacon = beacon
         self.book = Book(now_s=now_s, cause=Cause.STARTUP)
         self._page = page
-        self._since_s = now_s  # when the main thread came to the phase that it is in
+        self._since_s = now_s  # when the main thread reached the phase that it is in
         self._met: set[Phase] = set()  # phases that ended well once
         self._gauges = Gauges()
 
@@ -93,7 +93,7 @@ class BeaconPage:
 
         The settled seconds change together with the time since which the rest runs.
 
-        counts_steps   the machine knows the steps; otherwise somebody else counts them
+        counts_steps   the protocol machine counts the steps; otherwise the onlooker does
         learned        the table of typical seconds has changed
         """
         beacon = self.beacon

@@ -83,7 +83,7 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
     forked.begin_rank()
     exit_code = _run_guarded(spec, session)
     if forked.is_fork():
-        return exit_code  # it is no rank, so nothing is said of its end
+        return exit_code  # it is no rank, so its end is not reported
     session.finish(exit_code)
     groups = sys.modules.get("outlast.runtime.worker.groups")
     if groups is not None:
@@ -171,7 +171,7 @@ def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
     try:
         _run(spec)
     except SystemExit as left:
-        # A rank that exits alone is replaced, as one that dies. Peers are told of a `break` only.
+        # A rank that exits alone is replaced, like one that dies. Peers learn of a `break` only.
         exit_code = _exit_code(left)
         session.exits(exit_code, left.code if isinstance(left.code, str) else "")
         return exit_code
@@ -181,7 +181,7 @@ def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
             session.user_failed(hidden_library(error, _script_folder(spec)) or error)
             _write_error_file(error)
         if isinstance(error, KeyboardInterrupt):
-            # Ctrl-C comes to all ranks at once: where each of them stood says nothing
+            # Ctrl-C reaches all ranks at once, so the place of each one means nothing
             print("KeyboardInterrupt", file=sys.stderr)
             atexit.register(_die_of, signal.SIGINT)
         elif not isinstance(

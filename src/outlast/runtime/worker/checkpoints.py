@@ -4,8 +4,8 @@ It is copied at the commit, written by a thread, and reported to the coordinator
 writes the manifest once all ranks have reported. Until then the checkpoint does not exist. A failed
 save is reported, and training goes on.
 
-Training stands still only for the copy, unless the save before is still being written. A regroup
-does not wait for that.
+Training pauses only for the copy, unless the save before is still being written. A regroup does not
+wait for that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from outlast.runtime.worker.state import State
 from outlast.runtime.worker.threads import LACKING
 
 LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
-# main's function may be entered again, and come to its next save, while the thread of the last
+# main's function may be entered again, and reach its next save, while the thread of the last
 # still writes
 _one_at_a_time = threading.Lock()
 
@@ -138,8 +138,8 @@ class Checkpoints:
 def load_checkpoint(state: State, folder: str, rank: int, world_size: int) -> list[str]:
     """Load this rank's state from a checkpoint, which any number of ranks may have written.
 
-    Return the private parts that ranks which are new since then have of rank 0, on the first of
-    them. Raises StateError for what cannot be loaded by this number of ranks, and CorruptError.
+    Return the private parts that new ranks take from rank 0, on the first of these ranks. Raises
+    StateError for what cannot be loaded by this number of ranks, and CorruptError.
     """
     path = Path(folder)
     found = next((one for one in local.checkpoints(path.parent) if one.folder == path), None)

@@ -150,11 +150,11 @@ class CommitDriver:
         return True
 
     def _wait_for_gpu(self) -> None:
-        """Let a vote say what the GPU has done, and not only what the script has asked of it.
+        """Wait until the GPU has done the work of the step, so that the vote covers it.
 
-        The gradients may still be under way between the GPUs. If a peer were lost now, after the
-        vote, the optimizer would apply what is left of them. A collective that was aborted ends
-        without an error, so it is looked whether this generation is over. Raises Cut if it is.
+        The gradients may still be in transfer between the GPUs. If a peer were lost after the vote,
+        the optimizer would apply incomplete gradients. An aborted collective ends without an error,
+        so check whether this generation is over. Raises Cut if it is.
         """
         if devices.wait_for_work() and self._attachment.member.broken:
             raise Cut("the generation is over")
@@ -315,7 +315,7 @@ class CommitDriver:
         """Put the copy of a late vote back.
 
         Without one, warn if the script edited a parameter for the first time in the repeated step:
-        no copy was kept of it, because nobody knew that it would be edited.
+        no copy of it was kept, because it was not known that it would be edited.
         """
         if self._attachment.undo.take_back():
             return

@@ -1,10 +1,10 @@
 """Send each image that this rank seals to the node that keeps copies of it.
 
     sealed    `send`: a thread sends the bytes from the vault while the main thread computes
-    a vote    `wait`: no rank votes before the copy of its newest image lies at its keeper
+    a vote    `wait`: no rank votes before its keeper has the copy of its newest image
 
-So once a vote has passed, the step before it outlives the loss of any one node. An image is not
-written over while it is sent, because its slot is taken again after the next vote only.
+So once a vote has passed, the step before it survives the loss of any one node. An image is not
+overwritten while it is sent, because its slot is reused only after the next vote.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class CopySender:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until the copy of the newest image lies at its keeper.
+        """Wait until the keeper has the copy of the newest image.
 
         Raises Cut if the generation is over.
         """
@@ -79,7 +79,8 @@ class CopySender:
         if session is None or self._job is None:
             return
         phase, cause = session.beacon.phase, session.book.cause
-        # A peer may be slow for long, and nobody is to be killed for that. A lost one ends this.
+        # A peer may be slow for long, and no process must be killed for that. A lost peer ends the
+        # wait.
         session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
         with self._changed:
             while self._job is not None:

@@ -1,6 +1,7 @@
 """DistributedDataParallel over a group that is rebuilt: same object, same arguments, same bits.
 
-All private calls into DDP stand in this file, behind feature checks (`missing`), for torch >= 2.6.
+All uses of DDP's private functions are in this file, behind feature checks (`missing`), for torch
+>= 2.6.
 
 Rebuilding  `DDP._update_process_group` swaps the group and resets what an interrupted backward
             left, so hooks, comm hooks, mode and arguments are never touched. (Calling `__init__`
@@ -12,7 +13,7 @@ Same bits   DDP sums its gradients bucket by bucket, and the first backward uses
             that DDP would settle on, and communication overlaps backward. With
             find_unused_parameters the layout is fixed at construction and nothing needs to be done.
 Views       With gradient_as_bucket_view a gradient that is zeroed in place stays a view of its
-            bucket. DDP then divides it (g / n), where it multiplies one that lies elsewhere (g * (1
+            bucket. DDP then divides it (g / n), where it multiplies one that is elsewhere (g * (1
             / n)): other bits, unless n is a power of 2. So `freeze_buckets` gives every rank the
             views of its new buckets, and `restore_views` puts them back to use where gradients were
             restored. `leave_buckets` drops those of the old buckets, into which a collective that
@@ -326,7 +327,7 @@ def _as_made(ddp: DistributedDataParallel) -> Iterator[None]:
     """Let those parameters take a gradient that did when `ddp` was made.
 
     The script may have frozen or unfrozen layers since. A new reducer must have the
-    buckets of the other ranks all the same, and a replaced rank has made its own at the start.
+    buckets of the other ranks anyway, and a replaced rank has made its own at the start.
     """
     parameters = list(ddp.module.parameters())
     now = [one.requires_grad for one in parameters]

@@ -1,12 +1,12 @@
-"""Which device a rank computes on: the GPUs of a node are dealt out to its local ranks in turn.
+"""Which device a rank computes on: the GPUs of a node are given to its local ranks in turn.
 
 Local rank r has GPU r modulo their number, so with more ranks than GPUs several share one. NCCL
 refuses two ranks on one GPU, so gloo carries their collectives then, by way of the host. Without
 GPUs the device is the CPU.
 
-A rank takes its device before its process group is built: NCCL, `.cuda()` and whatever else goes by
-the current device then mean this one. A script may make another one current later; a survivor that
-builds the next group in place does so on its own device all the same (`current`).
+A rank takes its device before its process group is built: NCCL, `.cuda()` and everything else that
+uses the current device then uses this one. A script may make another one current later; a survivor
+that builds the next group in place still does so on its own device (`current`).
 
 A hot spare has no rank, and so no device. If it used CUDA it would make a context on GPU 0: some
 hundred megabytes, which stay there for as long as the process lives, whatever rank it is given
@@ -45,7 +45,7 @@ def are_shared(local_world_size: int) -> bool:
 def backend(local_world_size: int) -> str:
     """Return the backend of groups for nodes with this many ranks each.
 
-    NCCL carries what lies on GPUs if each rank has one of its own. Every rank must come to the same
+    NCCL carries what is on GPUs if each rank has one of its own. Every rank must reach the same
     answer, so a run needs nodes with equally many GPUs.
     """
     if not torch.cuda.is_available() or are_shared(local_world_size):
@@ -103,7 +103,7 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def pin(memory: memoryview) -> None:
-    """Register the whole mapping that `memory` lies in with CUDA, once.
+    """Register the whole mapping that `memory` is in with CUDA, once.
 
     The GPU then copies straight into it: 55 GB/s instead of 15 (H200). That takes 60 ms for each
     GiB, the first time. Where CUDA refuses, for example because no more memory may be locked,

@@ -1,12 +1,12 @@
-"""The faults that a process does to itself when `outlast drill` orders one.
+"""The faults that a process causes in itself when `outlast drill` orders one.
 
 An order is a file `rank-<rank>` in the drill's folder, with {"id", "do"}. It is carried out once:
 the process makes `fired-<id>` first, and a process that finds that file does nothing. So a step
 that is repeated goes well.
 
-The code of a fault is no code of outlast for a traceback. It runs under a file name of its own,
-so that an exception is not taken for a bug of outlast. A class that a diagnosis names by it is that
-of a script with such a line.
+In a traceback the code of a fault does not look like code of outlast. It runs under a file name of
+its own, so that an exception is not taken for a bug of outlast. A diagnosis gives it the class of a
+script with such a line.
 """
 
 from __future__ import annotations

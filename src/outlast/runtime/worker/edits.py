@@ -1,10 +1,10 @@
 """Edits: parameters that the script changes itself, and how a repeat takes that back.
 
 A step that is repeated leaves parameters alone. It was cut short before its vote, and optimizers
-change parameters only after the vote. Real scripts do more. They move an average of the weights in
-front of the optimizer, in a step that a GradScaler skips, or after the block. They project
-weights. They swap averaged weights in for an evaluation. Done twice, each of these gives wrong
-results, and nothing reports it.
+change parameters only after the vote. Real scripts do more. They update an average of the weights
+before the optimizer, in a step that a GradScaler skips, or after the block. They project weights.
+They swap averaged weights in for an evaluation. Done twice, each of these gives wrong results, and
+nothing reports it.
 
 So outlast looks which parameters have changed between the beginning of a step and its vote, after
 its block, or inside a phase. From then on these are copied at each beginning, and put back with
@@ -15,9 +15,9 @@ everything else. This is what it looks at:
                           writes through `.data`. In the steps after the first, and in each 64th, a
                           sample of the bytes of parameters that no optimizer has
     second step           as later steps; all parameters that no optimizer has are copied, because
-                          the first move of torch's `AveragedModel` in front of an optimizer changes
-                          no byte: it takes the weights that it has
-    first phase of a name all parameters are copied, because nobody knows yet what it changes
+                          the first move of torch's `AveragedModel` before an optimizer changes no
+                          byte: it takes the weights that it has
+    first phase of a name all parameters are copied, because it is not known yet what it changes
     later phases          the version, and if one is cut short a sample of the bytes
 
 A frozen parameter (requires_grad=False) counts as one that no optimizer has, although scripts give

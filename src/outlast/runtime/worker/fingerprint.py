@@ -16,7 +16,7 @@ import xxhash
 
 from outlast.runtime.worker.sharding import local
 
-PIECE_BYTES = 64 << 20  # of a tensor that does not lie on the host
+PIECE_BYTES = 64 << 20  # of a tensor that is not on the host
 
 
 def fingerprint(tensor: torch.Tensor) -> str:

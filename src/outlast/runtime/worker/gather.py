@@ -28,7 +28,7 @@ def gather_flat(
 ) -> list[torch.Tensor]:
     """Return the tensor of each rank of `group`, or of the default group. `lengths` says how long.
 
-    They have one dimension, one dtype, and lie where the group communicates.
+    They have one dimension, one dtype, and are where the group communicates.
     """
     padded = mine.new_zeros(max(lengths))
     padded[: mine.numel()] = mine

@@ -295,7 +295,7 @@ def destroy(group: BuiltGroup) -> None:
         left = list(distributed_c10d._world.pg_map)
         try:
             dist.destroy_process_group()
-        # A broken backend may raise anything, and the tables must be emptied all the same.
+        # A broken backend may raise anything, and the tables must be emptied anyway.
         except Exception:  # boundary: a broken backend
             _clear_tables()
         let_go(left)

@@ -8,7 +8,7 @@ does in C++ does not pass here. Functional collectives (DTensor) do not either: 
 
 For the same reason new groups are seen in the function below `new_group`, and meshes where they are
 constructed. A mesh in one dimension over all ranks makes no group, but it holds the names of one
-generation all the same.
+generation anyway.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
     "recv_anysource": "recv",
 }
 _READS = ("rank", "size")
-_NEW_GROUP = "_new_group_with_tag"  # every function that makes groups comes to it, or to the method
+_NEW_GROUP = "_new_group_with_tag"  # every function that makes groups calls it, or the method
 _SPLIT_GROUP = "split_group"  # of ProcessGroup, where this torch has it
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
@@ -70,13 +70,13 @@ _DDP = os.path.join("nn", "parallel", "distributed.py")
 class Calls:
     """The functions to call when the script needs its process group. None: nothing is called.
 
-    on_need       called in front of each collective, new group or mesh, with True if it is a group
+    on_need       called before each collective, new group or mesh, with True if it is a group
                   or a mesh. It may change the default group (a spare parks there), or raise
-    on_held       called when the script has come to its first group or mesh, before that is made
-    on_between    called with a function's name in front of each collective of the main thread: it
-                  may stand between two steps
-    on_rank_read  called once, when the script first reads rank or world size, in front of the
-                  answer. It may change the default group (a spare parks there): the answer is the
+    on_held       called when the script has reached its first group or mesh, before that is made
+    on_between    called with a function's name before each collective of the main thread, which may
+    be between two steps
+    on_rank_read  called once, when the script first reads rank or world size, before the answer. It
+    may change the default group (a spare parks there): the answer is the
                   new group's
     stands_for    rank and world size that the script reads where the default group is only a
                   stand-in; None: those of the group
@@ -98,7 +98,7 @@ class Guards:
                   collective, a new group or a mesh; "" if there was none
     held          the line that made the first group or mesh of the script's own. It belongs to one
                   generation
-    calls         the functions to call in front of each such thing
+    calls         the functions to call before each such thing
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Guards:
         Raises the refusal at the end if one was called, even if that code has swallowed the error.
         """
         self.local_only(True, since=what)
-        self._local_thread = 0  # nobody would answer another thread either
+        self._local_thread = 0  # no peer would answer another thread either
         try:
             yield
         finally:

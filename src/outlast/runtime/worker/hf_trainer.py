@@ -1,8 +1,8 @@
 """`outlast.hf.Trainer`: transformers' Trainer with each update as a step of outlast.
 
-The loop around an update is written here, after the outlast way: `run.steps` gives out the steps,
-and logging, evaluation and saving go into a phase. All that happens inside of an update is
-Trainer's own: loss, clipping, optimizer, schedule, callbacks, logs, evaluation, checkpoints.
+This module replaces the loop around an update: `run.steps` yields the steps, and logging,
+evaluation and saving are in a phase. All that happens inside of an update is Trainer's own: loss,
+clipping, optimizer, schedule, callbacks, logs, evaluation, checkpoints.
 
 Limits     Tried with transformers 5.24 and accelerate 1.15; some methods of Trainer that are called
            here are private (`_NEEDS`). What is refused stands in `_refuse`. The order of samples
@@ -69,23 +69,23 @@ class _Update:
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
-    """transformers' Trainer, on which a lost process costs no step.
+    """transformers' Trainer, under which a lost process costs no step.
 
-        run = outlast.join()  # in front of TrainingArguments
+        run = outlast.join()  # before TrainingArguments
         trainer = outlast.hf.Trainer(model=model, args=args, train_dataset=data)
         trainer.train()
 
     It takes the arguments of transformers' Trainer, and gives the same events to callbacks. Under
     `outlast run`, a rank that is killed is replaced, and the update is repeated or finished.
-    Trainer's own checkpoints are written as ever. They are read only where no rank is left, or by
+    Trainer's own checkpoints are written as usual. They are read only if no rank is left, or by
     `trainer.train(resume_from_checkpoint=...)`.
 
-    Callbacks and a compute_loss of one's own run again in a repeated update. What they keep
-    themselves is kept only by callbacks with `state()` (transformers' ExportableState). They may
-    communicate before the optimizer's step, and when a log, an evaluation or a save is due.
+    Callbacks and a custom compute_loss run again in a repeated update. What they keep themselves is
+    kept only by callbacks with `state()` (transformers' ExportableState). They may communicate
+    before the optimizer's step, and when a log, an evaluation or a save is due.
 
     `train` raises UsageError for what outlast cannot repeat: DeepSpeed, FSDP through accelerate, an
-    IterableDataset, a sampler of one's own, `auto_find_batch_size`, hyper-parameter search.
+    IterableDataset, a custom sampler, `auto_find_batch_size`, hyper-parameter search.
     """
 
     control: Any

@@ -128,11 +128,11 @@ class _StepCalls:
 class OptimizerHooks:
     """Watch the registered optimizers and backward, between `begin` and `end` of each step.
 
-    before_first  called in front of the step's first optimizer call, or of the `update` of a scaler
+    before_first  called before the step's first optimizer call, or of the `update` of a scaler
                   that has skipped it; may raise to keep it from running
-    after_undo    called in front of a backward that runs after an optimizer was applied in this
-                  step (GANs). Only an undo copy can then take back what the vote let pass. Called
-                  at most once a step
+    after_undo    called before a backward that runs after an optimizer was applied in this
+                  step (GANs). Only an undo copy can then undo that optimizer. Called at most once a
+                  step
     unnamed       judges the optimizers that were not registered
     """
 

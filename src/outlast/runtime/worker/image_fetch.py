@@ -45,7 +45,7 @@ class Wanted:
     copy: bool = False
 
     def there(self, vault: Vault) -> bool:
-        """Return whether it lies in `vault` already."""
+        """Return whether it is in `vault` already."""
         if self.of < 0:
             found = vault.sealed_transfer(self.generation, self.step)
         else:

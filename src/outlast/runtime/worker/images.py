@@ -1,4 +1,4 @@
-"""This rank's images in the vault: what is sealed of each step, when, and in which slot.
+"""This rank's images in the vault: what is sealed at each step, when, and in which slot.
 
 Under replicated state an image holds private state only. It is sealed before the vote of the step,
 and again before the next step or phase if the script has changed private state by then. Under

@@ -71,7 +71,7 @@ class Keeping:
         return agreed_step == step and bool(bits & where)
 
     def copied(self, where: int, *, cost_s: float) -> None:
-        """Note that a copy was made, and how long this rank stood still for it."""
+        """Note that a copy was made, and how long this rank paused for it."""
         self._copied_s[where] = clock.now_s()
         if where == VAULT:
             self._costs_s.append(cost_s)

@@ -1,6 +1,7 @@
-"""What an image must say so that weights can be taken out of it without the script that saved them.
+"""The layout of weights in an image, with which they can be read without the script that saved
+them.
 
-    shards      where this rank's part of each distributed parameter lies in the whole
+    shards      where this rank's part of each distributed parameter is in the whole
     aliases     second names of parameters and buffers that two modules share
     transient   buffers that are no part of a state_dict
 

@@ -1,4 +1,4 @@
-"""The death of a loader's worker: told once, where the rank asks for a batch.
+"""The death of a loader's worker: raised once, where the rank asks for a batch.
 
 torch raises it from a handler of SIGCHLD, wherever the main thread stands: in the script, or in the
 middle of a commit. The loader itself finds it once more at a later batch, with other words. So the
@@ -73,7 +73,7 @@ class WatchedIterator:
             shut_down()
 
     def holds_back(self, error: RuntimeError) -> bool:
-        """Return True if this is the death of a watched worker, and it is told later."""
+        """Return True if this is the death of a watched worker, which is raised later."""
         found = _PID.search(str(error))
         mine = found is not None and int(found[1]) in [one.pid for one in self._workers]
         if not mine or self._asks:
@@ -113,7 +113,7 @@ _inner: Callable[[int, FrameType | None], Any] | None = None
 
 
 def _hold_back() -> None:
-    """Put ourselves in front of the present handler of SIGCHLD, which is torch's."""
+    """Call our handler before the present handler of SIGCHLD, which is torch's."""
     global _inner
     present = signal.getsignal(signal.SIGCHLD)
     main = threading.current_thread() is threading.main_thread()

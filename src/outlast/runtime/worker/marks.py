@@ -1,4 +1,4 @@
-"""Places in a worker's life where a drill may strike.
+"""Places in a worker's life where a drill can inject a fault.
 
 `mark(name)` does nothing unless the environment holds a plan, in OUTLAST_DRILL: a JSON object
     {"mark": name, "rank": r, "step": n, "generation": g, "do": what, "once": path}
@@ -13,7 +13,7 @@ A fault can also be ordered while the run goes on. OUTLAST_DRILL_FOLDER names a 
 `rank-<rank>` in it is an order for that rank: {"id", "do"}. The rank carries it out once, at its
 next optimizer call, and notes in `fired-<id>` when that was (`outlast drill`).
 
-    stepping   in front of the first optimizer call of a step
+    stepping   before the first optimizer call of a step
     stepped    after an optimizer call of a script without outlast calls; `step` counts the calls
     prepared   private state of the step is sealed           voting     about to enter the vote
     passed     the vote passed here                          applied    the block is over, the step

@@ -1,6 +1,6 @@
 """This process's place in the run: its rank, its generation and its process group.
 
-It also brings the process from one generation into the next. There are three cases:
+It also moves the process from one generation to the next. There are three cases:
 
     start       a rank that starts, or enters main's function again, builds its group at once
     in place    a process that replaces a rank while the survivors wait in their steps builds its
@@ -8,8 +8,8 @@ It also brings the process from one generation into the next. There are three ca
     hot spare   has no rank until it is given one
 
 In the last two cases the process has a *solo group* until then: a process group of one, on which
-DDP models can be made. torch tells the script its true rank and world size there, but nothing may
-communicate with peers. So a spare parks before a collective, a new group or a mesh
+DDP models can be made. There torch reports the true rank and world size to the script, but no code
+may communicate with peers. So a spare parks before a collective, a new group or a mesh
 (`_before_group_use`). If the script makes any of these itself, its ranks are not replaced in place.
 
 Without `outlast run` there is no generation, and the process is alone or in torchrun's group.

@@ -1,8 +1,8 @@
-"""What torch's process groups for NCCL have to be told: who handles errors, and when to stop.
+"""Let outlast handle the errors of NCCL process groups, and abort them when a generation ends.
 
 Torch watches over NCCL by threads of its own. When a collective fails, or lasts too long, such a
 thread tells all ranks to dump their flight recorders, waits for a minute, and ends the process.
-That is right where nobody goes on without the lost rank. Here the other ranks do.
+That is right if no rank goes on without the lost one. Here the other ranks do.
 
 A communicator that is aborted may wait for the whole GPU, so for the collectives of other
 communicators too, whose peers are gone as well (NVIDIA/nccl#1013). So all are aborted at once, each

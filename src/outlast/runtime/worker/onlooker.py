@@ -1,4 +1,4 @@
-"""What a worker sees of a script before its first outlast call, or without any.
+"""What a worker observes of a script before its first outlast call, or without any.
 
 steps   torch calls a hook after every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
@@ -161,7 +161,7 @@ class Onlooker:
         )
 
     def tick(self, step: int | None) -> None:
-        """Count one iteration at the script's own word; from here on optimizers do not count.
+        """Count one iteration that the script reports. From here on optimizer calls do not count.
 
         `step` is its number from 1, or None: the script does not say.
         """

@@ -1,15 +1,15 @@
-"""Behind which step a script without outlast calls has saved a file, and loads it again.
+"""After which step a script without outlast calls has saved a file that it loads again.
 
-Many optimizers (SGD) keep no count of their own steps. After a restart nobody could then tell from
-which step the script's own checkpoint goes on. So each file that the script writes by `torch.save`
-is noted in the run's folder, with the number of steps before it. When a later process loads the
-file by `torch.load`, that number is looked up.
+Many optimizers (SGD) do not count their steps. After a restart it would then be unknown from which
+step the script's own checkpoint goes on. So each file that the script writes by `torch.save` is
+noted in the run's folder, with the number of steps before it. When a later process loads the file
+by `torch.load`, that number is looked up.
 
 A file is known by its device, inode, size and time of change: a file that is written under another
 name first, and then renamed, is the same one. A copy is another.
 
-A process that has called neither `torch.load` nor a module's `load_state_dict` in front of its
-first step has begun from the first one.
+A process that has called neither `torch.load` nor a module's `load_state_dict` before its first
+step has started from the first step.
 
 Not seen: which step file objects, and files that other libraries write, were saved after; weights
 that come into a model by neither of these two calls.

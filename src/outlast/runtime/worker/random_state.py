@@ -10,9 +10,8 @@ this rank's GPU.
 
 Cost       Copying NumPy's state takes 45 us and Python's 25 us, putting them back 70 us; comparing
            or writing what they are in memory 2 us. Both keep the second Gaussian of a pair for the
-           next call. It belongs to what is compared: who seeds anew and draws one comes to the
-           same words, with another Gaussian kept. Seeding forgets it, so it goes before raw words
-           are written.
+           next call. It is part of the comparison: the words can be the same while another Gaussian
+           is kept. Seeding forgets it, so it goes before raw words are written.
 Limits     Other generators (torch.Generator, numpy.random.Generator) belong to those who made them:
            register them in run.state. Of several GPUs only that of this rank is kept
            (devices.mine), whichever is current.
@@ -49,8 +48,8 @@ class RandomState:
     """The state of all generators at one moment.
 
     `python` is random.getstate(), and `numpy` is np.random.get_state(legacy=False). The raw fields
-    are what they are in memory, or b"" if nobody knows how they lie there. NumPy's ends with the
-    Gaussian that is kept. `cpu_raw` are the bytes of `cpu`. `cuda` may be None.
+    are copies of the memory, or b"" if its layout is not known. NumPy's ends with the Gaussian that
+    is kept. `cpu_raw` are the bytes of `cpu`. `cuda` may be None.
     """
 
     python: tuple[Any, ...]

@@ -2,7 +2,7 @@
 
     shared, replicated   rank 0's shard has all of it
     shared, sharded      each rank reads the shards of all saved ranks, one after the other, and
-                         takes what lies in its own part of each tensor; bit for bit
+                         takes what is in its own part of each tensor; bit for bit
     private              a rank that was there keeps its own. A new rank takes rank 0's, but not its
                          random state if the script seeds each rank in another way
     loader               as private: the number of batches that were given, which is the same on all

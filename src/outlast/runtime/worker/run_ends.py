@@ -1,4 +1,4 @@
-"""What each rank's whole state is at the end, for `outlast drill`.
+"""The whole state of each rank at the end, for `outlast drill`.
 
 A drill trains twice, and compares. It asks for this by an environment variable, which names a
 folder. Once `run.steps` has yielded its last step, each rank writes

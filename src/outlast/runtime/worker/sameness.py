@@ -2,7 +2,7 @@
 
 Some state is not replicated: a model without DDP that each rank seeds for itself, parameters that
 DDP is told to ignore, or the stage of a pipeline. If a rank took such state from a peer, it would
-go on with wrong weights, and nobody would notice. So there are two checks:
+go on with wrong weights, and nothing would show it. So there are two checks:
 
     compare   at the start and after the first step all ranks exchange a fingerprint of each tensor.
               What differs then is each rank's own state
@@ -13,7 +13,7 @@ go on with wrong weights, and nobody would notice. So there are two checks:
 Cost       `compare` reads all parameters and optimizer tensors once, and exchanges about 100 bytes
            for each. `Watch` reads at most `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps; on a
            device that waits for the device.
-Limits     `Watch` comes to each tensor once in a cycle of 8 steps for each piece that the state
+Limits     `Watch` reaches each tensor once in a cycle of 8 steps for each piece that the state
            has. Divergence is found within that.
 """
 
@@ -111,7 +111,7 @@ def twins_of(rank: int, prints: Sequence[bytes]) -> tuple[int, ...]:
         return ()
     begin = same.index(rank) // TWINS_COUNT * TWINS_COUNT
     if begin and begin == len(same) - 1:
-        begin -= TWINS_COUNT  # nobody is left alone
+        begin -= TWINS_COUNT  # so that no rank is left alone
     end = begin + TWINS_COUNT
     return tuple(same[begin : end + 1] if end == len(same) - 1 else same[begin:end])
 

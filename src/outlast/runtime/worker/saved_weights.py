@@ -1,10 +1,10 @@
-"""Weights out of a run that has ended or still lives, for those who want to use them elsewhere.
+"""Read the weights of a run that has ended or still goes on, to use them elsewhere.
 
     outlast.load("runs/x", model=model)       into a model of the same shape; returns the step
     export("runs/x", "model.safetensors")     into a file; `outlast ckpt export` calls it
 
-Both read the newest checkpoint whose every byte is as it was written. They take no part in the run,
-and change nothing of it. Parts of sharded parameters (FSDP2) are put together.
+Both read the newest checkpoint whose checksums are all right. They take no part in the run, and
+change nothing of it. Parts of sharded parameters (FSDP2) are put together.
 
 Limits     Only what a checkpoint holds: `outlast run --checkpoint-every STEPS` writes them. Each
            rank's file is read whole, one at a time, and the weights are held once more.
@@ -240,7 +240,7 @@ class _Gathered:
 
 
 def _optimizers(image: Image) -> set[str]:
-    """Return the names of optimizers, whose tensors lie beside the parameters."""
+    """Return the names of optimizers, whose tensors are beside the parameters."""
     tensors = {
         name[len(SHARED) :]: to_tensor(*one)
         for name, one in image.tensors.items()

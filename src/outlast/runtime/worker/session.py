@@ -284,7 +284,7 @@ class WorkerSession:
             os._exit(limits.ORPHAN_EXIT_CODE)
 
     def fetch_transfer(self, plan: Regroup, generation: int | None) -> None:
-        """Fetch the transfer image of `plan`, if it lies on another node.
+        """Fetch the transfer image of `plan`, if it is on another node.
 
         It raises ImageUnreached if that node cannot be reached.
         """

@@ -1,7 +1,7 @@
 """A file beside the script that takes the place of a library of the same name.
 
 Python looks for modules in the script's folder first. A file `numpy.py` there is imported where the
-script, or a library, asks for NumPy. What then fails says nothing of that file, and fails again in
+script, or a library, asks for NumPy. The error that follows does not name that file, and occurs in
 each process that is started.
 """
 
@@ -18,8 +18,8 @@ from outlast.errors import UsageError
 def hidden_library(error: BaseException, folder: str) -> UsageError | None:
     """Return an error that names the file in `folder` which `error` comes from, or None.
 
-    It does if something was looked for in a module that lies in `folder`, and a library of the same
-    name lies elsewhere.
+    It does if something was looked for in a module that is in `folder`, and a library of the same
+    name is elsewhere.
     """
     name = _looked_in(error)
     module = sys.modules.get(name) if name else None

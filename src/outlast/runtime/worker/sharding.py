@@ -1,4 +1,4 @@
-"""Distributed tensors seen from one rank: the local shard, and where it lies in the whole.
+"""Distributed tensors seen from one rank: the local shard, and where it is in the whole.
 
 Only this file knows DTensor. torch.distributed.tensor takes long to import, so it is imported when
 the first one is met.
@@ -70,7 +70,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: Any) -> torch.Tensor:
-    """Return all of a distributed tensor, a collective over its mesh. It may lie on the host.
+    """Return all of a distributed tensor, a collective over its mesh. It may be on the host.
 
     Gloo's own gathering of CUDA tensors, which `full_tensor` uses, reads addresses of the GPU as if
     they were the host's, and the process dies (torch 2.11). So shards go over the host there.
@@ -119,7 +119,7 @@ def _backends(mesh: Any) -> set[str]:
 
 
 def shard_of(tensor: Any) -> Shard:
-    """Return where the local part of a distributed tensor lies in the whole."""
+    """Return where the local part of a distributed tensor is in the whole."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     mesh = tensor.device_mesh

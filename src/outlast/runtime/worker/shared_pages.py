@@ -1,4 +1,4 @@
-"""What the ranks of one node tell each other through shared memory: votes, and script positions."""
+"""Shared memory through which the ranks of a node exchange votes and script positions."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ class State:
     def keep_undo(self) -> None:
         """Copy the shared state, for a step that votes after its optimizer.
 
-        The copy lies on the same device, or on the host if the device has no room for it.
+        The copy is on the same device, or on the host if the device has no room for it.
         """
         self._undo.keep(*self.shared_tensors())
 

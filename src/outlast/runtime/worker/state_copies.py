@@ -1,4 +1,4 @@
-"""This rank's copies in the vault: what all ranks go on from if all are lost at once.
+"""This rank's copies in the vault, from which all ranks go on if all are lost at once.
 
 Only under replicated state, and only if all ranks are on one node. Sharded state is sealed whole
 each few steps anyway, and on several nodes no vault has all ranks.
@@ -54,7 +54,7 @@ class StateCopies:
     def reserve(self, private_bytes: int, shared_bytes: int) -> None:
         """Make room for copies of this much state, if there are to be any. Raises CapacityError.
 
-        Where there is no room, and nobody has said how often, none are made, and that is said.
+        If there is no room, and the user has not set how often, no copies are made, with a warning.
         """
         keeping, sharded = self.keeping, self._state.sharded
         if sharded or self._member.local_world_size < self._member.world_size:

@@ -1,8 +1,8 @@
 """Whether this process may start the threads that a process group needs.
 
 A limit of threads (of a control group, a user or the machine) may be reached for a while. A rank
-that finds none in the middle of building a group fails, and takes its peers' group with it. So it
-waits in front of that, where nobody has begun to connect to it.
+that gets none while it builds a group fails, and breaks the group of its peers. So it waits before
+that, when no peer has begun to connect to it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ and removes what the script has made.
     TRIAL/touched/<digest of the path>.json   {"path": ..., "existed": true}
     TRIAL/touched/<digest of the path>.copy   what stood there
 
-Python tells of each such call by an audit event. torch.save opens its file in C++, so it is
-wrapped.
+Python reports each such call by an audit event. torch.save opens its file in C++, so it is wrapped.
 
 Limits   Not seen: files that other native libraries or other programs write. A file larger than
          TRIAL_COPY_BYTES may not be overwritten: the script gets a PermissionError.

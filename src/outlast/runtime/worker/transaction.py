@@ -283,7 +283,7 @@ class Transaction:
     def wants_phase(self, name: str) -> bool:
         """Finish the step before a phase. Return True if the phase is to run.
 
-        All ranks have then come to the phase. A phase inside a step is refused, and so is one
+        All ranks have then reached the phase. A phase inside a step is refused, and so is one
         between the `for` and the step's block.
         """
         session = self.member.session
@@ -396,7 +396,7 @@ class Transaction:
     def _left_early(self) -> None:
         """Finish the last step, after the script has left its loop by `break` or by an error.
 
-        It cannot be told here which of the two it was. The end of the script tells.
+        It is not known here which of the two it was. The end of the script shows that.
         """
         session = self.member.session
         if (

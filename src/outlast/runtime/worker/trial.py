@@ -98,7 +98,7 @@ class Trial:
             raise SystemExit(0)
 
     def _wait_for_spare(self, number: int) -> None:
-        """Wait in front of the first step in which a rank is killed, until a spare is ready."""
+        """Wait before the first step in which a rank is killed, until a spare is ready."""
         if number != self.plan.spare_step:
             return
         end_s = clock.now_s() + TRIAL_SPARE_WAIT_S

@@ -17,7 +17,7 @@ class TrialPlan:
     folder      where workers write
     steps       the script ends after this one
     home        the script's folder
-    spare_step  in front of this step the ranks wait for a spare; 0: there is none
+    spare_step  before this step the ranks wait for a spare; 0: there is none
     """
 
     folder: Path
@@ -45,6 +45,6 @@ def asked() -> TrialPlan | None:
 
 
 def note_parked() -> None:
-    """Say that this spare stands ready, if anybody waits for it."""
+    """Report that this spare stands ready, if a rank waits for it."""
     if (plan := asked()) is not None:
         plan.parked.touch()

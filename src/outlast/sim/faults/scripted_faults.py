@@ -1,4 +1,4 @@
-"""Scripted faults: faults in an order that a life seldom comes to by chance.
+"""Scripted faults: faults in an order that a life seldom reaches by chance.
 
 Each is for a branch of the protocol that nothing else tests. A script sets the options that it
 needs, and leaves the rest, and its moments, to the draws. Its later faults strike while the first

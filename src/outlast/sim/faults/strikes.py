@@ -236,7 +236,7 @@ class FaultStrikes:
             )
             if here or (at_step and fault.id not in self.fired and fault.id not in self._marks.due):
                 if at_step and fault.rank is None:
-                    # once, for the first rank that comes to that step
+                    # once, for the first rank that reaches that step
                     self._marks.due.add(fault.id)
                 if fault.after_s:
                     self._world.frame.timeline.after(

@@ -36,7 +36,7 @@ class RunEnded:
     refused        input was refused
     alive          processes with a rank that still live
     strikes        how often something was struck that may be taken for a fault
-    done           ranks that came to their end well
+    done           ranks that reached their end well
     blamed         pids that interruptions name, except for one that the run was stopped in before
                    all had left
     struck         pids that were struck so that they may be blamed
@@ -263,7 +263,7 @@ class DrainPlanned:
     """The plans of the generation in which a drained node has no ranks any more.
 
     `undisturbed`: nothing was struck since the drain began. `left`: ranks that are to live there
-    all the same. `cut_short`: ranks whose process was given up by the drain before it had committed
+    anyway. `cut_short`: ranks whose process was given up by the drain before it had committed
     the step that the run goes on from.
     """
 

@@ -48,7 +48,7 @@ class OnePast(Checker):
 
 
 class SavedOnceAll(Checker):
-    """Once all shards of a step and one generation lie there, a checkpoint is made of them."""
+    """Once all shards of a step and one generation are there, a checkpoint is made of them."""
 
     of = (ShardHeard, Planned, ManifestOrdered)
 

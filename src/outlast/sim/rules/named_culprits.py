@@ -83,7 +83,7 @@ class RightName(Checker):
 
 
 class InTime(Checker):
-    """An interruption lies within the run, by any of the clocks."""
+    """An interruption is within the run, by any of the clocks."""
 
     of = (Named,)
 

@@ -40,7 +40,7 @@ class Planned:
                 there is a node that all could always reach
     follow      the last plan went on from `committed`; these ranks have not followed it, and stand
                 where they still can
-    image       the step of the transfer image that lies there, as this coordinator has heard; -1:
+    image       the step of the transfer image that is there, as this coordinator has heard; -1:
                 none
     again       survivors are to enter main's function again, and one of them is to write that same
                 image once more, though nothing has failed for it yet
@@ -95,7 +95,7 @@ class Restored:
 class StartedOver:
     """A rank is to go on from `step` with private state as the script makes it.
 
-    `lies`: steps that lie sealed in its slots, where it lives. `read`: it also lies in the
+    `lies`: steps that are sealed in its slots, where it lives. `read`: it also is in the
     checkpoint of this step, from which all have begun since, as this coordinator said.
     """
 
@@ -132,7 +132,7 @@ class Offered:
 class Saved:
     """The manifest of `step` is to be written.
 
-    `one_past`: the shards that lie there are those that it names.
+    `one_past`: the shards that are there are those that it names.
     """
 
     step: int
@@ -253,7 +253,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class ShardHeard:
-    """The coordinator hears that a shard lies there, of `ranks` that are written."""
+    """The coordinator hears that a shard is there, of `ranks` that are written."""
 
     step: int
     rank: int
@@ -324,7 +324,7 @@ class KillOrdered:
     unstruck   it has heard that this worker has started; the worker holds a rank, and nothing was
                ever struck in this run
     idle       the worker is a spare of the kind that was asked for. Nothing has struck it, or a
-               node; nobody wants the run to end, and no rank has come to its end
+               node; nobody wants the run to end, and no rank has reached its end
     """
 
     worker: int

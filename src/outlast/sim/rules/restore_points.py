@@ -198,7 +198,7 @@ class NothingDurableLost(Checker):
 class NothingLost(Checker):
     """A committed step stays committed as long as it can be had.
 
-    That is as long as some rank holds it, or can still follow the last plan, or it lies in a
+    That is as long as some rank holds it, or can still follow the last plan, or it is in a
     transfer image.
     """
 
@@ -234,7 +234,7 @@ class NothingCopiedLost(Checker):
 
 
 class CopiedElsewhere(Checker):
-    """Copies of a rank's images lie on another node than the rank."""
+    """Copies of a rank's images are on another node than the rank."""
 
     of = (Planned,)
 

@@ -64,7 +64,7 @@ class IdenticalRanks:
     ) -> None:
         """Simulate ranks of a node as one from now on, where they are in the same state.
 
-        there   the process of each rank; all of them have come to the end of a step
+        there   the process of each rank; all of them have reached the end of a step
         """
         pool = self._pool
         assert pool is not None
@@ -189,7 +189,7 @@ def by_rank(process: SimulatedProcess) -> None:
 
 
 def in_order(stand_in: SimulatedProcess, workers: Sequence[int]) -> None:
-    """Sort the mates as `workers` are: in this order they come to whatever follows."""
+    """Sort the mates as `workers` are: in this order they reach whatever follows."""
     stand_in.mates.sort(key=lambda mate: workers.index(mate.worker))
     _named(stand_in)
 

@@ -1,6 +1,6 @@
 """Undisturbed stretches of training: many steps at once, by arithmetic.
 
-A stretch lies between two barriers. At a barrier each rank stands at the end of a step until all
+A stretch is between two barriers. At a barrier each rank stands at the end of a step until all
 have come there. Then all pause, so that messages on their way can arrive. From the first barrier to
 the end of the second pause nothing is drawn. All work and all messages take the least time, so each
 step is like the others and need not be simulated. Steps, books and beacons are moved on by so many

@@ -121,7 +121,7 @@ class Worked:
     def takes_over(self, rank: int, high_water: int, step: int) -> None:
         """Note that a rank goes on from `step`.
 
-        The rank may really have come to a step more or less, which is then booked wrongly. So is a
+        The rank may really have reached a step more or less, which is then booked wrongly. So is a
         step that it was given once, and does itself now.
         """
         self._unsure[rank] += abs(self._newest[rank] - high_water)

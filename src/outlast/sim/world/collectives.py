@@ -192,7 +192,7 @@ class Collectives:
 
         Members that still wait raise a little later, if they have not come through by then.
 
-        A process that has come to its end well has sent all that it had to. So a rank that waits
+        A process that has reached its end well has sent all that it had to. So a rank that waits
         for no other comes through. A rank that cannot be reached hears of it from others that leave
         then, or once it can be reached.
         """

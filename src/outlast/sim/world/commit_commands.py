@@ -345,7 +345,7 @@ class CommitCommands:
         yield "sleep", self._thread.world.lasting(self._thread.p, 0.001, 0.01)
 
     def _image_is_there(self, generation: int, step: int) -> None:
-        """Note that the replicated state lies where a successor finds it."""
+        """Note that the replicated state is where a successor finds it."""
         thread, late = self._thread, self._late.metadata()
         thread.world.transfer = (generation, step, thread.node, thread.p.ran, late, thread.p.own)
         thread.do(thread.machine.donated(step=step))

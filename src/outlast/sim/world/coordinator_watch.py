@@ -339,7 +339,7 @@ class CoordinatorWatch:
         )
 
     def _spares_beside(self, forked: list[int], coordinator: Coordinator, known: set[int]) -> int:
-        """Return how many spares stand ready on nodes where ranks are forked all the same."""
+        """Return how many spares stand ready on nodes where ranks are forked anyway."""
         homes = coordinator.roster.homes
         beside = {homes[rank] for rank in forked}
         # the first choice stays

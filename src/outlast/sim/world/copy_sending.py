@@ -38,7 +38,7 @@ class SimulatedCopies:
         return CopyKept(rank, generation, self.steps(rank))
 
     def steps(self, rank: int) -> tuple[int, ...]:
-        """Return the steps of which copies of one rank lie here, the newest first."""
+        """Return the steps of which copies of one rank are here, the newest first."""
         return tuple(sorted(self._steps.get(rank, {}), reverse=True))
 
     def made_in(self, rank: int, step: int) -> int | None:
@@ -46,7 +46,7 @@ class SimulatedCopies:
         return self._steps.get(rank, {}).get(step)
 
     def kept_images(self) -> tuple[Images, ...]:
-        """Return all that lies here, for a coordinator that does not know it."""
+        """Return all that is here, for a coordinator that does not know it."""
         return tuple(Images(rank, self.steps(rank)) for rank in sorted(self._steps))
 
     def clear(self) -> None:
@@ -110,7 +110,7 @@ class CopySending:
             self._try()
 
     def wait(self) -> Thread:
-        """Wait until the copy of the newest image lies at its keeper."""
+        """Wait until the copy of the newest image is at its keeper."""
         if not self.is_on or self._arrived >= self._sent:
             return
         phase, cause = self._p.beacon.phase, self._p.book.cause

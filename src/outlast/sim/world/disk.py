@@ -1,6 +1,6 @@
-"""Disks, and the checkpoints that lie on them: slow, full, torn by a loss of power, corrupt.
+"""Disks, and the checkpoints that are on them: slow, full, torn by a loss of power, corrupt.
 
-A process writes to its node's disk, and the manifest lies on that of node 0. Every node can read
+A process writes to its node's disk, and the manifest is on that of node 0. Every node can read
 them all. This follows runtime/tiers/local.py and runtime/coordinator/saves.py. Shards come first
 and the manifest last, and each is whole or not there. Checksums are verified on read, and a refused
 checkpoint is set aside. Each write has a `stamp` of its own in place of a checksum, because another

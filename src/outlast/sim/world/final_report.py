@@ -30,7 +30,7 @@ BLAMES_NOBODY = (
 SILENT = ("freeze", "stop of an agent", "lag", "cut")
 UNTOLD = ("lose_coordinator", *SILENT)
 BY_NODE = ("lose_node", *SILENT)  # what a node knows may be lost, or come late
-# a snapshot has a deadline of its own, and so has what lies between two steps
+# a snapshot has a deadline of its own, and so has what is between two steps
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")
 TIMES = ("fault_s", "detected_s", "left_s", "restored_s", "resumed_s")
 
@@ -206,7 +206,7 @@ class FinalReport:
     def _back_s(self, one: Interruption) -> float | None:
         """Return when a later generation was at work.
 
-        Where there was none, and all ranks came to their end all the same, what is said is as good
+        Where there was none, and all ranks reached their end anyway, what is said is as good
         as any.
         """
         back_s = self.accounts.recovery_times.after(one.generation)

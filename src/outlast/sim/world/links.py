@@ -14,7 +14,7 @@ from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.timeline import Timeline
 
 APART_S = 1e-6
-# a message that comes twice comes again after up to so long: generations may lie between
+# a message that comes twice comes again after up to so long: generations may be between
 AGAIN_S = 0.5
 
 
@@ -23,7 +23,7 @@ class Links:
 
     `latency_s`: a message takes up to so long.
 
-    A process that was held or muted is heard in its order all the same.
+    A process that was held or muted is heard in its order anyway.
     """
 
     def __init__(self, timeline: Timeline, stream: Stream, *, latency_s: float) -> None:

@@ -21,7 +21,7 @@ class Population:
 
     `stirred`: nodes on which the event at hand changed anything that their agents look at.
 
-    `done`: ranks whose last process came to its end well. `living`: how many processes live.
+    `done`: ranks whose last process reached its end well. `living`: how many processes live.
     """
 
     def __init__(

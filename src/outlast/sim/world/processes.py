@@ -209,7 +209,7 @@ class SimulatedGroup:
     """The process group of one generation.
 
     `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
-    died or left; `well`: all such members came to their end well. `unheard`: members that wait, and
+    died or left; `well`: all such members reached their end well. `unheard`: members that wait, and
     have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
     which a member says that it was asked to stop. `saves`: the same for a checkpoint. `lates`: the
     votes that a member makes after its optimizer. All that come through know it too.

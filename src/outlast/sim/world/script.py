@@ -272,7 +272,7 @@ class Main:
     def reads_twin(self, plan: Regroup) -> Thread:
         """Take the image of a rank that holds the same shard: this rank's own was lost.
 
-        It becomes this rank's own, though it may lie on another node.
+        It becomes this rank's own, though it may be on another node.
         """
         homes = self.world.host.coordinator.roster.homes
         home = next(node for node in self.world.population.nodes if node.name == homes[plan.twin])
@@ -370,7 +370,7 @@ class Main:
             self.world.see(Restored(one.worker, one.rank, source, plan.step, found))
 
     def reach_image(self) -> Thread:
-        """Wait until the transfer image can be read: it may lie on another node."""
+        """Wait until the transfer image can be read: it may be on another node."""
         until_s = self.world.now_s + limits.GROUP_CONNECT_S
         while (
             self.world.transfer is not None

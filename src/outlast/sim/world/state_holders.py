@@ -86,7 +86,7 @@ class StateHolders:
     def copied(self) -> int:
         """Return the newest step that all copies were waited for, if it can be had now; else -1.
 
-        Each rank's image of it lies where the rank lives, or a copy on another node.
+        Each rank's image of it is where the rank lives, or a copy on another node.
         """
         step, ranks = self._copied[1], range(self._options.ranks)
         there = step >= 0 and all(
@@ -95,7 +95,7 @@ class StateHolders:
         return step if there else -1
 
     def _is_copied(self, rank: int, step: int) -> bool:
-        """Return True if a copy lies on a node that keeps it for the coordinator that leads now.
+        """Return True if a copy is on a node that keeps it for the coordinator that leads now.
 
         A coordinator that came later has heard of those only that lay where they belong.
         """

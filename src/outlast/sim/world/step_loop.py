@@ -50,7 +50,7 @@ class StepLoop:
     def comes_to(self, plan: Regroup, *, in_place: bool) -> None:
         """Move to the place in the script at which the plan lets this rank join.
 
-        A replayed step ends in front of the next step, or of the first phase that the others have
+        A replayed step ends before the next step, or before the first phase that the others have
         not done. The script's own code before that was run for nothing: what it changed is
         overwritten by what this rank restores.
         """
@@ -113,7 +113,7 @@ class StepLoop:
     def _phase(self) -> Thread:
         """Do the phase once, or again where it is cut short.
 
-        A rank that has joined where its peers wait comes to it as they do.
+        A rank that has joined where its peers wait reaches it as they do.
         """
         thread = self._thread
         while (yield from self.commands.run(self.machine.before_phase())):

@@ -37,11 +37,11 @@ class StepsDone:
         return first
 
     def visit(self, mark: str, count: int) -> None:
-        """Note that `count` ranks come to a mark of their life."""
+        """Note that `count` ranks reach a mark of their life."""
         self.marks[mark] = self.marks.get(mark, 0) + count
 
     def leap(self, last: int) -> None:
-        """Note that all ranks have come to `last` by arithmetic."""
+        """Note that all ranks have reached `last` by arithmetic."""
         self.committed = max(self.committed, last)
         self.newest_begun = max(self.newest_begun, last + 1)
         self.executed = max(self.executed, last)

@@ -252,7 +252,7 @@ class Verdicts:
         member = self._host.coordinator.roster.of(message.worker)
         if member is None or member.life.condemned:
             return  # the order is from before, and its end follows
-        # its state lies there
+        # its state is there
         stays = self._frame.options.recovery_mode == "sharded" and message.rank in self._barred.get(
             node, ()
         )

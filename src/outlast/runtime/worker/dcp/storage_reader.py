@@ -108,7 +108,7 @@ class Reader(StorageReader):
         """Read and verify what the plan names. Called on all ranks."""
         assert self._found is not None, "read_metadata was called"
         places = _places(self._found[1])
-        # by tensor and offset: several tensors without elements lie at the same place
+        # by tensor and offset: several tensors without elements are at the same place
         wanted: dict[MetadataIndex, list[ReadItem]] = {}
         for item in plan.items:
             wanted.setdefault(item.storage_index, []).append(item)

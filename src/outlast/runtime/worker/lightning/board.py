@@ -1,7 +1,7 @@
 """A board in the run's folder, on which rank 0 leaves plain values for the other ranks.
 
 Lightning broadcasts some values before training, such as the folder of its checkpoints. A process
-that replaces a rank comes to these places alone, and a collective would wait for ever. So rank 0
+that replaces a rank reaches these places alone, and a collective would wait for ever. So rank 0
 leaves each value in a file, under the number of the broadcast. A process that replaces rank 0 finds
 what its predecessor left, and takes that.
 
@@ -23,7 +23,7 @@ _LOOK_EACH_S = 0.01
 
 
 class Board:
-    """The values that were left so far, in the order in which the script comes to them."""
+    """The values that were left so far, in the order in which the script reaches them."""
 
     def __init__(self, run_folder: str, rank: int) -> None:
         self._folder = Path(run_folder) / "lightning"

@@ -49,7 +49,7 @@ class Done(NamedTuple):
 
 
 class Loader(CombinedLoader):  # type: ignore[misc]
-    """The one loader of a fit. Lightning opens it before training, and here nothing comes of that:
+    """The one loader of a fit. Lightning opens it before training, which has no effect here:
     batches come with the steps.
     """
 
@@ -189,7 +189,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return over
 
     def _begin(self, number: int) -> None:
-        """Set everything that is not kept to what it is in front of an update."""
+        """Set everything that is not kept to what it is before an update."""
         self._strategy.end_tail()
         self._mode.put_back_forward()
         self.trainer.training = True

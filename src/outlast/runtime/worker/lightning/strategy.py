@@ -44,7 +44,7 @@ class Where(Enum):
     """The places of the script that decide whether it may communicate."""
 
     ELSEWHERE = "elsewhere"  # no fit, or after its steps
-    SETUP = "setup"  # of a fit, in front of its steps
+    SETUP = "setup"  # of a fit, before its steps
     STEPS = "steps"
     TAIL = "tail"  # of a step: after its optimizer
 
@@ -133,7 +133,7 @@ class _Overwriting:
 
 
 class Strategy(DDPStrategy):  # type: ignore[misc]
-    """Lightning's DDP, on which a lost process costs no step.
+    """Lightning's DDP strategy, under which a lost process costs no step.
 
         import outlast.lightning
 
@@ -143,15 +143,15 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
     It takes the keyword arguments of DistributedDataParallel, as DDPStrategy does. Under `outlast
     run`, a rank that is killed is replaced, and the update is repeated or finished. Samples come in
     the order of plain Lightning. Hooks, callbacks, precision, clipping, accumulation, logs,
-    validation and Lightning's own checkpoints are as ever.
+    validation and Lightning's own checkpoints are unchanged.
 
     A hook runs again in an update that is repeated. Hooks up to `on_before_optimizer_step` may
     communicate, and so may those of a validation and of an epoch's end. `on_train_batch_end` of an
     update may not, unless a checkpoint is due there.
 
     `trainer.fit` raises UsageError for what outlast cannot repeat, before training. That is manual
-    optimization, several loaders, an IterableDataset, a sampler of one's own, LBFGS, and what goes
-    by the clock; see the page "Train with Lightning" for all of it.
+    optimization, several loaders, an IterableDataset, a custom sampler, LBFGS, and everything that
+    depends on the clock; the page "Train with Lightning" has the full list.
     """
 
     strategy_name = "outlast"
@@ -242,7 +242,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
     # --- what is communicated ---------------------------------------------------------------------
 
     def begin_steps(self) -> None:
-        """Let Lightning communicate from here on: all ranks come to the same places."""
+        """Let Lightning communicate from here on: all ranks reach the same places."""
         self._where = Where.STEPS
 
     def end_steps(self) -> None:
@@ -281,9 +281,9 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
         return decision
 
     def _communicates(self, what: str) -> bool:
-        """Return whether there is anybody to communicate with.
+        """Return whether there are peers to communicate with.
 
-        Refuse it where not all ranks would come.
+        Refuse it at places that not all ranks reach.
         """
         if self._where is Where.TAIL:
             self._run._membership.refuse(
