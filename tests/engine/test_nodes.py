@@ -644,10 +644,20 @@ def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
     assert "leave" not in [output.name for output in out if isinstance(output, SetTimer)]
 
 
-def test_steps_done_on_a_lost_node_count_as_repeated_elsewhere() -> None:
-    """Step 7 was seen committed when node b was lost.
+@pytest.mark.parametrize(
+    ("stands", "plan"),
+    [
+        (Inventory(1, 1, 6, 6, 6, False, ()), (2, 6, 7)),
+        (Inventory(1, 1, 6, 7, 6, True, (7, 6)), (2, 7, 7)),
+    ],
+    ids=["cannot_apply_it", "has_prepared_it"],
+)
+def test_a_step_seen_committed_on_a_lost_node_is_kept_if_it_can_be(
+    stands: Inventory, plan: tuple[int, int, int]
+) -> None:
+    """Step 7 was seen committed when node b was lost. The last word of its rank is gone with it.
 
-    The last word of its rank is gone with it: it may have come as far.
+    The survivor applies the step if it has prepared it. Otherwise it counts as repeated.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -659,12 +669,12 @@ def test_steps_done_on_a_lost_node_count_as_repeated_elsewhere() -> None:
     enrols(sessions, "c", now_s=3.1)
     beats(sessions, "c", now_s=3.1)
     sessions.on_timer(now_s=3.2, name="gather")
-    one.on_message(Inventory(1, 1, 6, 6, 6, False, ()), now_s=3.3)
-    plans = [member.path.plan for member in one.roster.members()]
-    assert [plan and (plan.generation, plan.step, plan.high_water) for plan in plans] == [
-        (2, 6, 6),
-        (2, 6, 7),
-    ]
+    one.on_message(stands, now_s=3.3)
+    first, second = (member.path.plan for member in one.roster.members())
+    assert first is not None
+    assert second is not None
+    assert (first.settle, first.step) == ("forward" if plan[1] == 7 else "repeat", plan[1])
+    assert (second.generation, second.step, second.high_water) == plan
 
 
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:

@@ -166,9 +166,9 @@ def test_the_decision_of_the_last_plan_stays() -> None:
     """
     holdings = [held(0, -1), held(1, 7, prepared=True, in_hook=True), held(2, 7, alive=False)]
     assert decide_replicated(holdings=holdings).step == 7
-    verdict = decide_replicated(holdings=holdings, planned=8)
+    verdict = decide_replicated(holdings=holdings, decided=8)
     assert (verdict.step, verdict.settle, verdict.donor) == (8, {1: "forward"}, 1)
-    assert decide_replicated(holdings=[held(0, -1), held(1, 7)], planned=8).step == 7, (
+    assert decide_replicated(holdings=[held(0, -1), held(1, 7)], decided=8).step == 7, (
         "nobody that lives can get there"
     )
 

@@ -211,7 +211,7 @@ NAMED = (
         "if member is None or member.life.dead:",
         "if member is None:",
     ),
-    Mutant("the_last_plan_is_forgotten", PLANS, "planned=run.progress.planned,", "planned=-1,"),
+    Mutant("the_last_plan_is_forgotten", PLANS, "decided=run.progress.decided,", "decided=-1,"),
     Mutant(
         "spares_are_never_taken",
         MEMBERS,

@@ -3,9 +3,10 @@
 Replicated state (DDP): every live rank holds it, so nothing is lost. Let k be the newest committed
 step. The run goes *forward* to k+1 if any live rank saw the vote of k+1 pass. It also goes forward
 if all ranks, the dead included, had sealed "prepared k+1". Every survivor then still holds its
-complete gradients, and applies them. Otherwise the run *repeats*: it goes on from k. If the last
-plan had decided to go forward, that stays decided. Some rank may have followed that plan before it
-was lost, although the others do not know of it.
+complete gradients, and applies them. Otherwise the run *repeats*: it goes on from k. What was
+decided before stays decided: if the last plan goes forward, or a commit was reported since, some
+rank may have the step, although the others do not know of it. Its node may be lost, with all that it
+had sealed.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
@@ -74,15 +75,16 @@ class RestoreVerdict:
     over: bool = False
 
 
-def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> RestoreVerdict:
+def decide_replicated(*, holdings: Sequence[Holding], decided: int = -1) -> RestoreVerdict:
     """Decide where a run under replicated state goes on from.
 
-    `holdings` has each rank of the generation once; `planned` is the step of the last plan.
+    holdings   each rank of the generation, once
+    decided    the step of the last plan, or the newest that is known to be committed since
     """
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
         return RestoreVerdict(None, {}, -1, (), "no rank that holds the replicated state is alive")
-    newest, reason = _newest_decided(holdings, live, planned)
+    newest, reason = _newest_decided(holdings, live, decided)
     settle: dict[int, str] = {}
     left_out: list[int] = []
     for held in holdings:
@@ -119,7 +121,7 @@ def decide_replicated(*, holdings: Sequence[Holding], planned: int = -1) -> Rest
 
 
 def _newest_decided(
-    holdings: Sequence[Holding], live: Sequence[Holding], planned: int
+    holdings: Sequence[Holding], live: Sequence[Holding], decided: int
 ) -> tuple[int, str]:
     """Return the newest step that must not be undone, and why.
 
@@ -131,10 +133,10 @@ def _newest_decided(
         if any(held.committed == newest for held in live)
         else "was seen to pass its vote by a live rank"
     )
-    if planned > newest and any(_can_apply(held, planned) for held in live):
-        # The last plan decided a later step than any live rank has committed or seen pass. A rank
-        # may have followed it and gone, so that step stays decided.
-        newest, seen = planned, "is what the last plan said, and a live rank can still follow it"
+    if decided > newest and any(_can_apply(held, decided) for held in live):
+        # A later step was decided than any live rank has committed or seen pass. A rank has
+        # committed it, or may have followed the last plan, and is gone.
+        newest, seen = decided, "was decided before, and a live rank can still apply it"
     # All ranks may have sealed one step more, whose vote no live rank has seen pass.
     if _all_sealed(holdings, live, newest + 1):
         # All ranks had sealed the step, the dead included, so it can go forward.

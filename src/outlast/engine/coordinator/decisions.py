@@ -29,17 +29,18 @@ def decide_restore(
     *,
     holdings: list[Holding],
     sharded: bool,
-    planned: int,
+    decided: int,
     checkpoint: Checkpoint,
     twins: Mapping[int, tuple[int, ...]],
     copies: Mapping[int, tuple[int, ...]] = NONE,
 ) -> RestoreVerdict:
-    """Decide which step all ranks go on from. `planned`: the step of the newest plan.
+    """Decide which step all ranks go on from.
 
+    decided         as for `decide_replicated`
     twins, copies   as for `decide_sharded`
     """
     if not sharded:
-        return decide_replicated(holdings=holdings, planned=planned)
+        return decide_replicated(holdings=holdings, decided=decided)
     restore = decide_sharded(holdings=holdings, twins=twins, copies=copies)
     durable = checkpoint.step
     if restore.step is not None and restore.step < durable:

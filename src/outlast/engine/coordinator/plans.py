@@ -353,7 +353,7 @@ class Plans:
         return decide_restore(
             holdings=run.roster.holdings(),
             sharded=run.roster.sharded,
-            planned=run.progress.planned,
+            decided=run.progress.decided,
             checkpoint=run.sources.checkpoint,
             twins=run.roster.remains.twins_of_imageless(),
             copies=run.roster.remains.copies_of_imageless(),

@@ -84,6 +84,13 @@ class StepProgress:
         self.note(committed, report.newest)
         self.moved_s = report.at_s
 
+    @property
+    def decided(self) -> int:
+        """Return the newest step that must not be undone: the newest plan's, or one committed
+        since.
+        """
+        return max(self.planned, self.since_plan.committed)
+
     def note_trained(self) -> bool:
         """Note that this run has committed a step. Return True at the first call."""
         first, self.trained = not self.trained, True

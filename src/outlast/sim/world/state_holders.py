@@ -11,6 +11,7 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.worker import WorkerState
 from outlast.sim.options import Options
 from outlast.sim.world.population import Population
+from outlast.sim.world.processes import SimulatedProcess
 
 
 class StateHolders:
@@ -59,7 +60,10 @@ class StateHolders:
             p
             for node in self._population.nodes
             for p in node.processes.values()
-            if p.rank >= 0 and p.best >= step and (p.alive or p.ended_s > self.planned_s)
+            if p.rank >= 0
+            and p.best >= step
+            and not _awaits_vote(p, step)
+            and (p.alive or p.ended_s > self.planned_s)
         ]
         if options.nodes > 1:  # an agent may have killed it, for its lease
             return tuple(
@@ -148,3 +152,9 @@ class StateHolders:
             return {}
         by_name = {node.name: node for node in self._population.nodes}
         return by_name[home].slots.get(rank, {})
+
+
+def _awaits_vote(process: SimulatedProcess, step: int) -> bool:
+    """Return True if a process has executed `step`, votes late, and has not seen the vote pass."""
+    machine = process.machine
+    return machine.prepared == step == machine.committed + 1 and machine.passed < step
