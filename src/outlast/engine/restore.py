@@ -5,8 +5,8 @@ step. The run goes *forward* to k+1 if any live rank saw the vote of k+1 pass. I
 if all ranks, the dead included, had sealed "prepared k+1". Every survivor then still holds its
 complete gradients, and applies them. Otherwise the run *repeats*: it goes on from k. What was
 decided before stays decided: if the last plan goes forward, or a commit was reported since, some
-rank may have the step, although the others do not know of it. Its node may be lost, with all that it
-had sealed.
+rank may have the step, although the others do not know of it. Its node may be lost, with all that
+it had sealed.
 
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
