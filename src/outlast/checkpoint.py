@@ -8,8 +8,9 @@
     dcp.async_save(state, storage_writer=outlast.checkpoint.Writer("checkpoints", step=step))
 
 Nothing else of outlast is needed. Every byte is verified when it is loaded. A save that is cut
-short is never loaded. `outlast ckpt` looks after the folder. The files are safetensors, which
-torch's HuggingFaceStorageReader reads without outlast. See docs/how-to/checkpoints.md.
+short is never loaded. `outlast ckpt` lists and verifies what is in the folder. The files are
+safetensors, which torch's HuggingFaceStorageReader reads without outlast. See
+docs/how-to/checkpoints.md.
 """
 
 from __future__ import annotations

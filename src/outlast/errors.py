@@ -92,7 +92,7 @@ class CorruptError(OutlastError):
 class DivergedError(OutlastError):
     """State that was the same on all ranks is not the same any more.
 
-    The run ends, because nobody knows which rank is right. The message names the step, the ranks
+    The run ends, because it is not known which rank is right. The message names the step, the ranks
     and the tensors. Find what differs between these ranks, and go on from a checkpoint before it.
     """
 

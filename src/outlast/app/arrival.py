@@ -1,6 +1,6 @@
 """How a node reaches the one that leads the run, and what both must have been started with.
 
-While nobody answers, people are told where this node dials, how often, and until when.
+While there is no answer, lines for people say where this node dials, how often, and until when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`outlast ckpt`: look at checkpoints, verify them, make room, and take weights out of them.
+"""`outlast ckpt`: list and verify checkpoints, remove old ones, and export weights.
 
     outlast ckpt ls RUN                    what is there, and in which state
     outlast ckpt verify RUN                read every byte

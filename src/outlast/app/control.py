@@ -8,7 +8,7 @@
 
 The launcher of the run answers over a socket in the run's folder. It writes into the ledger who
 asked, and why (--reason). Each command waits until what it asks for is done. With --timeout it
-stops waiting; what was asked for stays asked for.
+stops waiting, without taking the request back.
 
 Exit codes   0 done, 1 refused or failed, 2 wrong usage or no such run, 3 not done yet.
 """

@@ -12,8 +12,8 @@
     outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
 Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the
-command line is wrong. In all that is shown, secrets are taken out and control characters are made
-visible, with `--json` too.
+command line is wrong. Secrets are removed from all output, and control characters are made visible,
+with `--json` too.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""`outlast drill`: train twice, once under fire, and say what was survived and what it took.
+"""`outlast drill`: train twice, once under faults, and score what was survived.
 
     outlast drill smoke -- train.py --steps 800
     outlast drill plan.toml --seed 7 --nproc-per-node 4 -- train.py
 
-The first run is undisturbed. It tells the digest of every rank's whole state, and the time of a
-step. The second one is struck by the faults of the plan. Both do the same steps, and their states
-are compared bit by bit.
+The first run is undisturbed. It gives the digest of every rank's whole state, and the time of a
+step. The faults of the plan are injected into the second one. Both do the same steps, and their
+states are compared bit by bit.
 
 Exit codes   0 nothing was lost; 1 something was, or a fault did not fire; 2 wrong usage;
              3 undetermined: the script itself gives other results each time.

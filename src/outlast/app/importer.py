@@ -1,4 +1,4 @@
-"""`outlast import`: make a ledger of what others have, so that report and planner can read it.
+"""`outlast import`: make a ledger from other logs, so that report and planner can read them.
 
     outlast import --torchrun logs/                      the folder given to torchrun --log-dir
     sacct -P -D --format=JobID,JobName,State,ExitCode,Start,End,NNodes,NodeList,AllocTRES > jobs

@@ -9,9 +9,9 @@
 It reads the ledger, and nothing of the run depends on it. `outlast run --metrics-port` starts this
 program beside the launcher, at the lowest priority; it ends when the launcher does.
 
-Cost       The ledger is read when somebody asks, and again only after a pause of PAUSES times as
-           long as that took, so asking often does not cost more.
-Exit codes 0, 1 for a damaged ledger, 2 for a run that does not exist, a port that is taken, or
+Cost       The ledger is read at a request, and again only after a pause of PAUSES times as long as
+that took, so frequent requests do not cost more. Exit codes 0, 1 for a damaged ledger, 2 for a run
+that does not exist, a port that is taken, or
            prometheus_client missing.
 """
 

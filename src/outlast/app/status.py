@@ -1,4 +1,4 @@
-"""`outlast status`: how a run stands now.
+"""`outlast status`: the present state of a run.
 
 It is read from the ledger, so it works on a live, an ended and a lost run.
 """

@@ -2,7 +2,7 @@
 
 People ask for all jobs of the day and keep the whole table. A row is of this job if its number is
 one that the job's own logs say, or that stands in the name of one of them ("slurm-9001.out"). If
-neither tells a number, all rows count.
+neither gives a number, all rows count.
 
 This module is pure: no clock, no files, no torch.
 """

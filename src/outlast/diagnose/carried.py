@@ -10,7 +10,7 @@ was given. The loop is read as text, once; nothing of it is run.
         X = get_batch()              # ... and was set by the step before
 
 Not seen: variables that called functions keep for themselves, attributes, elements of lists and
-dicts, and loops whose source is not at hand. Times (`t0 = time.time()`) are left out.
+dicts, and loops whose source is not available. Times (`t0 = time.time()`) are left out.
 
 This module is pure: no clock, no files, no torch.
 """

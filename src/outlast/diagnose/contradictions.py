@@ -5,7 +5,7 @@ A folder of dumps may hold a line of another run: "[rank0]: RuntimeError" beside
 and the rank is not taken for one that failed by itself.
 
 The dump is believed only if it is of the moment of the failure: NCCL's recorders write together,
-those of gloo each at its own time. It is not believed against a launcher that tells how the rank
+those of gloo each at its own time. It is not believed against a launcher that reports how the rank
 ended, nor against a log that is the rank's own by its name.
 
 This module is pure: no clock, no files, no torch.

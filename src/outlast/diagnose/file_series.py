@@ -1,9 +1,9 @@
 """Files that are named alike but for a number, which is the rank that wrote each of them.
 
 `srun --output=train-%j-%t.out` and many scripts give each rank a file whose name does not say
-"rank". Such a number is the rank if lines in these files say so: exceptions bear the rank in front
-of them. Where no line names a rank, the numbers have to be those of all ranks, as the logs tell the
-world size. Lines of a launcher in these files show that they are of nodes.
+"rank". Such a number is the rank if lines in these files say so: exceptions have the rank as a
+prefix. If no line names a rank, the numbers have to be those of all ranks, by the world size in the
+logs. Lines of a launcher in these files show that they are of nodes.
 
 Stacks are collected that way too ("stack.0", "pyspy_r6.txt"). Such files are of ranks if each of
 them has the stack of another process: a person who takes stacks of one process again and again also

@@ -1,14 +1,14 @@
 """Mark lines of hosts that may be of another job.
 
-A kernel's log goes back for weeks, and tells of everything that runs on the host.
+A kernel's log goes back for weeks, and has lines about everything that runs on the host.
 
-*Older*: the job's own logs tell since when the job was there. Those are logs in which a rank,
-torch's launcher or a collective speaks. Only logs with a time in their very first lines count. A
-log whose first time is that of its failure does not say when it began. A line of another log is
-marked if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older
-than the job's first report of a failure: what breaks a job does not wait for a day. The end of a
-process leaves nothing behind that a later job could suffer from. So a line about it is marked once
-it is BEFORE_S older than a log that has the job's start in it.
+*Older*: the job's own logs show since when the job ran. These are logs with lines of a rank, of
+torch's launcher or of a collective. Only logs with a time in their very first lines count. A log
+whose first time is that of its failure does not say when it began. A line of another log is marked
+if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older than
+the job's first report of a failure: what breaks a job does not wait for a day. The end of a process
+leaves nothing behind that a later job could suffer from. So a line about it is marked once it is
+BEFORE_S older than a log that has the job's start in it.
 
 A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
 so the line may be of the job after all. It counts for its class alone, and not for how the job
@@ -177,7 +177,7 @@ def _began_s(samples: Iterable[Sample], *, near_s: float | None) -> float | None
 
 
 def _failed_s(findings: Sequence[Finding], own: set[str]) -> float | None:
-    """Return when the job's own logs first tell of a failure."""
+    """Return when the job's own logs first report a failure."""
     told = (
         one.at_s
         for one in findings

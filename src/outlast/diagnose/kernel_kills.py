@@ -6,7 +6,7 @@ the process. Lines of one file that stand close together are one `KernelKill`.
 
 A kill is judged by what the job's own evidence says of its processes (`JobProcesses`):
 
-    tied         it names a pid of the job that ended by such a signal, or whose end is not told
+    tied         it names a pid of the job that ended by such a signal, or whose end is not known
     fits         some rank ended by that signal, the pid cannot be compared (a container counts pids
                  of its own, or no pid of the rank is known), and command and time do not speak
                  against it
@@ -70,7 +70,7 @@ _RECEIVED_BY = re.compile(r"signal \d{1,2} \(\w{1,12}\) received by pid (\d{1,9}
 
 
 class Tie(str, Enum):
-    """The strength of the evidence that a kill of the kernel struck the job."""
+    """The strength of the evidence that a kill of the kernel hit the job."""
 
     TIED = "tied"
     FITS = "fits"
@@ -103,10 +103,10 @@ class JobProcesses:
     is_known      anything was read that is the job's own
     codes         pid -> exit code, where a launcher tells it
     ranks         pid -> rank, where a launcher or a stack's file tells it
-    living        pids whose stack was taken, and whose end nobody tells
-    lost_workers  pids of loaders' workers that ended, and nobody tells how
-    lived_until_s the earliest of the ranks' last signs of life, where every rank has one
-    failed_s      when the launcher or a rank first told of a failure
+    living        pids whose stack was taken, and whose end is not reported
+    lost_workers  pids of loaders' workers that ended, and it is not reported how lived_until_s the
+    earliest of the ranks' last signs of life, where every rank has one
+    failed_s      when the launcher or a rank first reported a failure
     slurm_jobs    ids that the job's own logs name
     all_stand     every rank that left anything stands in a stack, and nothing says that one ended
     ended_by      exit codes of all ranks that failed by themselves

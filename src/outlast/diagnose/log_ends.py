@@ -1,8 +1,8 @@
 """How far each rank had come, by the last lines of the logs.
 
-A job that hangs prints nothing, and often its logs are all that is left. Their ends still tell
-which rank's steps end before those of the others, who fell silent first, and whether the job had
-stood still when somebody ended it.
+A job that hangs prints nothing, and often its logs are all that is left. Their ends still show
+which rank's steps end before those of the others, which log ends first, and whether the job had
+hung when it was ended.
 
 A *step* is a line with a number that grows: "step 12", "iteration 12/ 100", a bar of progress. The
 series of a rank are compared only if their lines have one form and count in one interval.
@@ -145,7 +145,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogsEnd(Finding):
-    """Hold what the ends of all logs tell. It bears no class and names no rank.
+    """Hold what the ends of all logs show. It has no class and names no rank.
 
     sentence  how far the logs go
     behind    the writers whose steps end first; empty if the logs do not tell them apart

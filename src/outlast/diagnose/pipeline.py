@@ -4,11 +4,11 @@
     2. graph       the dumps show which rank waits for which, and which one is to blame by that
                    alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
-    4. foreign     lines that are older than the job, or tell of processes that are not its own,
+    4. foreign     lines that are older than the job, or about processes that are not its own,
                    lose their weight (`foreign_lines.py`), and so do those that a dump refutes
                    (`contradictions.py`)
-    5. ends        where the logs end tells who is behind, and whether the job had stood still when
-                   somebody ended it (`log_ends.py`)
+    5. ends        the ends of the logs show which rank is behind, and whether the job had hung when
+    it was ended (`log_ends.py`)
     6. verdict     everything that is left is weighed together (`fuse/decide.py`)
 
 The files are read around it, by `runtime/evidence/reading.py`.

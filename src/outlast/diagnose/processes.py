@@ -1,8 +1,8 @@
-"""Whose process a line is about, where it tells a process and no rank.
+"""Find the rank of a line that names a process and no rank.
 
 A GPU driver writes the pid of the program that met the fault, and Ray labels lines with the pid and
-the address of their writer. Which process was which rank, others say: torchrun's table of failures,
-and Ray where it starts its workers.
+the address of their writer. Other lines say which process was which rank: torchrun's table of
+failures, and Ray's where it starts its workers.
 
     torchrun    exitcode  : -6 (pid: 8812)            in the entry of rank 9
     Ray         (node_id=ab, ip=10.0.0.5, pid=3113) world_rank=2, local_rank=0, node_rank=1

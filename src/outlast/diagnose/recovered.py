@@ -1,14 +1,14 @@
 """Jobs that failed, were started again by their launcher, and then finished.
 
-Nothing is broken in such a folder any more, though it tells of a failure. What ended the earlier
+Nothing is broken in such a folder any more, though it shows a failure. What ended the earlier
 attempt is what a reader asks for, and a restart is no advice.
 
 Only torchrun's own lines count, in one log with the end of the job. If each attempt has a folder,
 the newest one shows a job that ended well, and the older ones are set aside (`attempts.py`).
 
 Of a job that was started again and then failed for good, torchrun prints no line about the start
-unless its own log level is lowered. What an earlier attempt ended of is told from the last one's
-table: the process in it has another pid.
+unless its own log level is lowered. The last attempt's table shows that there was an earlier one:
+the process in it has another pid.
 
 This module is pure: no clock, no files, no torch.
 """

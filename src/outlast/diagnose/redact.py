@@ -1,4 +1,4 @@
-"""What may be shown and mailed: secrets taken out, control characters made visible.
+"""Make text safe to show and to mail: remove secrets, and make control characters visible.
 
 Secrets    found by their own shape (keys of AWS, Hugging Face, GitHub, GitLab, Slack, Google,
            OpenAI, npm, PyPI, Stripe, JSON web tokens, private keys), or by what stands before them

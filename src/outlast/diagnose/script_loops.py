@@ -1,7 +1,7 @@
 """Find the training loop of a script, and what it reaches through the functions that it calls.
 
-A training loop often calls a method that calls `backward`. Functions are told apart by their last
-name alone.
+A training loop often calls a method that calls `backward`. Functions are distinguished by their
+last name alone.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -76,7 +76,7 @@ def is_by_hand(name: str) -> bool:
 
 
 class Reach:
-    """Find which calls a piece of the script comes to, through its own functions."""
+    """Find which calls a piece of the script reaches, through its own functions."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._functions: dict[str, list[SourcePlace]] = {}

@@ -42,7 +42,7 @@ class ScriptText:
 
     after_failure  what is done again after a failure
     adoption       the lines that change if it is to call outlast
-    starts_ranks   it starts its ranks by itself, whatever it is told
+    starts_ranks   it starts its ranks by itself, whatever its options
     """
 
     calls_outlast: bool

@@ -1,4 +1,4 @@
-"""Where the processes of a live run stood when one of them was given up.
+"""The places of the processes of a live run when one of them was given up.
 
 It is read from `standing.json`, as runtime/agent/evidence.py writes it. The run knew which
 process it gave up, and how that had failed. This is taken as it is (`ledger.interruption`). It does

@@ -2,9 +2,9 @@
 
 `srun --label` puts the number of its task before each line, and srun's own lines name tasks: "srun:
 error: gpu-017: task 5: Out Of Memory". Where srun starts the ranks itself, that number is the rank.
-Where it starts a launcher on each node, it is the node's, and lines of the launcher bear such a
-label. In a file with such a line a label alone says nothing about the rank. A task that srun names
-is a rank only if one host has several, and no launcher speaks.
+If it starts a launcher on each node, it is the node's, and lines of the launcher have such a label.
+In a file with such a line a label alone says nothing about the rank. A task that srun names is a
+rank only if one host has several, and there are no lines of a launcher.
 
 This module is pure: no clock, no files, no torch.
 """

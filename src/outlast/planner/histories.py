@@ -1,6 +1,6 @@
-"""Draw ahead what fails when, and how lucky each recovery is.
+"""Draw in advance the failures of runs, and the random numbers of each recovery.
 
-So all depths, and all candidates of a search, live through the same failures.
+So all depths, and all candidates of a search, have the same failures.
 
 Units      seconds of wall-clock time since the run began.
 Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on

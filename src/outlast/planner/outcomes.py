@@ -1,4 +1,4 @@
-"""What became of many runs.
+"""The results of many runs.
 
 This module is pure: no clock, no files, no torch.
 """

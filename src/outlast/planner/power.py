@@ -1,6 +1,6 @@
 """Work out how the power of a run swings: by how much, how fast, how often.
 
-It also says what would soften the swings. It works on runs that were simulated already.
+It also says what would reduce the swings. It uses runs that were simulated already.
 
 Units      watts, watts per second, seconds, hertz.
 Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still.

@@ -1,7 +1,7 @@
 """How long something takes: a duration that varies, as a function of a number in (0, 1).
 
 Every depth of the planner takes a duration as `spread.quantile(u)` with the same u. So all depths,
-and all candidates of a search, live through the same luck (common random numbers).
+and all candidates of a search, have the same luck (common random numbers).
 
 Units      seconds.
 Symbols    u  in (0, 1): 0.5 is the median, 0.95 is what one in twenty exceeds

@@ -1,6 +1,6 @@
 """When training stood still because of failures, run by run, from the same course as Monte Carlo.
 
-`monte_carlo.py` sums up what became of many runs. Some questions need the moments themselves: how
+`monte_carlo.py` sums up the results of many runs. Some questions need the moments themselves: how
 power swings when all GPUs stop at once, and how long recoveries take when one follows another.
 `run_with_stops` answers these.
 

@@ -4,7 +4,8 @@ The same plan, seed, world size and number of spares give the same calendar.
 
 Failures of real clusters come in waves, and one node has more of them than others. A plan says how
 many: `waves` is the share of faults that follow another one within a quarter of the mean distance
-on average, and `lemon` the share that strikes one drawn rank beside those that strike it by chance.
+on average, and `lemon` the share that hits one drawn rank, in addition to those that hit it by
+chance.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Tally:
 
     @property
     def overlap(self) -> float:
-        """Return the share of seeds in which a fault struck while another was dealt with."""
+        """Return the share of seeds in which a fault struck during the recovery from another."""
         return self._overlapping / self.seeds if self.seeds else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The six questions that a stranger has about a run, each with its answer.
 
-Is it training, how fast, how long still, what failed last, whose fault was it, what did it cost?
+Does it train? How fast? How much time is left? What failed last? Which part was at fault? What did
+that cost?
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,9 +1,9 @@
-"""The connections of the server: so many at once, and each has to ask something soon.
+"""Limit the connections of the server, and the time until each has sent a request.
 
 uvicorn answers "unavailable" where there are too many requests, but it keeps every connection, and
-waits for ever for a request that never ends. Clients that only connect could so take all
-descriptors. Here a connection too many is closed at once, and one that has no whole request after
-REQUEST_S is closed, too. An answer may take as long as it likes: events go on for ever.
+waits for ever for a request that never ends. So clients that only connect could use up all
+descriptors. Here a connection beyond the limit is closed at once, and one without a whole request
+after REQUEST_S is closed, too. An answer may take as long as it likes: events go on for ever.
 """
 
 from __future__ import annotations

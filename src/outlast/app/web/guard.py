@@ -1,4 +1,4 @@
-"""What stands before every answer: who may ask, how, and what a browser may do with the answer.
+"""Check every request: who may ask, how, and what a browser may do with the answer.
 
 Hosts      A page from elsewhere may make a browser ask a name of its own that leads to this
            machine (DNS rebinding), and so read what only this user may see. So the name in the

@@ -1,4 +1,6 @@
-"""Flight recorder dumps: read them safely, keep them small, and find out who waits for whom."""
+"""Flight recorder dumps: read them safely, keep them small, and find out which rank waits for
+which.
+"""
 
 from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump

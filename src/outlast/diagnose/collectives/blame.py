@@ -64,7 +64,7 @@ class Blame:
               not, "mismatch" it called another collective than the others, "missing" others wait in
               a collective that it has not come to, "p2p" the same of a send or receive,
               "order_inversion" ranks wait for each other in a ring, "all_joined" all have come and
-              nobody gets on (transport or device), "nothing"
+              none goes on (transport or device), "nothing"
     ranks     those shown guilty by a dump of their own and of others
     suspects  those without a dump, whom others wait for
     either    the evidence does not tell the ranks apart: one of them

@@ -52,7 +52,7 @@ class Graph:
     joined  the operation that a rank waits in although all of its ranks have come: the rank waits
             for something else
     stuck   ranks that have not finished what others of the group have, and the operation
-    lacking operations that some rank has not come to: (place of the group, number), and of send and
+    lacking operations that some rank has not reached: (place of the group, number), and of send and
     receive (place of the group, rank that waits, its peer)
     """
 

@@ -1,7 +1,7 @@
 """Put together the groups of a job from what its ranks say, with the members of each.
 
 A group is known by its name, its backend and its members, because two groups may share a name.
-Where dumps do not tell the members (gloo) they are:
+If dumps do not name the members (gloo), they are:
     all ranks                           of the default group
     the ranks of its place in a mesh    of a dimension whose known members fit one (mesh.py)
     ranks that have used the group      of others; and these are all, if they are as many as its
@@ -51,7 +51,7 @@ class DumpedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DumpedJob:
-    """The groups of a job, and the dumps that tell of them.
+    """The groups of a job, and the dumps that show them.
 
     silent   ranks without a dump, or with one from a recorder that was off
     broken   names of dumps that could not be read, by their rank

@@ -1,6 +1,6 @@
 """The rule that puts ranks into the groups of one dimension of a mesh.
 
-So the group of a rank is known even if the rank left no dump. Ranks of a group lie a stride apart,
+So the group of a rank is known even if the rank left no dump. Ranks of a group are a stride apart,
 and the first `size * stride` ranks of the mesh hold `stride` such groups. All launchers of meshes
 do it like this, torch's DeviceMesh and Megatron included. The rule is used only where everything
 that is known of the dimension agrees with it.

@@ -1,6 +1,6 @@
 """The rank that a file's name claims for a dump.
 
-If the content tells the rank (dumps.py), it counts more. The names of all files are judged together
+If the content names the rank (dumps.py), it counts more. The names of all files are judged together
 (identity.py).
 
 Recorders append the rank to a prefix; people put hosts, dates, attempts and extensions around it.

@@ -1,4 +1,4 @@
-"""Cut the bytes of a dump before it is unpickled, without the entries that nobody would look at.
+"""Shorten the bytes of a dump before it is unpickled, by the entries that are not needed.
 
 Unpickling is most of the time that a dump takes. A recorder keeps 2,000 entries, nearly all of them
 long finished, and only a few of those are looked at (`worth_reading` in entries.py). Torch writes

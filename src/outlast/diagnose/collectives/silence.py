@@ -6,8 +6,8 @@ What one dump says of itself is corrected by what its peers have seen.
                    operation is certainly finished only if the rank went on after it
     fell silent    a rank whose dump lacks, or still waits in, what its peers have certainly
                    finished with it. So it reached that operation, but saved no later dump. It was
-                   stopped, cannot run its threads, or has ended. Nobody knows what it did since, or
-                   what it waits for
+                   stopped, cannot run its threads, or has ended. It is not known what it did since,
+                   or what it waits for
     failed wait    a rank of gloo whose last operation is retired, though not all have reached it:
                    it was waiting there when the job failed
 If there are failed waits, the dumps are from after the failure, and from several moments. A rank

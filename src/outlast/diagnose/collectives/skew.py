@@ -1,7 +1,7 @@
-"""How far the clocks of ranks lie apart, from collectives that they entered together.
+"""How far apart the clocks of ranks are, from collectives that they entered together.
 
 All ranks of a group enter a collective within moments of each other, a step's time at most. Clocks
-of badly kept hosts lie minutes or hours apart. So compare when two ranks entered the collectives
+of badly kept hosts differ by minutes or hours. So compare when two ranks entered the collectives
 that they have in common. The median difference is the offset of their clocks, and includes how much
 later one rank usually comes. This is good enough to put hosts on one clock. It does not measure a
 straggler.

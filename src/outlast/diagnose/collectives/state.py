@@ -42,8 +42,8 @@ class GroupState:
     members      global ranks in the order of the group; None where the dump does not tell (gloo)
     head         the lowest collective that is not finished, None if none is; `head_record` its
                  place in the rank's order of all operations
-    enqueued     the highest collective that the rank has come to; None if neither entries nor
-                 counters tell
+    enqueued     the highest collective that the rank has reached; None if neither entries nor
+    counters show it
     recent       (seq, signature) around the head and at the end, ascending. Equal signatures go
                  together, see `signature_of`
     created_ns   (seq, wall clock of that host) of the last few, ascending
@@ -83,7 +83,7 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """One rank's recorder, as far as it is needed to tell who waits for whom.
+    """One rank's recorder, as far as it is needed to find out which rank waits for which.
 
     name       of the piece that it was read from
     is_blank   neither entries nor counters: the recorder was off, so that the dump says nothing
@@ -91,7 +91,7 @@ class Dump:
     is_whole   the ring had never run over, and finished operations were dumped too: all that the
                rank ever did is in it
     newest_ns  wall clock of its last entry; 0 without entries
-    is_sure    the content tells the rank; else it is the claim of a name, or NOBODY
+    is_sure    the content names the rank; else it is the claim of a name, or NOBODY
     possible   of a rank that is not sure: those that its groups allow, () for any
     issued     (place in `groups`, seq, operation) of the last collectives of all groups, in the
                order in which the rank called them

@@ -1,9 +1,9 @@
-"""Ranks without a dump that others may wait for unseen, because these left no dump either.
+"""Find ranks without a dump for which other ranks without a dump may wait.
 
 Some rank waits for rank s, and s left no dump. Then s may be at fault. Or s may wait in an
-operation that another rank without a dump, t, has not come to. That can happen in a group that
+operation that another rank without a dump, t, has not reached. That can happen in a group that
 holds both:
-    seen      a group that dumps tell of, and in which no member waits for s. If ranks call their
+    seen      a group that dumps show, and in which no member waits for s. If ranks call their
               groups in one order, such a member would have reached that operation before, and would
               be seen waiting for t there. This holds for collectives. In a group with send and
               receive, any two may wait for each other

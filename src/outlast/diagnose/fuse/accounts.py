@@ -9,7 +9,7 @@ own account says whether that rank was the one that failed:
     raised    the first exception in its log is none about a lost peer
     lost      the first exception in its log is about a peer: collateral; late: that it timed
               out, so that it had waited
-    exited    it ended with an exit code above 0, and its log tells of no exception
+    exited    it ended with an exit code above 0, and its log shows no exception
     left      the launcher's table names all other ranks of the host, and not this one: it ended
               without a failure, before them
     silent    the only rank that reports nothing, where all others lost a peer or timed out

@@ -5,9 +5,9 @@ collectives: the program is at fault. If most ranks of the job report a wait, th
 are what the others wait for, unless they only wrote no log. If nothing was ever completed, the
 group never communicated.
 
-Why the one rank that reports nothing does not come, is not said: it may be in the user's code, in a
-read that does not return, on a GPU that has stopped, or gone. What the others wait for tells a
-little. The gradients of a step are many numbers. One number is what a script reduces by itself:
+These lines do not say why the one rank that reports nothing is missing: it may be in the user's
+code, in a read that does not return, on a GPU that has stopped, or gone. What the others wait for
+is a hint. The gradients of a step are many numbers. One number is what a script reduces by itself:
 whether there is another batch, the loss of an epoch, a barrier. A rank that reached all gradients,
 and not to that, took another path through the script.
 

@@ -1,8 +1,8 @@
 """Where ranks stood in the program when they timed out, by the tracebacks that they left.
 
 Ranks that wait for each other in one collective raise at one line of the program. If every rank
-tells that it waited, and one of them at another line, that one took another path: nobody is left
-for whom they could all have waited.
+reports that it waited, and one of them at another line, that one took another path: no rank is left
+for which they could all have waited.
 
 This module is pure: no clock, no files, no torch.
 """

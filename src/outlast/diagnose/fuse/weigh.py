@@ -1,4 +1,4 @@
-"""What findings say about the class.
+"""Weigh what the findings say about the class.
 
 Roots are weighed in order of time, effects are removed, and several lines from one source count
 once.

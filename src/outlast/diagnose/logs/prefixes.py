@@ -1,4 +1,4 @@
-"""What stands before the message: time, node, rank.
+"""The prefixes of a message: time, node, rank.
 
 Launchers, syslog, dmesg, glog and containers each put something there, often several.
 

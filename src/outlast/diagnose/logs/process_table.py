@@ -1,8 +1,8 @@
 """The table of a job's processes that `outlast diagnose --collect` writes: rank, pid, state, wait
 channel, whether it moved, command.
 
-A process that is stopped (T) or that the kernel does not let go (D) says more than its stack does:
-whatever line it stands in, that line is not why.
+If a process is stopped (T), or held in the kernel (D), that state is the reason, and not the line
+in its stack.
 
 Ranks that wait for a peer wait alike. So where there are no stacks, the table may show the one rank
 that does not. Its main thread computes, or waits in another channel of the kernel than all the

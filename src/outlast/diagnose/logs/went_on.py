@@ -1,12 +1,11 @@
 """Exceptions that a program handled: its log goes on after them as it did before.
 
-A program may print a traceback and train on. Such a line names a cause that was none. The log
-tells: lines of a form that it had before (a step, a bar of progress) come again. A few of the same
+A program may print a traceback and train on. Such a line names a cause that was none. The log shows
+that: lines of a form that it had before (a step, a bar of progress) come again. A few of the same
 writer suffice. Where several ranks may write one log without labels, more are wanted than all ranks
 print until they notice that one is gone. An exception before the first step is handled, too, if
 lines of one form follow in which a number grows: steps, which no rank takes without the others.
-Lines that tell of exceptions, or of where they were raised, are no progress, however often they
-come.
+Lines that report exceptions, or where they were raised, are no progress, however often they come.
 
 A program that says that its training is finished has handled whatever it printed before.
 

@@ -2,8 +2,8 @@
 
 Several rules may match a line. The one with the smallest priority decides what the line is. So a
 rule that knows more has a smaller number than one that knows less. Priorities are unique, which
-makes the order total: it does not depend on the order of modules or of rows. The thousands tell the
-subject, and the rows of one subject leave gaps of ten for new ones.
+makes the order total: it does not depend on the order of modules or of rows. The thousands stand
+for the subject, and the rows of one subject leave gaps of ten for new ones.
 
     1000   CUDA and its libraries             `cuda`
     2000   loader workers, by their signals   `elastic`: they know more than memory and signals do

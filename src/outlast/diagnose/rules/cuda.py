@@ -1,7 +1,7 @@
 """Failures of the CUDA runtime and driver, cuDNN, cuBLAS, NVML and the AMD stack in users' logs.
 
-An asynchronous error is reported by the next code that looks, often a NCCL watchdog. So its words
-count, and not who reports it.
+An asynchronous error is reported by the next code that checks for errors, often a NCCL watchdog. So
+the message counts, and not its reporter.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,5 +1,5 @@
-"""torchrun and its kin (accelerate, deepspeed, lightning, ray, mpirun): who was closed, by what,
-and which they saw first.
+"""torchrun and similar launchers (accelerate, deepspeed, lightning, ray, mpirun): which processes
+ended, by what, and which of them first.
 
 "Root Cause (first observed failure)" is the earliest time that one agent recorded, to the second: a
 place to look, not a reason.

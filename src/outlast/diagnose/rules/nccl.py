@@ -1,6 +1,6 @@
 """NCCL and RCCL lines, and what verbs and sockets say through them.
 
-`unhandled system error` and `remote process exited` tell that something failed, here or elsewhere,
+`unhandled system error` and `remote process exited` say that something failed, here or elsewhere,
 not what.
 
 This module is pure: no clock, no files, no torch.

@@ -4,9 +4,9 @@ It holds what was measured, with its source. All other values are the file's sta
 
 Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weibull law, where the
           data tell one, as `mttf`, `shape` and `age`. Where nothing ever failed, count = 0: a plan
-          then draws the rate from what the exposure leaves open. What never struck beside others
-          that did is left out: half a failure in a short record would outweigh all that was
-          measured. `never_seen` says it, for a comment.
+          then draws the rate from what the exposure leaves open. If some classes occurred, those
+          that never did are left out: half a failure in a short record would outweigh all that was
+          measured. `never_seen` names them, for a comment.
 Recovery  `detect`, `regroup`, `take` where they were seen.
 Tier      `live`, where state came back from the memory of this run without a lost step: saved each
           step, with the stall that was booked. It survives what it was seen to survive. What the

@@ -9,8 +9,8 @@ Phases     detect     fault to detection
            restore    from there to state in place everywhere
            first step state in place to the first new commit: a step, and what the first one takes
            longer than others
-           relaunch   a launcher that ended badly to the next session: somebody, or a scheduler,
-                      started it again
+           relaunch   a launcher that ended badly to the next session, which a person or a scheduler
+           started
 Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each one that came (lines
            drawn between the samples would weigh the least and the greatest by half, and the
            greatest is what costs). From FEW samples on: a lognormal with their mean and coefficient

@@ -1,4 +1,4 @@
-"""How often each class of failure strikes, and how sure that is.
+"""The rate of each class of failure, and its interval.
 
 Units      rates per second of one unit (GPU, node, rack or run); exposure in unit-seconds.
 Symbols    n  failures of a class in the exposure E; the rate's posterior is Gamma(n + 1/2, E):

@@ -1,6 +1,5 @@
-"""Records of failures that others have, brought into the form of a ledger.
+"""Read failures from other sources, as the records of a ledger.
 
 Each reader returns `Records`, as a ledger is read. So `report`, `calibrate` and `plan --ledger`
-take what they say without knowing where it comes from. An event `imported` says it to those who
-ask.
+need not know where the records come from. An event `imported` names the source.
 """

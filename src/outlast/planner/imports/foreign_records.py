@@ -1,4 +1,4 @@
-"""The records of a run that outlast has not led.
+"""The records of a run that was not under outlast.
 
 Wall-clock seconds stand for the monotonic ones, so times of all sessions are on one line. Nothing
 is known of steps: the seconds of a life are booked as "other", and what an interruption cost in

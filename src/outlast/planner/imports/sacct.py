@@ -1,4 +1,4 @@
-r"""Read what Slurm's accounting says of the jobs of one training.
+r"""Read the jobs of one training run from Slurm's accounting.
 
     sacct --parsable2 --duplicates \
       --format=JobID,JobName,State,ExitCode,Start,End,NNodes,NodeList,AllocTRES

@@ -52,7 +52,7 @@ class _Process:
     kernel    /proc/<pid>/{stat,wchan,syscall}, where they were read
     killed    outlast killed it
     oom       the kernel killed it for memory; it died of a SIGKILL that outlast did not send
-    oom_near  the kernel counted an OOM kill at that time, and nothing tells of which process
+    oom_near  the kernel counted an OOM kill at that time, but not of which process
     oom_read  the kernel's counters of OOM kills could be read then; if not, `oom` says nothing
     """
 

@@ -25,9 +25,9 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Glance:
-    """Read what the kernel and the disk tell of a process, and send it signals.
+    """Read what the kernel and the disk know about a process, and send it signals.
 
-    It also tells the time. So a test can pass a reader whose reads take as long as the test wants.
+    It also reads the clock. So a test can pass a reader whose reads take as long as the test wants.
     """
 
     def now_s(self) -> float:

@@ -1,4 +1,4 @@
-"""The processes of one node: it starts them, tells when they end, and kills them.
+"""The processes of one node: start them, report their ends, and kill them.
 
 It decides nothing. A child's life: `start` -> on_started or on_failed -> (on_message ...) ->
 on_exit. Exits come from pidfds, at once. The zombie is kept until the rest of its session is gone.

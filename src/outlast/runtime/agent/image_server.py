@@ -1,10 +1,10 @@
 """Serve the images of a node to processes on other nodes: the transfer image, and those of ranks.
 
-What comes in to be kept here is handed over to copy_keeper.py once its sender has proven itself.
+Copies that other nodes send here are received by copy_keeper.py, once the sender is authenticated.
 
 The kernel copies the bytes from shared memory to the socket (sendfile), as much at a time as the
-socket takes. An image that is written over meanwhile arrives damaged, and its reader finds that by
-the seal's checksum. Nothing is encrypted. Everything runs on one thread, the loop's.
+socket takes. An image that is overwritten meanwhile arrives damaged, and the seal's checksum shows
+that to its reader. Nothing is encrypted. Everything runs on one thread, the loop's.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _FIRST_PIDS = "pid:[4026531836]"  # the namespace of the kernel's own pids (PROC
 
 
 class OomKill(str, Enum):
-    """The answer of the kernel whether a death by SIGKILL was an OOM kill."""
+    """Whether a death by SIGKILL was an OOM kill, by the kernel's counters and log."""
 
     NOT_READ = "not read"
     NONE = "none"
@@ -49,7 +49,7 @@ class OomKill(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The places where the kernel tells of its OOM kills, as far as they can be read.
+    """The places where the kernel reports its OOM kills, as far as they can be read.
 
     own      counters of the group that we are in
     machine  the counter of all processes

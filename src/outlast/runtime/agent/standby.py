@@ -113,10 +113,10 @@ class _Attempt:
 
 @dataclass
 class _Absence:
-    """The facts that are known while this node misses the coordinator.
+    """The facts that are known while this node does not hear from the coordinator.
 
     inquiry   the questions to the voters, and their answers
-    since_s   since when a majority of the voters misses the coordinator too; None: no majority does
+    since_s   since when a majority of the voters has not heard from it either; None: no majority
     attempt   this node's attempt to take over; None: there is none now
     """
 

@@ -2,11 +2,11 @@
 
 Such a process is slow. It does not hang.
 
-On a machine or in a control group with little processor time, a rank may stand still as if it hung,
-and not answer. The kernel knows better. `/proc/<pid>/task/<tid>/schedstat` counts, for each thread,
-nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes on is counted
-only once it is over. Until then it shows as a thread in state R whose counters do not move. Kernels
-without these counters say 0: then no process is excused.
+On a machine or in a control group with little processor time, a rank may make no progress as if it
+hung, and not answer. The kernel shows the difference. `/proc/<pid>/task/<tid>/schedstat` counts,
+for each thread, nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes
+on is counted only once it is over. Until then it shows as a thread in state R whose counters do not
+move. Kernels without these counters say 0: then no process is excused.
 """
 
 from __future__ import annotations

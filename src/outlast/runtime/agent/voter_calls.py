@@ -14,7 +14,7 @@ from outlast.runtime.loop import Loop
 
 
 class VoterCalls:
-    """Ask all voters something. `hear` is called with each answer, and whose it is."""
+    """Ask all voters a question. `hear` is called with each answer, and the voter."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class VoterCalls:
 
 
 class _VoterLink:
-    """The connection to one voter (`LinkEvents`). What is newest is said once it stands."""
+    """The connection to one voter (`LinkEvents`). The newest message is sent once it is there."""
 
     dialler: Dialler
 

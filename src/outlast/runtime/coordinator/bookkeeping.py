@@ -187,7 +187,7 @@ class Bookkeeping:
 class _Interruptions:
     """The interruptions that are open, and the newest that are over. All are in the ledger.
 
-    cost_is_known   of none is it unknown how many steps it cost
+    cost_is_known   it is known how many steps each of them cost
     """
 
     def __init__(self) -> None:

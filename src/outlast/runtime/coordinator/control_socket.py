@@ -61,8 +61,9 @@ class ControlSocket:
     """Receive requests of people, one on each connection, and send back the answers.
 
     After `open`, `on_request` is called for each request while the loop runs. Call `answer` with
-    the number of the request, once or several times. `close` removes the socket and hangs up. If
-    the file system has no sockets, a warning is shown, and the run goes on without one.
+    the number of the request, once or several times. `close` removes the socket and closes the
+    connections. If the file system has no sockets, a warning is shown, and the run goes on without
+    one.
     """
 
     def __init__(self, loop: Loop, folder: Path, *, tell: Callable[[str], None]) -> None:

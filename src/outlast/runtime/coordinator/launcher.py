@@ -24,7 +24,7 @@ from outlast.runtime.outputs_queue import OutputQueue
 class Launcher:
     """Run the coordinator and the agent of one node in one event loop.
 
-    `listen`, then `run`, which returns when the run is over. It stands between the two drivers
+    `listen`, then `run`, which returns when the run is over. It connects the two drivers
     (`AgentDriverEvents`).
     """
 

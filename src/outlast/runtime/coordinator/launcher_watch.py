@@ -7,9 +7,9 @@
 
 A machine refuses a connection to a port at which no process listens. The kernel sends SIGKILL to
 the processes of a launcher once that has ended (`linux.die_with`). So the node's ranks are dead
-soon after the launcher, and nobody has to wait for the end of the node's lease. A machine that has
-no power, or that cannot be reached, refuses nothing: there the lease decides. A firewall may refuse
-connections, too. So a port that was never reached proves nothing.
+soon after the launcher, and the run need not wait for the end of the node's lease. A machine that
+has no power, or that cannot be reached, refuses nothing: there the lease decides. A firewall may
+refuse connections, too. So a port that was never reached proves nothing.
 
 Everything runs on one thread, the loop's.
 """

@@ -1,8 +1,8 @@
 """Pages: messages to a person, sent when the policy decides so.
 
 Each page is sent by a process of its own (runtime/page_sender.py), which repeats failed tries. The
-launcher starts this process, and is told by the loop when it has ended. While the run goes on, the
-launcher never waits for it.
+launcher starts this process, and the loop reports its end. While the run goes on, the launcher
+never waits for it.
 
 Once       An interruption is paged once, however often the policy decides to page.
 Bounds     At most AT_ONCE_COUNT processes send at a time, and at most WAITING_MAX_COUNT pages wait.

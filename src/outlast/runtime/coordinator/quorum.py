@@ -38,7 +38,7 @@ class QuorumPlace:
     epoch     the number of the coordinator
     records   returns what the ledger holds
     nodes     returns the nodes that are in
-    wrote     is told how much the coordinator has written
+    wrote     is called with how much the coordinator has written
     resigned  is called once the coordinator has resigned
     tell      shows people a line
     note      writes an event in the ledger

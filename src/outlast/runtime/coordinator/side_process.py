@@ -1,8 +1,8 @@
-"""A program beside the run that nobody waits for, such as the one that serves metrics.
+"""A program beside the run for which nothing waits, such as the one that serves metrics.
 
 It has a session of its own, so that Ctrl-C does not reach it, and the lowest priority. It ends with
-the launcher: its own code asks the kernel for that. If it ends before, that is told once, and the
-run goes on without it.
+the launcher: its own code asks the kernel for that. If it ends before, that is reported once, and
+the run goes on without it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class VoterCopies:
     """Send copies of the ledger to the voters. Until `begin`, there are no voters.
 
     send   hands a message to a node, if it is connected
-    wrote  is told of each new record
+    wrote  is called with each new record
     """
 
     def __init__(

@@ -107,7 +107,8 @@ def _draw(stream: Stream, options: Options, *, first: bool) -> _Draws:
 def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
     """Draw the first fault, which cuts a step short, and those that follow it.
 
-    Of the others, most strike while the first is dealt with; the rest at any mark, step or time.
+    Of the others, most strike during the recovery from the first; the rest at any mark, step or
+    time.
     """
     alone, count = stream.chance(0.15), 2 + stream.below(STORM - 1)
     faults = []

@@ -1,8 +1,8 @@
 """Scripted faults: faults in an order that a life seldom reaches by chance.
 
 Each is for a branch of the protocol that nothing else tests. A script sets the options that it
-needs, and leaves the rest, and its moments, to the draws. Its later faults strike while the first
-one is dealt with.
+needs, and leaves the rest, and its moments, to the draws. Its later faults strike during the
+recovery from the first one.
 """
 
 from __future__ import annotations

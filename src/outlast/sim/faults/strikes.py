@@ -95,7 +95,7 @@ class FaultStrikes:
     """Let each fault of a plan strike when it is due, and keep count.
 
     `struck`: each time, with the second and the worker; `fired`: ids in the order in which they
-    first struck; `in_recovery`: those that struck while a fault was being dealt with.
+    first struck; `in_recovery`: those that struck during the recovery from another.
     """
 
     def __init__(self, world: Targets, faults: tuple[PlannedFault, ...]) -> None:
@@ -156,7 +156,7 @@ class FaultStrikes:
         return struck + self._refusals
 
     def _is_borne(self, fault: PlannedFault) -> bool:
-        """Return True if the fault interrupts nobody as long as nothing else strikes.
+        """Return True if the fault interrupts no rank as long as nothing else strikes.
 
         A process that is waited for in a regroup may be given up for it.
         """

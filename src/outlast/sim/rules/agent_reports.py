@@ -1,6 +1,6 @@
 """Rules for what the agents of several nodes tell a coordinator.
 
-They tell all that is true, and nothing else, and wait only for ranks that may still come.
+Their reports are complete and true, and wait only for ranks that may still come.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The rules know nothing of the world, the workload or the faults. They only see observations.
 
-Safety      one generation, one owner of each rank, one restore point; nobody stale contributes;
+Safety      one generation, one owner of each rank, one restore point; no stale process contributes;
             nothing is read that is not there; no step is lost
 Liveness    the run ends within the bound: all steps committed, or with a verdict
 """

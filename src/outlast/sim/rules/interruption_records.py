@@ -1,6 +1,6 @@
 """Rules for the ledger's record of an interruption once the run is over.
 
-Nothing is said twice or out of order, and nothing that is not true.
+A record repeats nothing, is in order, and is true.
 """
 
 from __future__ import annotations

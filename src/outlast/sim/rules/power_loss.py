@@ -1,7 +1,7 @@
 """The rule for a node that loses its power.
 
-Nobody tells the coordinator. It counts the node out as soon as its lease is void, or sooner, if the
-machine itself lives on and tells that the launcher has ended.
+No message reports the loss. The coordinator counts the node out as soon as its lease is void, or
+sooner, if the machine lives on and refuses connections to the launcher.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""Nodes that nothing tells apart, simulated as one.
+"""Simulate nodes that cannot be distinguished as one.
 
 The world uses this in lives whose faults strike some ranks at given moments (see `alike`). Most
 nodes of a large run are never struck, and house no rank that has to hand over state. So they get
 the same messages at the same moments. Such *identical nodes* have one clock, and draw from the same
 place. The first of them is simulated, with its agent, its session and its processes.
 
-What the first node says is said to the coordinator by each of them, one after the other and in its
-own name. What the coordinator tells the first, it has to tell them all. If it does not (`Parted`),
-the life is simulated again node by node. So the coordinator does all of its work for thousands of
-nodes.
+Each of them sends the messages of the first node to the coordinator, one after the other and in its
+own name. The coordinator has to send all of them the same messages as the first. If it does not
+(`Parted`), the life is simulated again node by node. So the coordinator does all of its work for
+thousands of nodes.
 
-The node before the first is the *herald*. It is as they are, but it is simulated by itself, and
-speaks before them. If the coordinator answers the first to speak in another way, that is the
+The node before the first is the *herald*. It is like them, but it is simulated by itself, and sends
+its messages before them. If the coordinator answers the first sender differently, that is the
 herald. For the same reason the last node with ranks is not one of them: all wait for the last.
 
 Until the first stretch, or the first fault, nothing is drawn, and the nodes come in their order.

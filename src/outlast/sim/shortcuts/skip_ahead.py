@@ -1,11 +1,11 @@
 """Undisturbed stretches of training: many steps at once, by arithmetic.
 
-A stretch is between two barriers. At a barrier each rank stands at the end of a step until all
-have come there. Then all pause, so that messages on their way can arrive. From the first barrier to
-the end of the second pause nothing is drawn. All work and all messages take the least time, so each
-step is like the others and need not be simulated. Steps, books and beacons are moved on by so many
-steps, and of the heartbeats on each link only the last is carried out. Steps begin to be simulated
-again before the next fault or deadline is due.
+A stretch is between two barriers. At a barrier each rank waits at the end of a step until all have
+reached it. Then all pause, so that messages on their way can arrive. From the first barrier to the
+end of the second pause nothing is drawn. All work and all messages take the least time, so each
+step is like the others and need not be simulated. Steps, books and beacons are advanced by the
+skipped steps, and only the last heartbeat on each link is sent. Steps begin to be simulated again
+before the next fault or deadline is due.
 
 `every_step` simulates them all, at the same times: the course is the same.
 """

@@ -1,4 +1,5 @@
-"""Copies of images of sharded state on other nodes: how they come there, and who waits for them.
+"""Copies of images of sharded state on other nodes: how they get there, and which ranks wait for
+them.
 
 It stands in for `CopySender` and `CopyKeeper` of the product. What is sent may arrive after its
 sender has died, because the bytes were on their way.
@@ -110,7 +111,7 @@ class CopySending:
             self._try()
 
     def wait(self) -> Thread:
-        """Wait until the copy of the newest image is at its keeper."""
+        """Wait until the keeper has the copy of the newest image."""
         if not self.is_on or self._arrived >= self._sent:
             return
         phase, cause = self._p.beacon.phase, self._p.book.cause

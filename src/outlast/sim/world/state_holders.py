@@ -1,4 +1,4 @@
-"""Find the ranks that hold the state of a step, by the world's own look.
+"""Find the ranks that hold the state of a step, by looking at all simulated processes.
 
 The run could go on from that state.
 """

@@ -1,4 +1,4 @@
-"""The simulated user's training loop: steps, their blocks, and what stands between two steps.
+"""The simulated user's training loop: steps, their blocks, and the code between two steps.
 
 The script is this one, where `phase_after` of the options says which step a phase follows::
 
@@ -32,7 +32,7 @@ class StepLoop:
     """The loop of one life of main's function, in one process.
 
     machine   decides what becomes of each step
-    late      whether the step in hand votes late
+    late      whether the current step votes late
     past      pieces of its own code after the newest block that the script is past
     """
 
