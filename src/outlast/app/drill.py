@@ -347,12 +347,12 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
     if args.html is not None:
         check_page(args.html)
     if args.predict is not None:
-        # read it before anything runs, so that a mistake in it costs nobody a drill
+        # read it before anything runs, so that a mistake in it does not cost a whole drill
         resolve(parse(read_text(args.predict), source=args.predict))
 
 
 def _options_of_run(words: Sequence[str]) -> Sequence[str]:
-    """Return the words in front of the script: what follows it is the script's own."""
+    """Return the words before the script: what follows it is the script's own."""
     for at, word in enumerate(words):
         if word.endswith((".py", ".pyz", ".zip")) or word in ("-m", "--module", "--no-python"):
             return words[:at]

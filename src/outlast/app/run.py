@@ -293,7 +293,7 @@ def _specs(
     *,
     checkpoint_root: Path,
 ) -> Specs:
-    """Return what every worker process has to be told."""
+    """Return the options for every worker process."""
     return Specs(
         place=RunFolders(folder.run, str(folder.path.resolve()), str(vault.folder)),
         script=UserScript(options.program.script, options.program.entry, options.program.args),

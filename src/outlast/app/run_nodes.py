@@ -253,7 +253,7 @@ def make_standby(
 ) -> tuple[Standby | None, str]:
     """Make this node's part in outliving the coordinator, and say where it answers.
 
-    With fewer than three nodes nobody can take over, so there is none.
+    With fewer than three nodes no node can take over, so there is none.
     """
     nodes = resources.nodes
     if nodes.count + nodes.spares < limits.VOTERS_LEAST:

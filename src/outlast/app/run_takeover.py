@@ -386,7 +386,7 @@ def recovered(records: Records) -> RecoveredState:
 
 
 def _lives_in(records: Records) -> ReportedLives:
-    """Return the lives that have not ended, as they were told of last."""
+    """Return the lives that have not ended, as they were reported last."""
     lives = ReportedLives()
     for life in records.sessions[-1].lives:
         if life.ended_s is None:

@@ -148,7 +148,7 @@ def outcome(one: Facts) -> str:
 def waits(wait: Facts) -> str:
     """Say what is waited for: `waits for rank 1: its interpreter starts, for up to 27 s`.
 
-    A bound of ten minutes and more is said in minutes, because seconds do not count then.
+    A bound of ten minutes and more is given in minutes, because seconds do not matter then.
     """
     left_s = wait.get("left_s")
     bound = ""

@@ -1,4 +1,4 @@
-"""Which interruption took which seconds: the badput of a session, split over its interruptions.
+"""Which seconds each interruption cost: the badput of a session, divided among its interruptions.
 
 Units      rank-seconds.
 Method     The gap between two processes of a rank goes to the interruption that began it. What a

@@ -1,4 +1,4 @@
-"""The score of a drill: what was survived, what it took, and what was said about it.
+"""The score of a drill: what was survived, what it cost, and what the diagnosis said about it.
 
 The truth of each fault is what was injected and when. What the run says of it is in the ledger. A
 fault belongs to the interruption that began with it; if it came during a recovery, to that one.
@@ -148,7 +148,7 @@ def _outcome(
 
 
 def _judged(kind: FaultKind, said: str, reason: str) -> str:
-    """Judge what was said of a fault of this kind.
+    """Judge what the diagnosis said about a fault of this kind.
 
     Where only a signal is left, its name is all that can be known: who names it is right.
     """
@@ -218,7 +218,7 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = 
     """Return what the drill has failed at, a sentence each; empty if all was survived.
 
     reason   why the run ended, if it did not end well
-    plain    the script makes no outlast call, so nobody has promised that no step is done again
+    plain    the script makes no outlast call, so steps may be done again
     """
     out = []
     if facts["manual_interventions"]:

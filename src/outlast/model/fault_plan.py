@@ -7,14 +7,14 @@ A plan is data, so that one plan serves the simulated world and drills on real p
     [[fault]]
     id = "first"                           # optional; else its number
     kind = "kill"                          # see KINDS
-    target = { rank = 1 }                  # or { spare = true }, { store = true }, { coordinator =
-                                           true }, { node = 0 }, { disk = 0 } (of that node), # {
-                                           agent = 0 } (of that node), { link = [0, 1] } (between
-                                           two nodes)
+    target = { rank = 1 }                  # or { spare = true }, { store = true },
+                                           # { coordinator = true }, { node = 0 },
+                                           # { disk = 0 } or { agent = 0 } (of that node),
+                                           # { link = [0, 1] } (between two nodes)
     when = { on_mark = "voting", nth = 2 } # or { at_s = 3.5 }, or { at_step = 4 }
-    after_s = 0.02                         # later than that by so much (0)
-    for_s = 2.0                            # kinds that pass: for so long
-    times = 1                              # on_mark: at so many visits in a row (1)
+    after_s = 0.02                         # so much later than that (0)
+    for_s = 2.0                            # kinds that end by themselves: after so long
+    times = 1                              # on_mark: how many visits in a row (1)
     needs = "both"                         # "sim", "real" or "both" (what the kind can do)
 
 Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's

@@ -1,4 +1,4 @@
-"""What `--keep` says: where the state of a run is kept, and how often.
+"""The values of `--keep`: where the state of a run is kept, and how often.
 
     vault:auto              in shared memory, as often as is possible at next to no cost
     vault:10steps           each ten steps
@@ -49,7 +49,7 @@ NEVER, AUTO = Every(), Every(auto=True)
 
 @dataclass(frozen=True, slots=True)
 class KeepOption:
-    """Say where state is kept. None: nothing was said of this place."""
+    """Say where state is kept. None: the option does not name this place."""
 
     vault: Every | None = None
     disk: Every | None = None

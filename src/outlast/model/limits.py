@@ -111,7 +111,7 @@ STRANGE_ANSWERS_COUNT = 3  # in a row, at the start: no `outlast run` listens th
 LEASE_S = 1.0  # of an agent, where the run has up to ...
 LEASE_NODES_COUNT = 64  # ... so many nodes; the larger lease of more nodes costs less
 VOTERS_COUNT = 5  # agents that keep copies of the ledger, and of whom one may take the run over
-VOTERS_LEAST = 3  # nodes without which nobody can take over
+VOTERS_LEAST = 3  # with fewer nodes, none can take over
 MISSED_SHARE = 0.6  # of a lease: a coordinator that is silent for so long is missing
 CLAIM_STAGGER_S = 0.1  # voters try to take over one after the other, so much apart
 VOTERS_RENEW_S = 2.0  # so long after a voter was lost, or a node has come, others are named
@@ -151,7 +151,7 @@ LISTENER_KEEPALIVE_S = 60.0
 # the same step fails this often, with every process alive, before a dearer rung
 REPEATS_PER_STEP_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions before the first commit of a run
-# losses in stock that are mended by replacing ranks, however many at once ...
+# budget of losses that are repaired by replacing ranks, however many at once ...
 RESPAWNS_COUNT = 16
 # ... and a newly committed step gives all of them back: kills in a run that makes progress cost it
 # time, and do not end it

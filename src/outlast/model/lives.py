@@ -1,4 +1,4 @@
-"""Lives of workers as messages: an agent tells them, and the ledger keeps them.
+"""Lives of workers as messages: an agent sends them, and the ledger keeps them.
 
 This module is pure.
 """
@@ -11,7 +11,7 @@ from outlast.model.terms import Cause
 
 
 def message_of(life: Life) -> Lived:
-    """Return the message that tells of `life`."""
+    """Return the message about `life`."""
     spent = {Cause(cause).value: seconds for cause, seconds in life.seconds.items()}
     return Lived(
         life.worker,
@@ -30,7 +30,7 @@ def message_of(life: Life) -> Lived:
 
 
 def life_of(message: Lived) -> Life:
-    """Return the life that `message` tells of. Causes that nobody knows count as other."""
+    """Return the life that `message` is about. Unknown causes count as other."""
     known = {cause.value: cause for cause in Cause}
     seconds: dict[Cause, float] = {}
     for name, spent_s in zip(message.causes, message.seconds, strict=False):

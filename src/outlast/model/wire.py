@@ -2,9 +2,10 @@
 
 The length is 4 bytes, big-endian. The array `[NAME, value, ...]` has at most MESSAGE_MAX_BYTES.
 
-Fields are told by their order. Both ends have the same version, and names would be more than half
-of all bytes. Decoding is strict (model/codec.py): an unknown name, a missing or an extra field, or
-a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is pure.
+Fields are identified by their order. Both ends have the same version, and names would be more than
+half of all bytes. Decoding is strict (model/codec.py): an unknown name, a missing or an extra
+field, or a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is
+pure.
 """
 
 from __future__ import annotations

@@ -6,17 +6,15 @@ It is read into a `Cluster`, and written from a `Scenario`.
     name = "ours"                                  # optional
     about = "what this is"                         # optional
 
-    [job]                                          # see schema.py for the keys of each table, and
-                                                   for what stands where one is missing
+    [job]                                          # schema.py has the keys of each table, and
+                                                   # their defaults
     gpus = 1024
     duration = "30d"
     source = "our order"                           # of every value in the table
     sources = { step = "measured 2025-05" }        # of one
-    ranges = { step = ["1.8s", "2.4s"] }           # between which it may lie; `--sensitivity` tries
-                                                   both ends
+    ranges = { step = ["1.8s", "2.4s"] }           # what it may be; `--sensitivity` tries both ends
 
-    [[failure]]                                    # as many as there are; `name` tells two of one
-                                                   class apart
+    [[failure]]                                    # one or more; two of one class need a `name`
     class = "gpu"
     unit = "gpu"                                   # gpu, node, rack, run
     extent = "node"                                # process, node, rack, run

@@ -13,8 +13,8 @@ from outlast.runtime.loop import Loop
 class Acceptor:
     """Hand each connection to a listening socket to `on_socket`, until `close`.
 
-    Without a free descriptor a connection stays in the kernel's queue, and the loop would be told
-    of it again at once, for ever. So the socket is left alone then for RECONNECT_S.
+    Without a free descriptor a connection stays in the kernel's queue, and the loop would be woken
+    for it at once, again and again. So the socket is then ignored for RECONNECT_S.
     """
 
     def __init__(

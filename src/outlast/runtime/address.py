@@ -1,4 +1,4 @@
-"""Addresses as nodes tell them to each other: HOST:PORT."""
+"""Addresses as nodes send them to each other: HOST:PORT."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """This process's control groups for memory, under either hierarchy.
 
-It finds where their files lie, and how much memory their limits leave.
+It finds their files, and how much memory their limits leave.
 
 Units      bytes.
 Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of

@@ -1,4 +1,4 @@
-"""`ChildSpec`: what the launcher tells a child process.
+"""`ChildSpec`: the specification of a child process, from the launcher.
 
 It travels as JSON, through the zygote or to a spawned process.
 """

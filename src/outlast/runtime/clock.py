@@ -8,7 +8,7 @@ import time
 def now_s() -> float:
     """Return CLOCK_MONOTONIC seconds.
 
-    It is one clock for all processes of a node, and it stands still while the machine sleeps.
+    It is one clock for all processes of a node, and it stops while the machine sleeps.
     """
     return time.monotonic()
 

@@ -1,4 +1,4 @@
-"""A console that never holds its writer up.
+"""A console that never makes its writer wait.
 
 What is printed goes into a bounded buffer, and a thread writes it.
 
@@ -38,7 +38,7 @@ _GONE = {errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET}
 
 
 class ConsoleWriter:
-    """Write to descriptors that may block, in a thread that nobody waits for."""
+    """Write to descriptors that may block, in a thread for which nothing waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

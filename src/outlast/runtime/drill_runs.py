@@ -60,7 +60,7 @@ class DrilledRun:
     ends       the state of each rank after the last step; empty if the script never says it
     pace_s     seconds for a step, as seen from outside; 0.0 if fewer than two were seen
     trained_s  from the third step to the last
-    usage      of the launcher: the most of its first minute, and the last; None: it was over before
+    usage      of the launcher: the maximum of its first minute, and the last; None: it ended before
     left       processes, and files of shared memory, that were there afterwards
     stood_still_s  how long it had committed no step when it was stopped; 0.0: it was not
     """

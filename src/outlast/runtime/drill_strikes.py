@@ -2,7 +2,7 @@
 
 `DrillStrikes.look` is called many times a second, with the step that the run has committed. It
 injects what is due, ends what has lasted long enough, and writes each fault that has fired to a
-file, one JSON object a line. That file is the truth that the run's own ledger is held against.
+file, one JSON object a line. The run's own ledger is compared with that file.
 
 A fault that is due while its process is not there waits for the next one that takes the rank.
 """
@@ -63,7 +63,7 @@ class _Held:
 
 
 class DrillStrikes:
-    """The faults of one drill. `orders` is the folder for faults that a process does to itself."""
+    """The faults of one drill. `orders` is the folder of those that a process causes in itself."""
 
     def __init__(self, target: Target, faults: Sequence[Due], *, orders: Path, truth: Path) -> None:
         self.fired: list[Fired] = []

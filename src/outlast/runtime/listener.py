@@ -81,9 +81,9 @@ def _unreached(listener: socket.socket) -> str:
 def meeting_address(host: str, port: int) -> str:
     """Return the numeric address of `host`, at which a run's workers can meet on `port`.
 
-    Raises OutlastError if nobody can connect to it, and UsageError if this machine cannot listen
-    there. A wildcard is a UsageError too. It would let every network reach the run's store, and
-    anybody who reaches the store can change it.
+    Raises OutlastError if no process can connect to it, and UsageError if this machine cannot
+    listen there. A wildcard is a UsageError too. It would let every network reach the run's store,
+    and anybody who reaches the store can change it.
     """
     hint = "leave --master-addr and --master-port out, or give an address of this machine"
     try:

@@ -1,7 +1,7 @@
 """The limit of open files, raised before a run begins or named as too low.
 
 A run that meets this limit half-way cannot start a worker, open a log or accept a connection, and
-trying again does not help: nobody lifts the limit of a process that runs. So it is looked at first.
+trying again does not help, because the limit of a running process stays. So it is checked first.
 """
 
 from __future__ import annotations

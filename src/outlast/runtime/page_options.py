@@ -1,4 +1,4 @@
-"""The options of `outlast run` that say who is told when the policy pages."""
+"""The options of `outlast run` that say how pages are sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell a person about an interruption: by a command, by a webhook, or by both.
+"""Send a page about an interruption: by a command, by a webhook, or by both.
 
 The launcher starts this as a process of its own for each page, and does not wait for it. So a
 webhook that never answers, or a command that never ends, holds nothing up.

@@ -1,4 +1,4 @@
-"""What is installed on a node that all nodes of a run should have the same of."""
+"""The versions of software that should be the same on all nodes of a run."""
 
 from __future__ import annotations
 

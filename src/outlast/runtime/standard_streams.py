@@ -1,4 +1,4 @@
-"""The standard streams of this process, where its caller has closed some of them."""
+"""Replace the standard streams of this process that its caller has closed."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Signals to the processes of one run, and to no others.
+"""Send signals to the processes of one run, and to no others.
 
     run = Target(launcher.pid)          # an `outlast run` that this process has started itself
     worker = run.find("outlast-rank2")  # None while there is no such process
     run.send(worker, signal.SIGKILL)    # False: it is gone, or it is not what it was
 
-A process is struck only if it is a child of that launcher, has the title that outlast gave it, and
-began when it was found. All of this is checked again once its pidfd is open. So a pid that the
-kernel has given to another process meanwhile is never struck. The launcher itself has to be the one
-that was started: its start time is kept.
+A process gets a signal only if it is a child of that launcher, has the title that outlast gave it,
+and has the start time with which it was found. All of this is checked again once its pidfd is open.
+So a process that has got the same pid meanwhile never gets a signal. The launcher itself has to be
+the one that was started: its start time is kept.
 """
 
 from __future__ import annotations

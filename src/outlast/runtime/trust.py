@@ -1,10 +1,10 @@
-"""Who may speak on a connection: both ends prove that they know the run's token.
+"""Authentication of connections: both ends prove that they know the run's token.
 
 Each proves it for a nonce that the other has made and never used before. This stops strangers, and
 a proof that is used twice.
 
-Not promised: secrecy, because nothing is encrypted. It does not help against somebody who can
-change messages between two honest ends.
+Not promised: secrecy, because nothing is encrypted. It does not protect against somebody who can
+change messages between the two ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
 def image_key(token: bytes, run: str) -> bytes:
     """Return the key by which workers and agents of a run hand images over.
 
-    Workers have it. It does not tell the token, so that nobody can lead the run with it.
+    Workers have it. It does not reveal the token, so that no worker can lead the run with it.
     """
     return hmac.new(token, _IMAGES + run.encode(errors="surrogatepass"), hashlib.sha256).digest()
 

@@ -1,4 +1,4 @@
-"""What a person's command and the launcher of a run say to each other over the control socket.
+"""Messages between a person's command and the launcher of a run, over the control socket.
 
 The command sends one Request. The launcher answers with RequestAnswers: as often as what is waited
 for changes, and at last whether it is done.

@@ -1,4 +1,4 @@
-"""What the coordinator tells an agent."""
+"""Messages from the coordinator to an agent."""
 
 from __future__ import annotations
 

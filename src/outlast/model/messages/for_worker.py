@@ -1,4 +1,4 @@
-"""What the coordinator tells a worker. The messages pass through the agent of its node."""
+"""Messages from the coordinator to a worker. They pass through the agent of its node."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Stop:
 class SaveNow:
     """All ranks write a checkpoint of the step whose vote passes next.
 
-    One rank is told. Its vote tells the others, so that all save the same step.
+    One rank gets this message. Its vote informs the others, so that all save the same step.
     """
 
     reason: Text

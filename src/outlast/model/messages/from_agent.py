@@ -1,4 +1,4 @@
-"""What an agent tells the coordinator about the processes of its node."""
+"""Messages from an agent to the coordinator, about the processes of its node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WorkerExited:
 
     exit_code  None where a signal ended it
     oom        the kernel killed it for memory
-    oom_near   the kernel counted an OOM kill at that time, and nothing tells of which process
+    oom_near   the kernel counted an OOM kill at that time, but not of which process
     committed  the newest step that it had committed, by its beacon
     prepared   steps that are sealed as prepared in the slots of its rank
     sealed     steps whose images are sealed in those slots. Both were compared with their checksums
@@ -184,7 +184,7 @@ class ZygoteLost:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """This node is about to be taken from the run: its launcher was told so by a signal."""
+    """This node is about to be taken from the run: its launcher got a signal that says so."""
 
     reason: Text
 

@@ -1,4 +1,4 @@
-"""What a worker tells the coordinator. The messages pass through the agent of its node."""
+"""Messages from a worker to the coordinator. They pass through the agent of its node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Registered:
     at_steps        False where the worker says this already in outlast.join. It then assumes the
                     mode of a script that starts over
     alike           sharded state: the ranks that hold the same shards as this one, itself among
-                    them; empty where it is the only one, or where nobody knows
+                    them; empty if it is the only one, or if this is not known
     """
 
     worker: int
@@ -77,7 +77,7 @@ class Broke:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """A survivor says what it holds. It sends this once it has stopped working on its step.
+    """A survivor reports what it holds. It sends this once it has stopped working on its step.
 
     committed  the newest step that it has committed
     prepared   the newest step whose gradients and private state are complete and sealed; at least

@@ -66,7 +66,7 @@ class Answer:
 
     missing  the voter misses the coordinator too: the asker's processes may go on for a lease
     epoch    the newest coordinator that the voter has promised its vote to
-    leader   where that one listens, as HOST:PORT; "": nobody has asked for its vote yet
+    leader   where that one listens, as HOST:PORT; "": no node has asked for its vote yet
     at_epoch, at_number    the newest record that the voter holds
     """
 

@@ -13,7 +13,7 @@ Method     For a given k the best scale is (S/d)^(1/k); what is left, l(k) = d l
            moment-generating function of ln age), so Newton's method inside a bracket finds its one
            maximum. Standard errors are those of the observed information of (k, ln s). Exponential
            against Weibull: likelihood ratio, chi-square with one degree of freedom (Wilks). A unit
-           that fails, is mended and goes on gives several stretches: the hazard goes on from its
+           that fails, is repaired and goes on gives several stretches: the hazard goes on from its
            age ("as bad as old"; a power-law process).
 Sources    Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data, 2002, sections
            1.3, 3.2; Crow 1974 for the repaired unit.

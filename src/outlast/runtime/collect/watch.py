@@ -4,8 +4,9 @@ The logs are looked at again and again. Each file's new lines go to the readers 
 diagnose`. A failure shows in the launcher's own messages. It counts once the logs have been still
 for a moment, so that all of the end is read. `diagnose/quiet.py` decides whether the job hangs.
 
-How long the logs were silent before watching began is told by the time of the newest file. So of a
-job that hangs already stacks are taken at once. What is waited for next, and until when, is said.
+The time of the newest file shows how long the logs were silent before watching began. So if a job
+hangs already, stacks are taken at once. Lines for people say what is waited for next, and until
+when.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tell what a file is from its first bytes. Its name counts only if the bytes do not decide.
+"""Find out what a file is from its first bytes. Its name counts only if the bytes do not decide.
 
 Not promised: that a text is a log. Source code is recognised by its suffix, because it holds the
 same sentences as a log.

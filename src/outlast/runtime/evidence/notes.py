@@ -8,7 +8,7 @@ NAMED_COUNT = 3
 
 
 class Notes:
-    """Collect what is to be said of a reading: what was left out, and what was never there."""
+    """Collect the notes about a reading: what was left out, and what was never there."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""The folder into which archives are unpacked, gone at the end however the diagnosis ends.
+"""The folder into which archives are unpacked. It is removed however the diagnosis ends.
 
 SIGTERM and SIGHUP end the process in order while the folder exists, so that it is removed. After
 SIGKILL the folder stays. The lock that its owner held is free then, so the next diagnosis of the

@@ -285,7 +285,7 @@ class Ledger:
     def salvage(self) -> Records:
         """Return what can be read of a damaged ledger; `missing` says what cannot.
 
-        Raises CorruptError where too little is left to tell of a run.
+        Raises CorruptError if too little is left to describe a run.
         """
         with self._writing, _as_our_errors(self.path):
             salvage = Salvage(self._connection)

@@ -1,4 +1,4 @@
-"""A run as others see it: its folder, its ledger, and whether its launcher is still there."""
+"""A run as seen from outside: its folder, its ledger, and whether its launcher is still there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The end of a node's lease, in shared memory, where its workers look before they do what counts.
+"""The end of a node's lease, in shared memory. Its workers check it before each vote and commit.
 
-An agent that stands still cannot end its workers. They read for themselves that the lease is over.
+An agent that is stopped cannot end its workers. So they read for themselves that the lease is over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Vaults that killed launchers have left in shared memory.
 
 They are kept for a day, so that `--resume` finds the newest images. Until then they take memory
-that nobody sees, so the next run says what they take, and how to free it.
+unnoticed, so the next run says how much, and how to free it.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def checkpoints(root: Path) -> tuple[CheckpointFolder, ...]:
 def verify(
     checkpoint: CheckpointFolder, *, seen: Callable[[int], None] = lambda count: None
 ) -> None:
-    """Read every byte. `seen` is told how many more were read.
+    """Read every byte. `seen` is called with the number of bytes of each read.
 
     Raises CorruptError for the first file that is missing, cut short or changed, or whose header
     does not describe it.

@@ -6,9 +6,9 @@
     tier.read(12, "rank-0.safetensors", 64, target)
 
 A checkpoint exists once its manifest does. Whatever cuts a save short before that leaves files that
-no tier offers for restore. A tier decides nothing: which checkpoint is taken and which are removed
-is said by engine/durable.py, for all tiers alike. `tests/conformance/test_tiers.py` holds every
-tier against these sentences.
+no tier offers for restore. A tier decides nothing: engine/durable.py decides for all tiers which
+checkpoint is restored and which are removed. `tests/conformance/test_tiers.py` tests every tier by
+these sentences.
 
 Errors     CapacityError where there is no room, RunFolderError for a step that is there already,
            CorruptError for bytes that are not as the manifest says.

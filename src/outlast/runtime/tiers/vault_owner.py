@@ -1,10 +1,10 @@
-"""Whose a vault is: the owner file, and the removal of vaults whose launcher is dead.
+"""The owner of a vault: its owner file, and the removal of vaults whose launcher is dead.
 
     /dev/shm/outlast-<uid>-<run>/owner     version, run and pid, as JSON; held under flock as long
                                            as the launcher or a fork of it lives
 
-Anybody may make a folder of such a name in /dev/shm, so a vault of another user is never opened and
-never removed.
+Any user may make a folder of such a name in /dev/shm, so a vault of another user is never opened
+and never removed.
 """
 
 from __future__ import annotations
