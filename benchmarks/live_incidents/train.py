@@ -219,7 +219,9 @@ class Job:
                 while self.is_struck:
                     batch = batch + 0
             case "interpreter_lock":
-                ctypes.PyDLL(None).sleep(3_600)
+                mutex = ctypes.create_string_buffer(64)
+                for _ in range(2):  # no signal ends this, as it would end a sleep
+                    ctypes.PyDLL(None).pthread_mutex_lock(mutex)
             case "store_wait":
                 dist.distributed_c10d._get_default_store().get("a key that nobody sets")
             case "file_lock":

@@ -25,7 +25,9 @@ from outlast.runtime.worker.witness import Witness
 Witness(Path(sys.argv[1]), Path(sys.argv[1], "recorder"), 3).begin()
 def in_a_call_that_never_returns():
     print("there", flush=True)
-    ctypes.PyDLL(None).sleep(60)
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):  # no signal ends this, as it would end a sleep
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
 in_a_call_that_never_returns()
 """
 

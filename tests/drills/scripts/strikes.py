@@ -66,13 +66,20 @@ def _act(fault: dict[str, Any]) -> None:
     if do == "sleep":
         time.sleep(float(fault.get("for_s", 3600.0)))
     elif do == "gil":
-        ctypes.PyDLL(None).sleep(3600)  # called without letting go of the lock
+        _hold_interpreter_lock()
     elif do == "eat":
         _eat(fault["group"])
     elif do in also:
         also[do]()
     else:
         os.kill(os.getpid(), signal.Signals[do])
+
+
+def _hold_interpreter_lock() -> None:
+    """Wait for ever in C. No signal ends that, as it would end a sleep."""
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    for _ in range(2):  # zeros are a mutex that nobody holds
+        libc.pthread_mutex_lock(mutex)
 
 
 def _eat(group: str) -> None:

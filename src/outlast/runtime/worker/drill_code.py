@@ -65,8 +65,19 @@ def _strike(do: str) -> None:
     if do == "hang":
         time.sleep(_LONG_S)
     elif do == "deaf":
-        ctypes.PyDLL(None).sleep(_LONG_S)  # unlike CDLL, it keeps the interpreter lock
+        _hold_interpreter_lock()
     else:
         source = _CODE[do]
         linecache.cache[_NAME] = (len(source), None, source.splitlines(keepends=True), _NAME)
         exec(compile(source, _NAME, "exec"), {})  # tidy: the code is above; only its name is needed
+
+
+def _hold_interpreter_lock() -> None:
+    """Wait for ever in C, without letting go of the interpreter lock.
+
+    A sleep would end at the first signal, such as the one that asks for the stacks.
+    """
+    libc = ctypes.PyDLL(None)  # unlike CDLL, it keeps the interpreter lock
+    mutex = ctypes.create_string_buffer(64)  # zeros: a pthread mutex that nobody holds
+    for _ in range(2):
+        libc.pthread_mutex_lock(mutex)
