@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outlast.diagnose.fuse import decide
+from outlast.diagnose.fuse.next_evidence import GATHER
 from outlast.diagnose.fuse.weights import WEIGHTS
 from outlast.diagnose.fuse.words import WORDS, healed_action
 from outlast.diagnose.ledger import read_records
@@ -249,15 +250,15 @@ def test_without_a_class_the_reason_still_says_where_it_was_raised() -> None:
 # --- what is advised ---
 
 
-def test_a_run_that_did_not_go_on_is_advised_to_restart() -> None:
+def test_a_run_that_did_not_go_on_is_told_what_to_keep() -> None:
     stopped = replace(KILL, rung=Rung.STOP, resumed_s=None)
     for verdict in (of_record(stopped), of_ledger(stopped, state="failed")):
-        assert verdict.action.startswith("restart from the last checkpoint")
+        assert verdict.action == GATHER["signal"]
         assert "recovered" not in verdict.reason
 
 
-def test_a_run_that_went_on_and_then_failed_is_advised_to_restart() -> None:
-    assert of_ledger(KILL, state="failed").action.startswith("restart from the last checkpoint")
+def test_a_run_that_went_on_and_then_failed_is_told_what_to_keep() -> None:
+    assert of_ledger(KILL, state="failed").action == GATHER["signal"]
     assert "no restart" in of_ledger(KILL, state="ended").action
 
 

@@ -38,6 +38,7 @@ from outlast.diagnose.fuse.verdict_context import (
 )
 from outlast.diagnose.fuse.weigh import SOFT, RuleVote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
+from outlast.diagnose.logs.device_names import is_numbered
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack
@@ -320,13 +321,29 @@ def _places(
         nodes = Counter(_host_of_the_launcher(supporting[0].finding.evidence.file, findings))
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
         nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
-    devices = Counter(one.device for one in shown if one.device and one.rule in rules)
+    devices = Counter(_devices([one for one in shown if one.device and one.rule in rules]))
     if named in SOFT and not ranks and len(nodes) > 1:
         return (), ()  # a program fails on all its nodes, and that is no fault of theirs
     first = {_address(name): name for name in reversed(list(devices))}
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
     )
+
+
+def _devices(shown: Sequence[Finding]) -> list[str]:
+    """Return the devices of these lines, without the number of a GPU whose address is known.
+
+    Where one line gives the address of a GPU and another one of that host a number, they are about
+    one GPU.
+    """
+    addressed = {one.node for one in shown if one.device and not is_numbered(one.device)}
+
+    def is_same(one: Finding) -> bool:
+        return bool(addressed) and (one.node is None or bool(addressed & {one.node, None}))
+
+    return [
+        one.device for one in shown if one.device and not (is_numbered(one.device) and is_same(one))
+    ]
 
 
 def _hosts_by_srun(shown: Sequence[Finding], findings: Sequence[Finding]) -> set[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
+from outlast.diagnose.fuse.next_evidence import NEXT_TEST
 from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
 from outlast.diagnose.fuse.weigh import RuleVote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
@@ -19,7 +20,6 @@ from outlast.diagnose.fuse.words import (
     BY_RULE,
     FINISHED_AFTERWARDS,
     HUNG,
-    NEXT_TEST,
     OWN_BUG,
     QUIET,
     QUIET_BEHIND,

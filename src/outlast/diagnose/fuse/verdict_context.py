@@ -114,7 +114,9 @@ def commands_of(
                 machine = "$NODE"
             commands.append(f"kubectl cordon {machine}")
             commands.append(f"kubectl drain {machine} --ignore-daemonsets --delete-emptydir-data")
-    gpus = [one for one in devices if _SAFE_DEVICE.fullmatch(one)]
+    # nvidia-smi knows a GPU by this number too; CUDA's numbers may be others
+    known = [one.removeprefix("GPU ") for one in devices]
+    gpus = [one for one in known if _SAFE_DEVICE.fullmatch(one)]
     if named in BROKEN_DEVICE and gpus and winner is not None and winner.rule.startswith(AMD):
         commands.append(f"amd-smi metric --ecc --gpu {gpus[0]}")
         commands.append(f"amd-smi reset --gpureset --gpu {gpus[0]}")

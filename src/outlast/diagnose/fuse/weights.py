@@ -118,6 +118,11 @@ SAME_FAULT: dict[str, tuple[str, ...]] = {
     "clocks.hardware": ("clocks.power_brake", "clocks.thermal"),
     # a protection error at one end is a retry exceeded at the other
     "ib.retry_exceeded": ("ib.protection",),
+    # a kernel on a GPU that is going reads what is no longer there
+    **dict.fromkeys(
+        ("cuda.illegal_access", "cuda.launch_failure", "cuda.unknown"),
+        ("nvml.lost", "nvml.reset_required"),
+    ),
     # NCCL says that it was used wrongly, and then in which way
     "nccl.invalid_usage": ("nccl.version", "nccl.mismatch", "nccl.interface"),
     "torch.stream_failed": ("disk.full", "host.allocator", "oom.killed", "disk.io", "disk.stale"),

@@ -5,8 +5,9 @@ The next test is the cheapest one that tells more. This module is pure: no clock
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from outlast.diagnose.fuse.next_evidence import GATHER, gather
 from outlast.model.own_bugs import REPORT
 from outlast.model.terms import FailureClass, Mechanism
 
@@ -172,7 +173,7 @@ WORDS: dict[FailureClass, Words] = {
     ),
     C.UNKNOWN: Words(
         "the evidence does not say why",
-        "restart from the last checkpoint, and keep what the next test gives",
+        GATHER[""],
         "",
         "",
     ),
@@ -184,12 +185,6 @@ HUNG: dict[FailureClass, Words] = {  # where nothing was raised
         "look at the line where it hangs, and at what it waits for; a restart may hang there again",
         "the same step runs on another node unchanged",
         "take the stack of that process twice (py-spy dump --pid PID): is it stuck or in a loop?",
-    ),
-    C.UNKNOWN: Words(
-        WORDS[C.UNKNOWN].means,
-        "run the next test while the job still hangs; then restart from the last checkpoint",
-        WORDS[C.UNKNOWN].refuted_by,
-        WORDS[C.UNKNOWN].next_test,
     ),
 }
 
@@ -522,6 +517,8 @@ REPORTED: dict[str, Words] = {
 
 
 def words_for(named: FailureClass, mechanism: Mechanism | None) -> Words:
+    if named is C.UNKNOWN:
+        return replace(WORDS[named], action=gather(mechanism))
     return HUNG.get(named, WORDS[named]) if mechanism is Mechanism.HANG else WORDS[named]
 
 
@@ -546,54 +543,4 @@ REFUTED: dict[str, str] = {
     "channel": "a stack of that rank that waits for a peer",
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
-}
-
-# what to ask for when nothing named a class, by how it ended
-NEXT_TEST: dict[str, str] = {
-    "hang": (
-        "dump all ranks' flight recorders (TORCH_NCCL_DUMP_ON_TIMEOUT=1, TORCH_FR_BUFFER_SIZE=2000)"
-        " and run outlast diagnose on the folder; py-spy dump of the ranks that wrote nothing"
-    ),
-    "hang_rank": (
-        "py-spy dump of {who}, twice, some seconds apart; its state and wait channel in /proc if"
-        " py-spy gets no answer"
-    ),
-    "hang_stack": (
-        "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"
-        " second dump, some seconds later)"
-    ),
-    "loader": (
-        "dmesg -T of the node of {who} at that minute: was a loader's worker killed? Then the same"
-        " step with num_workers=0"
-    ),
-    "silent": (
-        "the whole log of {who}, its exit code, and dmesg -T of its node at that minute: an OOM"
-        " kill leaves no other trace"
-    ),
-    "hang_still": (
-        "{who}: what the innermost frame waits for (py-spy dump --locals --native); two stacks of"
-        " it are the same already"
-    ),
-    "hang_suspects": "py-spy dump and the log of {who}, and whether its process is there at all",
-    "signal": (
-        "dmesg -T of that node at that minute: does it have an OOM kill? Otherwise, who sent the"
-        " signal (audit log, scheduler)"
-    ),
-    "signal_sent": (
-        "who sent the signal: the scheduler's log, the audit log, whoever works on that node"
-    ),
-    "exit": (
-        "that rank's own standard error, and its error file (TORCHELASTIC_ERROR_FILE with @record)"
-    ),
-    "exception": "the whole traceback of the rank that failed first",
-    "lost_contact": (
-        "whether the node is up, and its kernel and controller logs (dmesg of the previous boot,"
-        " ipmitool sel list)"
-    ),
-    "slow": "compute time before the collective, per rank, over a few minutes",
-    "corrupt": "repeat the step on a different GPU",
-    "": (
-        "the kernel log (dmesg -T) of each node and the log of each rank, for the time of the"
-        " failure"
-    ),
 }

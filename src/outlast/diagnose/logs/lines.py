@@ -35,9 +35,10 @@ from outlast.diagnose.logs import (
     went_on,
     xids,
 )
+from outlast.diagnose.logs.device_names import gpu_and_host
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
 from outlast.diagnose.logs.json_lines import open_record
-from outlast.diagnose.logs.prefixes import ANSI, gpu_of, node_of_name, rank_of_name, read_prefix
+from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import AwaitedCollective, read_watchdog
 from outlast.diagnose.rules import LINE_RULES, RULES
@@ -45,11 +46,10 @@ from outlast.diagnose.rules.table import Rule
 from outlast.diagnose.stacks import reader as stacks
 from outlast.diagnose.stacks.reader import Stack, StackReader
 from outlast.diagnose.stacks.workers import informative_frame, waits_for_work
-from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.terms import Mechanism
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role
 
-OF_A_GPU = (FailureClass.GPU, FailureClass.HBM, FailureClass.SRAM, FailureClass.NVLINK)
 LINE_BYTES = 8192
 TEXT_CHARACTERS = 400  # of a line that evidence keeps
 BEGINNING, BEFORE = 80, 20  # of a record: so much of its beginning, and before what was found
@@ -517,10 +517,11 @@ class LineReader:
             ),
             None,
         )
+        gpu, host = gpu_and_host(rule.failure_class, text)
         part = (
             device
             or groups.get("device")
-            or (gpu_of(text) if rule.failure_class in OF_A_GPU else None)
+            or gpu
             or (
                 self._device
                 if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink."))
@@ -536,7 +537,7 @@ class LineReader:
             self._times_s.get(line) if prefix.at_s is None else prefix.at_s,
             line,
             rank,
-            groups.get("node") or prefix.node or self._node,
+            groups.get("node") or prefix.node or host or self._node,
             part,
         )
         calls = read_fingerprints(low) if rule.name == "c10d.mismatch" else ()

@@ -82,6 +82,12 @@ _COUNT = re.compile(
 _CLEAR = re.compile(
     r"(?: :|: {2,40}) {0,40}(?:0|0x0{1,8}|no|none|not active|n/a|\[n/a\]|pass(?:ed)?)$"
 )
+# a check's line that says that all is well, or a count of one kind of fault at its end
+_WELL = re.compile(
+    r"^.{0,60}?\[ ?(?:ok|pass(?:ed)?|healthy) ?\]"
+    r"| (?:errors?|rows|faults?|retired pages|failures?)(?: count)?"
+    r"(?:: ?| ?= ?)0(?: \([^()]{0,40}\))?$"
+)
 # a line of `pip freeze`, `pip list` or `conda list`: names of packages may be words of rules
 _PACKAGE = re.compile(
     r"\s{0,8}[a-z0-9][\w.-]{0,60}?(?:==|-| {1,40})v?\d{1,6}(?:\.\w{1,12}){1,5}(?:[+-][\w.]{1,40})?"
@@ -99,6 +105,7 @@ def says_nothing(low: str) -> bool:
         or is_header(low)
         or _PACKAGE.match(low) is not None
         or _CLEAR.search(low[-80:].rstrip()) is not None
+        or _WELL.search(low.rstrip()) is not None
         or _all_clear(low)
     )
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 HEAD = 300  # a prefix is looked for in so many characters
-_GPU_UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)")
 _MONTHS = {
     name: number
@@ -50,6 +49,9 @@ _SYSLOG_HOST = re.compile(
     r"^(?:<\d{1,3}>\d? ?)?(?:[A-Z][a-z]{2} {1,2}\d{1,2}"
     r" \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,24}) ([A-Za-z0-9][\w.-]{0,80}) (?:"
     r"kernel|[\w./@-]{1,40}(?:\[\d{1,8}\])?):"
+    # with a blank between date and time only a daemon with its pid is told from a level
+    r"|^\d{4}-\d\d-\d\d [\d:.,+Z-]{8,24} ([a-z][\w.-]{0,60}\d[\w.-]{0,20})"
+    r" (?:kernel|[a-z][\w./@-]{0,40}\[\d{1,8}\]):"
 )
 _NCCL_HOST = re.compile(
     r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\]"
@@ -75,6 +77,10 @@ _RAY_HOST = re.compile(r"\([\w.:]{0,80}[ ,]{0,2}(?:pid=\d{1,9}, )?ip=(\d{1,3}(?:
 # JSON, labels
 _FIELD_HOST = re.compile(
     r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"",
+    re.IGNORECASE,
+)
+_BARE_FIELD_HOST = re.compile(
+    r"\b(?:host|hostname|node|node_?name)=(?=[\w.-]{0,60}\d)([A-Za-z][\w.-]{0,60}\w)(?![\w-])",
     re.IGNORECASE,
 )
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
@@ -190,7 +196,9 @@ def _first(head: str, *patterns: re.Pattern[str]) -> str | None:
     return None
 
 
-def gpu_of(text: str) -> str | None:
-    """Return the UUID of the GPU that a line names; None if it names none, or several."""
-    named = set(_GPU_UUID.findall(text))
-    return named.pop() if len(named) == 1 else None
+def node_told(text: str) -> str | None:
+    """Return the host that a line names in a field ("host=n3", '"node": "n3"'), or None.
+
+    Only for lines about a part of that host: other lines name the far end of a connection so.
+    """
+    return _first(text[:FIELDS], _FIELD_HOST, _BARE_FIELD_HOST)

@@ -201,8 +201,9 @@ RULES: tuple[Rule, ...] = (
     # the device itself
     root(
         "nvml.lost",
-        r"gpu is lost|nvml_error_gpu_is_lost|gpu has fallen off the bus|gpu lost from the bus|lost"
-        r" gpu\b|gpu is not accessible",
+        r"gpu is lost|nvml_error_gpu_is_lost|lost gpu\b|gpu is not accessible"
+        r"|(?:gpu|cuda)[ #:\w]{0,16} (?:has fallen|fell|dropped|lost) (?:off|from) the"
+        r" (?:pcie? )?bus",
         C.GPU,
         G.NAMED,
         SMI,
@@ -236,6 +237,26 @@ RULES: tuple[Rule, ...] = (
         SMI,
         also=(C.DEPENDENCY, C.USER_CODE),
         priority=1200,
+    ),
+    # a row of nvidia-smi's table: the card does not answer
+    root(
+        "nvml.no_answer",
+        r"^\|.{0,120}\b(?P<device>[0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
+        r" (?:on|off) \| {1,24}err!",
+        C.GPU,
+        G.LIKELY,
+        SMI,
+        also=(C.HBM, C.CHASSIS),
+        priority=1202,
+    ),
+    root(
+        "nvml.no_reading",
+        r"^\| {0,4}(?:n/a|err!|\d{1,3}%) {1,6}(?:err!|\d{1,3}c) {1,6}(?:err!|p\d{1,2})"
+        r" {1,24}err! /",
+        C.GPU,
+        G.POSSIBLE,
+        SMI,
+        priority=1204,
     ),
     root(
         "nvml.infoROM",
