@@ -8,7 +8,8 @@ whose first time is that of its failure does not say when it began. A line of an
 if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older than
 the job's first report of a failure: what breaks a job does not wait for a day. The end of a process
 leaves nothing behind that a later job could suffer from. So a line about it is marked once it is
-BEFORE_S older than a log that has the job's start in it.
+BEFORE_S older than a log that has the job's start in it. So is an Xid with the pid of a process
+that the job's launcher does not name, if it is BEFORE_S older than all logs of the job.
 
 A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
 so the line may be of the job after all. It counts for its class alone, and not for how the job
@@ -29,7 +30,8 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from outlast.diagnose.findings import Doubt, Finding
@@ -51,6 +53,7 @@ OLD_S = 3 * 3_600.0
 BEFORE_S = 120.0  # clocks of a host and of a job agree so well, where they are in one zone
 ZONES_S = 26.5 * 3_600.0  # UTC-12 to UTC+14, and time to spare
 DOUBT_OF: dict[Tie, Doubt] = {Tie.UNTIED: "untied", Tie.EXCLUDED: "stranger"}
+_XID_PID = re.compile(r"\bpid='?(\d{1,9})\b")
 JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
 
 
@@ -75,6 +78,7 @@ def without_foreign_lines(
         began_s, since = failed_s - ZONES_S + OLD_S, "what the job says of its failure"
     if began_s is None:
         return list(findings), ""
+    pids = job_processes(findings).codes.keys()
     old: dict[int, float] = {}
     for one in findings:
         if one.at_s is None or one.evidence.file in own:
@@ -84,6 +88,7 @@ def without_foreign_lines(
             and started_s is not None
             and one.at_s < min(began_s, started_s) - BEFORE_S
         )
+        killed |= one.at_s < began_s - BEFORE_S and _is_of_another_process(one, pids)
         if killed or one.at_s < began_s - OLD_S:
             old[id(one)] = began_s - one.at_s
     said = {
@@ -100,6 +105,12 @@ def without_foreign_lines(
     return [_marked(one, "older") if id(one) in old else one for one in kept], _note(
         [one for one in findings if id(one) in old], began_s, since
     )
+
+
+def _is_of_another_process(one: Finding, pids: Set[int]) -> bool:
+    """Return True for an Xid with a pid that is none of those that the job's launcher names."""
+    found = _XID_PID.search(one.evidence.text) if one.rule.startswith("xid.") else None
+    return found is not None and bool(pids) and int(found[1]) not in pids
 
 
 def with_strangers_marked(

@@ -1,6 +1,7 @@
 """The order of a diagnosis, from what was read to the verdict, as pure code.
 
-    1. incidents   evidence of an older attempt of the same job is set aside (`attempts.py`)
+    1. incidents   evidence of an older attempt of the same job is set aside (`attempts.py`), and
+                   so are outputs of earlier submissions (`earlier_outputs.py`)
     2. graph       the dumps show which rank waits for which, and which one is to blame by that
                    alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
@@ -26,6 +27,7 @@ from outlast.diagnose.accounting import with_other_jobs_marked
 from outlast.diagnose.attempts import split_attempts
 from outlast.diagnose.collectives import Blame, Dump, clock_offsets, find_blame
 from outlast.diagnose.contradictions import with_contradicted_marked
+from outlast.diagnose.earlier_outputs import without_earlier_outputs
 from outlast.diagnose.file_series import with_ranks_of_series
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.foreign_lines import (
@@ -84,7 +86,12 @@ class Conclusion:
 def conclude(material: Material) -> Conclusion:
     """Decide from all that was read. The same material gives the same verdict."""
     notes: list[str] = []
-    own = with_ranks_of_tasks(without_node_labels(material.findings))
+    own, samples, submitted = without_earlier_outputs(material.findings, material.samples)
+    notes += [submitted] if submitted else []
+    kept = {sample.name for sample in samples}
+    ends = [one for one in material.ends if one.name in kept]
+    material = replace(material, samples=samples, ends=ends if submitted else material.ends)
+    own = with_ranks_of_tasks(without_node_labels(own))
     own = with_ranks_of_series(
         own,
         [sample.name for sample in material.samples],

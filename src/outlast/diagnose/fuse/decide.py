@@ -82,7 +82,7 @@ def decide(
     accounts = take_accounts(read)
     if blame is not None and _ended_while_running(accounts, blame, read):
         blame, graph = None, ()
-    stacks = _outliers(read)
+    stacks = _outliers(read, desync)
     places = () if blame is not None else compare_places(read, accounts)
     everything = [*graph, *read, *desync.findings, *places, *stacks]
     votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
@@ -129,10 +129,15 @@ def decide(
     )
 
 
-def _outliers(read: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the stacks that stand out, or that of the only rank that has not ended."""
+def _outliers(read: Sequence[Finding], desync: Desync) -> tuple[Finding, ...]:
+    """Return the stacks that stand out, or that of the only rank that others can wait for.
+
+    That is the one that has not ended, or the one that reports no wait where all others timed out.
+    """
     stacks = [one for one in read if isinstance(one, Stack)]
     last = {one.rank for one in read if one.rule == "standing.remains" and one.rank is not None}
+    if not last and {one.rank for one in stacks} == {one.rank for one in desync.suspects}:
+        last = {one.rank for one in desync.suspects}
     return of_the_last(stacks, *last) if len(last) == 1 else compare(stacks)
 
 

@@ -25,6 +25,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import TOLD
 from outlast.diagnose.logs.watchdog import AwaitedCollective
 from outlast.diagnose.rules import RULES
+from outlast.diagnose.stacks.reader import Stack
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence, Role, Suspect
 
@@ -200,6 +201,8 @@ def _rule_for(
         return "desync.absent"
     if any(one.rule == LEFT_OPEN and one.rank in absent for one in findings):
         return "desync.left"  # its program reached its end
+    if any(isinstance(one, Stack) and one.rank in absent for one in findings):
+        return "desync.silent"  # its stack shows where it is
     numbers = {one.numel for one in waits if one.numel is not None}
     return "desync.left" if numbers == {ONE_NUMBER} else "desync.silent"
 

@@ -13,6 +13,9 @@ If the launcher started the job again in between, the exception did end somethin
 counts for nothing either while the job went on to another failure, and for all that it says if the
 job then finished (`recovered.py`).
 
+A line about a lost device counts likewise, if a program printed it and no kernel, and if steps of
+training come after it: it may be a text that the program shows, such as a sample of its data.
+
 The form of a line is its letters: numbers, dates and bars change.
 
 This module is pure: no clock, no files, no torch.
@@ -70,6 +73,9 @@ _TRACEBACK = re.compile(
     rb"|^.{0,120}?(?:^|[\]:|>] {1,2}) {2}(?:file \"| {2}[\w@(\[{\"'~^])",
     re.IGNORECASE,
 )
+# what a line of training says, and no line of a monitor or a kernel
+_TRAINS = re.compile(rb"loss|step|iter|epoch|it/s", re.IGNORECASE)
+_BY_KERNEL = re.compile(r"nvrm|kernel:|^\[ {0,8}\d{1,9}\.\d{6}\]|^\[\w{3} \w{3} ", re.IGNORECASE)
 _POD = re.compile(r"\bpod/([\w.-]{1,253})", re.IGNORECASE)
 _NOT_LETTERS = bytes(one for one in range(256) if not (65 <= one <= 90 or 97 <= one <= 122))
 
@@ -108,6 +114,7 @@ class _Open:
     steps: dict[tuple[str, bytes], Growing] = field(default_factory=dict)
     has_steps: bool = False
     was_restarted: bool = False  # the launcher started the job again after it
+    is_device: bool = False  # only training that goes on shows that no device was lost
 
     @property
     def rule(self) -> str:
@@ -137,6 +144,8 @@ class _Open:
             if form in self.forms:
                 self.counts[_who(line)] += 1
                 self.own_count += one_writer or (bool(self.label) and _writer(line) == self.label)
+            elif self.is_device and not _TRAINS.search(form):
+                continue
             elif form and not _IDLES.search(form) and not _CLOSING.search(form):
                 # One writer's number grows with its steps; over all writers it may be the rank.
                 series = (_who(line), form)
@@ -179,7 +188,10 @@ class WentOnReader:
             usual, like = _usual_forms(before), form_of(text.encode("utf-8", "replace"))
             if like in self._usual or len(self._usual) < LIKE_MAX:
                 usual &= self._usual.setdefault(like, usual)
-            new = _Open(finding, label_of(text), usual)
+            is_device = may_be_shown(finding)
+            if is_device:
+                usual = frozenset(form for form in usual if _TRAINS.search(form))
+            new = _Open(finding, label_of(text), usual, is_device=is_device)
             self._look(new, lines[at + 1 :])
             if new.is_handled:
                 handled.append((new.rule, new.finding))
@@ -226,12 +238,22 @@ def may_be_handled(one: Finding) -> bool:
 
     The same holds for words about a signal: a text that the program shows, or a helper of its own.
     """
-    if one.rule in SIGNALS:
+    if one.rule in SIGNALS or may_be_shown(one):
         return True
     return one.mechanism in (Mechanism.EXCEPTION, Mechanism.CORRUPT) and one.evidence.role in (
         Role.ROOT,
         Role.MESSENGER,
     )
+
+
+def may_be_shown(one: Finding) -> bool:
+    """Return True for a line about a lost device that a program printed, and no kernel.
+
+    It may be a text that the program shows, such as a sample of its data. Ranks that take further
+    steps have not lost a device.
+    """
+    about = one.rule.startswith("xid.") or one.rule == "nvml.lost"
+    return about and _BY_KERNEL.search(one.evidence.text) is None
 
 
 def with_handled_marked(

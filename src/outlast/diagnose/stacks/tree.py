@@ -27,6 +27,8 @@ COLLECTIVE = re.compile(
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 # more ranks than these are no outliers, however many processes and threads each has
 OUTLIERS_SHARE = 0.34
+OUTLIER = "stack.outlier_work"
+_BY_KIND = {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}
 OUTLIERS_STILL_SHARE = 0.5  # of a job of which no rank moved between two looks
 
 
@@ -55,9 +57,7 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
         return tuple(
             _outlier(
                 one,
-                {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}.get(
-                    kind, "stack.outlier_work"
-                ),
+                _BY_KIND.get(kind, OUTLIER),
             )
             for one, kind in outliers
         )
@@ -83,9 +83,10 @@ def compare(stacks: Sequence[Stack]) -> tuple[Finding, ...]:
 
 
 def of_the_last(stacks: Sequence[Stack], rank: int) -> tuple[Finding, ...]:
-    """Return the newest stack of the only rank that has not ended, as one that stands out."""
-    own = [one for one in stacks if one.rank == rank and activity(one)[0] in ("working", "loading")]
-    return (_outlier(own[-1], "stack.outlier_work"),) if own else ()
+    """Return the newest stack of the only rank that others may wait for, as one that stands out."""
+    kinds = ("working", "loading", "loader")
+    own = [one for one in stacks if one.rank == rank and activity(one)[0] in kinds]
+    return (_outlier(own[-1], _BY_KIND.get(activity(own[-1])[0], OUTLIER)),) if own else ()
 
 
 def lone_in_pipeline(stacks: Sequence[Stack]) -> list[Stack]:
