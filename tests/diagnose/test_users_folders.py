@@ -40,7 +40,7 @@ WAITED = "".join(
 BARE_KILL = "run.sh: line 4: 4711 Killed                  python train.py\n"
 
 
-# --- nothing is known -----------------------------------------------------------------------------
+# --- nothing is known ----------------------
 
 
 @pytest.mark.parametrize(
@@ -177,3 +177,133 @@ def test_the_stack_of_the_rank_that_the_others_wait_for_tells_why(tmp_path: Path
     assert (got.failure_class.value, ranks_of(got)) == ("storage", [0])
     without = verdict_of(tmp_path / "without", {"run.log": log})
     assert (without.failure_class.value, ranks_of(without)) == ("user_code", [0])
+
+
+# --- whose rank, and which end ----------------------
+
+LOST = "torch.distributed.DistBackendError: NCCL error: remote process exited"
+UNLABELLED = (
+    'Traceback (most recent call last):\n  File "/app/train.py", line 9, in f\nKeyError: 1\n'
+)
+
+
+def test_a_label_of_torchrun_is_a_local_rank(tmp_path: Path) -> None:
+    """The launcher's table tells that local rank 3 of the second node is rank 11."""
+    log = (
+        f"[default3]:{ECC}\n"
+        "E0511 03:01:31.100000 4001 torch/distributed/elastic/multiprocessing/api.py:869] failed"
+        " (exitcode: 1) local_rank: 3 (pid: 93) of binary: /usr/bin/python\n"
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-05-11_03:01:31\n"
+        "  host      : n2\n  rank      : 11 (local_rank: 3)\n  exitcode  : 1 (pid: 93)\n"
+        "  error_file: <N/A>\n  traceback : To enable traceback see: https://pytorch.org\n"
+    )
+    got = verdict_of(tmp_path, {"n2.log": steps_at(0, 30) + log})
+    assert (got.failure_class.value, ranks_of(got)) == ("hbm", [11])
+
+
+def test_folders_of_two_nodes_launchers_are_of_local_ranks(tmp_path: Path) -> None:
+    """Local rank 1 of the second node raises, without a label. Its neighbour says it is rank 7."""
+    files = {
+        f"n{node}/logs/run/attempt_0/{rank}/stderr.log": "" for node in (1, 2) for rank in (1,)
+    }
+    files["n1/logs/run/attempt_0/0/stderr.log"] = raised(0, LOST)
+    files["n2/logs/run/attempt_0/3/stderr.log"] = raised(7, LOST)
+    files["n2/logs/run/attempt_0/1/stderr.log"] = UNLABELLED
+    assert ranks_of(verdict_of(tmp_path, files)) == [5]
+
+
+def test_a_node_that_was_lost_leaves_no_other_rank_to_blame(tmp_path: Path) -> None:
+    """Ranks 1 and 2 lost their peers, and rank 0 says nothing. The lost node may have been its."""
+    log = "srun: error: Node failure on n3\n" + raised(1, LOST) + raised(2, LOST)
+    got = verdict_of(tmp_path, {"slurm-91.out": steps_at(0, 30) + log})
+    assert (ranks_of(got), got.nodes) == ([], ("n3",))
+
+
+def test_a_call_of_cuda_that_failed_in_nccl_is_the_ranks_own(tmp_path: Path) -> None:
+    said = "torch.distributed.DistBackendError: NCCL error in: x.cpp:94, unhandled {} error"
+    for what, ranks in (("cuda", [2]), ("system", [])):
+        log = raised(2, said.format(what)) + raised(0, LOST) + raised(1, LOST)
+        assert ranks_of(verdict_of(tmp_path / what, {"run.log": log})) == ranks
+
+
+def completion(host: str, peer: str) -> str:
+    return (
+        f"{host}:900:1244 [0] transport/net_ib.cc:2132 NCCL WARN NET/IB : Got completion from peer"
+        f" {peer}<55921> with status=12 opcode=1 len=0 vendor err 129 (Send) hca mlx5_2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "nodes"),
+    [
+        ([("n1", "10.0.0.9"), ("n2", "10.0.0.9")], ("10.0.0.9",)),
+        ([("n7", "10.0.0.1"), ("n7", "10.0.0.2"), ("n1", "10.0.0.7")], ("n7",)),
+        ([("n1", "10.0.0.2"), ("n2", "10.0.0.1")], ("n1", "n2")),
+    ],
+)
+def test_of_links_the_end_that_all_of_them_share_is_named(
+    tmp_path: Path, lines: list[tuple[str, str]], nodes: tuple[str, ...]
+) -> None:
+    log = steps_at(0, 30) + "".join(completion(*one) for one in lines)
+    got = verdict_of(tmp_path, {"run.log": log})
+    assert (got.failure_class.value, got.nodes) == ("network", nodes)
+
+
+def test_a_port_that_failed_shows_whose_end_it_is(tmp_path: Path) -> None:
+    port = "n2:4401:4522 [3] transport/net_ib.cc:132 NCCL WARN NET/IB : mlx5_3:1 Got async"
+    log = f"{port} error event: port error\n" + completion("n1", "10.0.0.2")
+    got = verdict_of(tmp_path, {"run.log": steps_at(0, 30) + log})
+    assert (got.failure_class.value, got.nodes) == ("network", ("n2",))
+
+
+# --- lines that read like something else ----------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pcieport 0000:00:02.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Tx)",
+        "pcieport 0000:00:02.0: AER: Correctable error message received from 0000:00:02.0",
+        "mce: CPU12: Core temperature above threshold, cpu clock throttled (total events = 1)",
+    ],
+)
+def test_what_a_host_corrects_by_itself_is_no_failure(tmp_path: Path, line: str) -> None:
+    """ "Bus Error" was read as the signal, and a first moment of heat as the cause."""
+    files = {f"rank_{rank}.log": steps_at(0, 90) for rank in range(4)}
+    files["dmesg.txt"] = f"[Mon May 11 03:01:10 2026] {line}\n"
+    got = verdict_of(tmp_path, files)
+    assert got.failure_class.value == "unknown"
+    assert got.reason.startswith("Nothing that was read tells of a failure")
+
+
+def test_a_limit_on_locked_memory_is_no_lack_of_memory(tmp_path: Path) -> None:
+    line = "n1:77:99 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr_iova2 failed with error"
+    got = verdict_of(tmp_path, {"n1.log": f"{line} Cannot allocate memory\n"})
+    assert got.failure_class.value == "dependency"
+
+
+def test_what_py_spy_says_of_a_process_is_no_error_of_its_script(tmp_path: Path) -> None:
+    said = (
+        "Error: Failed to get process executable name. Check that the process is running.\n"
+        "Reason: No such file or directory (os error 2)\n"
+    )
+    got = verdict_of(tmp_path, {"run.log": steps_at(0, 30), "pyspy_rank1.txt": said})
+    assert (got.failure_class.value, ranks_of(got)) == ("unknown", [])
+
+
+def test_a_loss_scale_at_its_minimum_asks_for_no_fix_of_the_line(tmp_path: Path) -> None:
+    error = "Exception: Current loss scale already at minimum - cannot decrease scale anymore."
+    got = verdict_of(tmp_path, {"ds.log": steps_at(0, 30) + raised(0, error) + raised(1, error)})
+    assert got.mechanism is not None
+    assert got.mechanism.value == "corrupt"
+    assert "bfloat16" in got.action
+
+
+def test_the_command_names_the_port_that_another_line_tells(tmp_path: Path) -> None:
+    log = (
+        "[E511 03:00:03.120 socket.cpp:500] [c10d] The server socket has failed to listen on any"
+        " local network address.\n"
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local"
+        " network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE\n"
+    )
+    assert verdict_of(tmp_path, {"run.log": log}).commands == ("ss -ltnp 'sport = :29500'",)

@@ -5,8 +5,8 @@ A person who submits a job again keeps its first output beside the second ("slur
 goes on ("train.log.1"). What failed then is not what failed now, so the newest output is diagnosed
 and the older ones are set aside.
 
-Numbers of ranks and of nodes look alike, so a number has to stand where a scheduler or a person puts
-that of a submission, and a rotated log has to lie beside the one that goes on.
+Numbers of ranks and of nodes look alike, so a number has to stand where a scheduler or a person
+puts that of a submission, and a rotated log has to lie beside the one that goes on.
 
 Outputs are of two submissions if the one ends before the other begins, by their own times. Those of
 tasks of one job overlap, and a log that was rotated while the job ran goes on at once. Nothing is

@@ -46,7 +46,11 @@ from outlast.diagnose.recovered import (
 )
 from outlast.diagnose.rules import RULES
 from outlast.diagnose.stacks.together import with_shared_waits
-from outlast.diagnose.task_labels import with_ranks_of_tasks, without_node_labels
+from outlast.diagnose.task_labels import (
+    with_global_ranks,
+    with_ranks_of_tasks,
+    without_node_labels,
+)
 from outlast.model.verdict import Evidence, Verdict
 
 FRESH_S = 2.0  # a job that hangs is looked at later than that
@@ -91,7 +95,7 @@ def conclude(material: Material) -> Conclusion:
     kept = {sample.name for sample in samples}
     ends = [one for one in material.ends if one.name in kept]
     material = replace(material, samples=samples, ends=ends if submitted else material.ends)
-    own = with_ranks_of_tasks(without_node_labels(own))
+    own = with_ranks_of_tasks(with_global_ranks(without_node_labels(own)))
     own = with_ranks_of_series(
         own,
         [sample.name for sample in material.samples],

@@ -6,14 +6,19 @@ If it starts a launcher on each node, it is the node's, and lines of the launche
 In a file with such a line a label alone says nothing about the rank. A task that srun names is a
 rank only if one host has several, and there are no lines of a launcher.
 
+torchrun's label of a line ("[default3]:", with --tee) and its folders of logs (`attempt_0/3/`) have
+the local rank. On the first node that is
+the rank. On another one the ranks begin later, as lines with both labels tell, and the launcher's
+table beside its line about the same process.
+
 This module is pure: no clock, no files, no torch.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
@@ -25,6 +30,12 @@ _TASKS = re.compile(
 )
 # "2: [rank2]: RuntimeError: ...", as Python prints an exception where it knows the rank
 _AGREES = re.compile(r"^\s{0,4}(\d{1,5}): \[rank(\d{1,6})\]")
+_LOCAL = re.compile(r"^\s{0,4}\[(?:default|trainer)(\d{1,5})\]: ?(?!\[rank\d)")
+_BOTH = re.compile(r"^\s{0,4}\[(?:default|trainer)(\d{1,5})\]: ?\[rank(\d{1,6})\]")
+_SAID = re.compile(r"^\s{0,4}\[rank(\d{1,6})\]")
+_TREE = re.compile(r"^(.*?attempt_\d{1,4})/(\d{1,5})/[^/]*$")
+_NOTICED = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
+_ROW = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
 _ENDS = (
     "slurm.oom",
     "slurm.kill",
@@ -54,6 +65,53 @@ def without_node_labels(findings: Sequence[Finding]) -> list[Finding]:
         else one
         for one in findings
     ]
+
+
+def with_global_ranks(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; those that were given the local rank of torchrun's label have the rank.
+
+    Where one file tells where the ranks of its node begin and another does not, the ranks of the
+    other one are not known.
+    """
+    begins = _first_ranks(findings)
+    if not any(begins.values()):
+        return list(findings)
+    return [_with_global_rank(one, begins) for one in findings]
+
+
+def _with_global_rank(one: Finding, begins: Mapping[str, int]) -> Finding:
+    text, tree = one.evidence.text, _TREE.match(one.evidence.file)
+    if tree is not None and (one.rule == "log.last" or not _SAID.match(text)):
+        local, begin = int(tree[2]), begins.get(tree[1])
+    elif (label := _LOCAL.match(text)) is not None:
+        local, begin = int(label[1]), begins.get(one.evidence.file)
+    else:
+        return one
+    if one.rank != local:
+        return one
+    return replace(one, rank=None if begin is None else begin + local)
+
+
+def _first_ranks(findings: Sequence[Finding]) -> dict[str, int]:
+    """Return the first rank of the node of each file, or folder, where all its lines agree."""
+    told: dict[str, set[int]] = defaultdict(set)
+    local: dict[tuple[str, str], int] = {}
+    ranks: dict[tuple[str, str], int] = {}
+    for one in findings:
+        text, file = one.evidence.text, one.evidence.file
+        tree = _TREE.match(file)
+        if tree is not None and (said := _SAID.match(text)):
+            told[tree[1]].add(int(said[1]) - int(tree[2]))
+        elif both := _BOTH.match(text):
+            told[file].add(int(both[2]) - int(both[1]))
+        elif noticed := _NOTICED.search(text):
+            local[file, noticed[2]] = int(noticed[1])
+        elif (row := _ROW.match(text)) and one.rank is not None:
+            ranks[file, row[1]] = one.rank
+    for process, rank in ranks.items():
+        if process in local:
+            told[process[0]].add(rank - local[process])
+    return {file: begins.pop() for file, begins in told.items() if len(begins) == 1}
 
 
 def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:

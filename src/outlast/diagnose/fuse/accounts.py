@@ -41,6 +41,7 @@ OWN = (
     "nccl.interface",
 )  # of those rules: what a rank met on its own host
 OF_OTHERS = ("gloo.size", "c10d.mismatch")  # what a rank says of its peers' calls
+NODE_LOST = ("slurm.node_failure", "kube.node_lost")  # its ranks went first, whoever they are
 NOT_OWN = (-15, -2, -1, -6)
 _PID = re.compile(r"\(pid: (\d{1,9})\)")
 _CODE = re.compile(r"^exitcode {1,6}: (-?\d{1,3})\b")
@@ -145,7 +146,7 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
         closed=closed,
         left=_left(table, by_rank),
         silent=frozenset()
-        if _ended_well(findings)
+        if _ended_well(findings) or any(one.rule in NODE_LOST for one in findings)
         else _silent(by_rank, lost, {*raised, *killed}, () if lost <= late else closed),
         forced=frozenset(forced),
         waiting=waiting,
@@ -210,6 +211,8 @@ def _ended_well(findings: Sequence[Finding]) -> bool:
 def _is_of_peer(one: Finding) -> bool:
     if one.rule == "c10d.peer_said" and (found := _SAID_RANK.search(one.evidence.text)):
         return int(found[1]) != one.rank
+    if one.rule == "nccl.unhandled" and "cuda" in one.evidence.text.lower():
+        return False  # a call of CUDA failed in that very process
     return one.rule.startswith(PEER) and one.rule not in OWN
 
 

@@ -27,6 +27,7 @@ from outlast.diagnose.fuse.explain import (
     refuted_by_of,
 )
 from outlast.diagnose.fuse.moments import job_runs_on, without_older_stacks
+from outlast.diagnose.fuse.nodes_and_devices import places_of
 from outlast.diagnose.fuse.time_outs import compare_places
 from outlast.diagnose.fuse.verdict_context import (
     cleared_of,
@@ -36,9 +37,8 @@ from outlast.diagnose.fuse.verdict_context import (
     stacks_of,
     timeline_of,
 )
-from outlast.diagnose.fuse.weigh import SOFT, RuleVote, probabilities, rule_of, votes_of
+from outlast.diagnose.fuse.weigh import RuleVote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
-from outlast.diagnose.logs.device_names import is_numbered
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack
@@ -46,15 +46,9 @@ from outlast.diagnose.stacks.tree import compare, of_the_last
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Role, Suspect, Verdict
 
-PLACES_MAX = 8
 SURE = (Grade.NAMED, Grade.LIKELY)
-SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end of a link
-_LOCAL = ("localhost", "127.0.0.1", "::1")
 _UNKNOWN = FailureClass.UNKNOWN
-_RANK_LABEL = re.compile(r"^\[rank(\d{1,6})\]:")
-_TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
 _ABORTED = re.compile(r"exitcode {1,6}: -6 ")
-_TASK_ENDED = re.compile(r"srun: error: ([A-Za-z][\w.-]{0,60}): task (\d{1,5}): ")
 
 
 def decide(
@@ -82,9 +76,8 @@ def decide(
     accounts = take_accounts(read)
     if blame is not None and _ended_while_running(accounts, blame, read):
         blame, graph = None, ()
-    stacks = _outliers(read, desync)
     places = () if blame is not None else compare_places(read, accounts)
-    everything = [*graph, *read, *desync.findings, *places, *stacks]
+    everything = [*graph, *read, *desync.findings, *places, *_outliers(read, desync)]
     votes = votes_of(_bearing_on_the_class(everything, accounts, blame), weights)
     shares = probabilities(votes, weights)
     best, share = next(iter(shares.items()), (_UNKNOWN, 0.0))
@@ -99,7 +92,7 @@ def decide(
         named, best, tuple(supporting), blame, desync, culprits, mechanism, tuple(everything)
     )
     winner = supporting[0].finding if supporting and named is not _UNKNOWN else None
-    where = _places(named, supporting, everything, {one.rank for one in culprits.ranks})
+    where = places_of(named, supporting, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
         mechanism=mechanism,
@@ -120,6 +113,7 @@ def decide(
             devices=where[1],
             scheduler=scheduler,
             winner=winner,
+            alike=_alike(winner, everything),
             asked=recovery_asked(everything),
             hosts=hosts_of_pods(everything),
         ),
@@ -127,6 +121,10 @@ def decide(
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
     )
+
+
+def _alike(winner: Finding | None, findings: Sequence[Finding]) -> list[Finding]:
+    return [] if winner is None else [one for one in findings if one.rule == winner.rule]
 
 
 def _outliers(read: Sequence[Finding], desync: Desync) -> tuple[Finding, ...]:
@@ -296,89 +294,6 @@ def _suspects(blame: GraphBlame | None, desync: Desync, culprits: Culprits) -> t
     if culprits.how in ("witnessed", "killed", "raised", "exited", "left", "forced"):
         return ()
     return tuple(one for one in (*culprits.suspects, *desync.suspects) if one.rank not in shown)
-
-
-def _places(
-    named: FailureClass,
-    supporting: Sequence[RuleVote],
-    findings: Sequence[Finding],
-    ranks: set[int],
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    rules = {vote.rule.name for vote in supporting} if named is not _UNKNOWN else set()
-    shown = [
-        one
-        for one in findings
-        if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)
-    ]
-    if named is _UNKNOWN:  # why the node was lost is not known, but which one was
-        shown += [
-            one
-            for one in findings
-            if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
-        ]
-    placed = [one for one in shown if one.node]
-    own = [one for one in placed if one.evidence.role is Role.ROOT or one.rank in ranks]
-    near = [one for one in own or placed if not one.rule.startswith(SAID_OF_THE_FAR_END)]
-    nodes = Counter(one.node for one in near or own or placed if one.node)
-    if not nodes:
-        nodes = Counter(_hosts_by_srun(shown, findings))
-    if not nodes and named is not _UNKNOWN:
-        nodes = Counter(_host_of_the_launcher(supporting[0].finding.evidence.file, findings))
-    if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
-        nodes = Counter({name: count for name, count in nodes.items() if name not in _LOCAL})
-    devices = Counter(_devices([one for one in shown if one.device and one.rule in rules]))
-    if named in SOFT and not ranks and len(nodes) > 1:
-        return (), ()  # a program fails on all its nodes, and that is no fault of theirs
-    first = {_address(name): name for name in reversed(list(devices))}
-    return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
-        name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
-    )
-
-
-def _devices(shown: Sequence[Finding]) -> list[str]:
-    """Return the devices of these lines, without the number of a GPU whose address is known.
-
-    Where one line gives the address of a GPU and another one of that host a number, they are about
-    one GPU.
-    """
-    addressed = {one.node for one in shown if one.device and not is_numbered(one.device)}
-
-    def is_same(one: Finding) -> bool:
-        return bool(addressed) and (one.node is None or bool(addressed & {one.node, None}))
-
-    return [
-        one.device for one in shown if one.device and not (is_numbered(one.device) and is_same(one))
-    ]
-
-
-def _hosts_by_srun(shown: Sequence[Finding], findings: Sequence[Finding]) -> set[str]:
-    """Return the hosts on which srun says that the tasks ended whose labelled lines are shown."""
-    tasks = {found[1] for one in shown if (found := _TASK_LABEL.match(one.evidence.text))}
-    if not any(one.rule.startswith("elastic.") for one in findings):
-        # Without a launcher srun starts the ranks itself, so its tasks are the ranks.
-        tasks |= {found[1] for one in shown if (found := _RANK_LABEL.match(one.evidence.text))}
-    ended = (_TASK_ENDED.search(one.evidence.text) for one in findings)
-    return {found[1] for found in ended if found is not None and found[2] in tasks}
-
-
-def _host_of_the_launcher(file: str, findings: Sequence[Finding]) -> set[str]:
-    """Return the host whose launcher wrote the file; empty where it names none, or several."""
-    hosts = {
-        one.node
-        for one in findings
-        if one.evidence.file == file and one.rule.startswith("elastic.") and one.node
-    }
-    return hosts if len(hosts) == 1 else set()
-
-
-def _address(device: str) -> str:
-    """Return one spelling for all spellings of a PCI address.
-
-    Some tools write the function, which is 0 for a GPU, and some write four more zeros at the
-    front.
-    """
-    found = re.fullmatch(r"0{0,4}([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.0)?", device)
-    return found.group(1) if found else device
 
 
 __all__ = ["decide", "rule_of"]

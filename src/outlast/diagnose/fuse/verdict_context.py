@@ -86,17 +86,19 @@ def commands_of(
     devices: Sequence[str],
     scheduler: str,
     winner: Finding | None,
+    alike: Sequence[Finding] = (),
     asked: str = "",
     hosts: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[str, ...]:
     """Return commands to paste. Only names that are safe in a shell are put into them.
 
+    `alike` are the findings of the winner's rule: one of them may tell more than the winner.
     `asked` is what the driver asks for: where that is a reboot, a reset of the GPU is not proposed.
     `hosts` are the nodes that are pods, with the machine of each, or "" where nothing tells it.
     """
     if winner is not None and winner.rule == "store.port_taken":
-        found = _PORT.search(winner.evidence.text)
-        port = next((group for group in found.groups() if group), "") if found else ""
+        said = (found for one in alike if (found := _PORT.search(one.evidence.text)))
+        port = next((group for found in said for group in found.groups() if group), "")
         return (f"ss -ltnp 'sport = :{port}'" if port else "ss -ltnp",)
     if named not in HARDWARE:
         return ()

@@ -275,6 +275,13 @@ BY_RULE: dict[str, Words] = {
         "the limits of that node are far from what the job uses",
         "on that node: ulimit -a as the job's user, and ls /proc/PID/fd /proc/PID/task | wc -l",
     ),
+    "loss.scale": Words(
+        "the gradients overflowed at every step, until the loss scale had reached its minimum",
+        "train in bfloat16 or lower the learning rate, and go back to a checkpoint from before the"
+        " scale began to fall; a restart from a later one fails again",
+        "a batch that holds no number, or one rank alone whose gradients overflow",
+        "from which step on the loss scale falls, and the gradient norms just before it",
+    ),
     "store.port_taken": Words(
         "another process holds the port that the job wants",
         "end the process that holds the port, or give the job another one (--rdzv-endpoint, or"

@@ -73,7 +73,10 @@ _SRUN_HOST = re.compile(
     re.IGNORECASE,
 )
 # Ray's labels: "(raylet, ip=10.0.0.5)", "(RayTrainWorker pid=3113, ip=10.0.0.5)"
-_RAY_HOST = re.compile(r"\([\w.:]{0,80}[ ,]{0,2}(?:pid=\d{1,9}, )?ip=(\d{1,3}(?:\.\d{1,3}){3})[,)]")
+_RAY_HOST = re.compile(
+    r"\((?:[\w.:]{0,80}(?:\[rank=\d{1,6}\])?[ ,]{0,2}(?:pid=\d{1,9}, )?ip="
+    r"|(?:ID: \w{1,80}, )?IP: )(\d{1,3}(?:\.\d{1,3}){3})[,)]"
+)
 # JSON, labels
 _FIELD_HOST = re.compile(
     r"\b(?:_hostname|hostname|host|node|node_?name)\"? ?[:=] ?\"([A-Za-z][\w.-]{0,80})\"",

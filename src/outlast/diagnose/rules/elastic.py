@@ -122,7 +122,7 @@ RULES: tuple[Rule, ...] = (
         "exit.bus",
         r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
         r" {0,8}135\b|died with <signals\.sigbus"
-        r"|\bbus error\b",
+        r"|(?<!pcie )\bbus error\b",
         "posix signal(7): SIGBUS, a mapping that cannot be backed",
         failure_class=C.HOST_MEMORY,
         grade=G.POSSIBLE,

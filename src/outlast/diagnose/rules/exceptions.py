@@ -164,7 +164,7 @@ RULES: tuple[Rule, ...] = (
         G.POSSIBLE,
         "deepspeed fp16 loss scaler",
         also=(C.USER_DATA, C.SILENT_DATA_CORRUPTION),
-        mechanism=EXC,
+        mechanism=Mechanism.CORRUPT,
         priority=12080,
     ),
     root(

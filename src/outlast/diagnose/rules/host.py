@@ -6,7 +6,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from outlast.diagnose.rules.table import Grade, Rule, messenger, root
+from outlast.diagnose.rules.table import Grade, Rule, advice, messenger, root
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
@@ -29,6 +29,15 @@ RULES: tuple[Rule, ...] = (
         "linux tmpfs; torch MapAllocator.cpp",
         mechanism=EXC,
         priority=3010,
+    ),
+    advice(
+        "pyspy.no_stack",
+        r"^error: failed to (?:get process executable|suspend process|find python version)"
+        r"|^reason: (?:no such (?:file or directory|process)|permission denied|operation not"
+        r" permitted) \(os error \d{1,3}\)"
+        r"|^(?:error: )?permission denied: try running again with elevated permissions",
+        "py-spy main.rs: what it says where it took no stack",
+        priority=3015,
     ),
     root(
         "host.allocator",

@@ -155,6 +155,12 @@ RULES: tuple[Rule, ...] = (
         priority=4130,
     ),
     # heat and power
+    advice(
+        "heat.cpu_brief",
+        r"temperature above threshold, cpu clock throttled \(total events = \d{1,2}\)",
+        "linux arch/x86 therm_throt.c: it tells the first events of a boot, a moment each",
+        priority=4135,
+    ),
     root(
         "heat.cpu",
         r"temperature above threshold|critical temperature reached|thermal shutdown|thermal"

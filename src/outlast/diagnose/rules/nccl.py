@@ -66,7 +66,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "ib.protection",
         r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:4|10)["
-        r" ,(]|ibv_wc_(?:loc_prot|rem_access)_err",
+        r" ,(]|ibv_wc_(?:loc_prot|rem_access)_err|async fatal event on (?:qp|cq)",
         C.DEPENDENCY,
         G.POSSIBLE,
         IB + ": peer memory, ACS",
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "ib.device_fatal",
         r"got async (?:error )?event ?: ?(?:local catastrophic|device fatal|internal"
-        r" error)|ibv_event_device_fatal",
+        r" error)|ibv_event_device_fatal|net/ib : \S{1,40} async fatal event: ",
         C.NIC,
         G.NAMED,
         IB,
@@ -155,7 +155,7 @@ RULES: tuple[Rule, ...] = (
         IB + ": ulimit -l",
         also=(C.NIC, C.USER_CODE),
         mechanism=EXC,
-        priority=7130,
+        priority=3005,  # before memory of the host: a limit is missing, and no memory
     ),
     root(
         "ib.verbs",
