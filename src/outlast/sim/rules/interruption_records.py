@@ -407,8 +407,9 @@ class BackInTime(Checker):
                 f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and"
                 f" {bound_s:.3f} s are enough"
             )
+        # A survivor leaves at its next collective, so it may have the body of a step before it.
         if seen.back_s is not None and seen.back_s > (
-            bound_s := BACK_S + slack_s + seen.first_step_s
+            bound_s := BACK_S + slack_s + seen.body_s + seen.first_step_s
         ):
             yield (
                 f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and"
