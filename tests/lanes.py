@@ -40,9 +40,17 @@ TESTS = (
 DRILLS = (
     (
         "tests/drills/checked",
+        "tests/drills/foreign",
         "tests/drills/test_ddp.py",
         "tests/drills/test_features.py",
         "tests/drills/test_fsdp.py",
+    ),
+    (
+        "tests/drills/test_hang.py",
+        "tests/drills/test_hosts.py",
+        "tests/drills/test_hosts_copies.py",
+        "tests/drills/test_hosts_hsdp.py",
+        "tests/drills/test_hosts_leave.py",
         "tests/drills/test_needs.py",
         "tests/drills/test_surroundings.py",
     ),
