@@ -6,10 +6,10 @@ what to expect of a run, how far one run may be from that, and how sure the simu
 mean.
 
 Units      seconds of wall-clock time.
-Limits     A run in which more than `failures_max` failures are expected is followed only until as
-           many have struck (`simulated_s`), and what it kept until then goes on at that pace;
-           `remarks` says so. That is right where the run has settled by then: where repairs and
-           waves are short beside that time.
+Limits     If more than `failures_max` failures are expected, a run is simulated only until as many
+           have struck (`simulated_s`). Its progress until then is extrapolated to the whole run,
+           and `remarks` says so. That is right if repairs and waves are short beside the simulated
+           time, so that the run has settled.
 
 This module is pure: no clock, no files, no torch.
 """

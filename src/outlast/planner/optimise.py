@@ -4,20 +4,20 @@ The result is compared with fixed intervals, Young's and Daly's.
 
 What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus +
               spare GPUs). A budget caps the spares: a share of the GPUs, or money for the spares'
-              GPU-hours. Redundancy takes memory, which is said and not weighed.
-Method        Coordinate by coordinate, twice: each asked-for parameter over its candidates, the
-              others as they are, all candidates living through the same failures (common random
-              numbers). It begins with the closed forms, and leaves them only for what is better by
-              more than the noise. The winner is then judged, beside the others, over fresh
-              failures, which it was not chosen on. Intervals: a grid around the closed form (x 1/8
-              to x 8), then a finer one around its best. Spares: from none to twice the closed form.
-              Tiers: every set of them with one that survives as much as any does: what would strike
-              everything has no rate, and is to be survived anyway; for that an interval is a
-              day at most. Redundancy: none, copies=1, copies=2, parity=4+1, parity=8+2; where no
-              tier is in the memory of nodes, one is put up as a candidate (`PEERS`), with its
-              assumptions stated among the inputs.
-Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures; all
-              else as in the best.
+              GPU-hours. The memory that redundancy takes is reported, and has no weight.
+Method        Coordinate by coordinate, twice: each parameter that was asked for is varied over its
+              candidates while the others stay. All candidates have the same failures (common random
+              numbers). The search begins with the closed forms, and departs from them only if a
+              candidate is better by more than the noise. The winner and the others are then
+              compared on new failures, on which it was not chosen. Intervals: a grid around the
+              closed form (x 1/8 to x 8), then a finer one around its best. Spares: from none to
+              twice the closed form. Tiers: every set with a tier that survives as much as any does.
+              The loss of everything at once has no rate, and has to be survived anyway; the
+              interval of the tier for it is a day at most. Redundancy: none, copies=1, copies=2,
+              parity=4+1, parity=8+2. If no tier is in the memory of nodes, `PEERS` is added as a
+              candidate, with its assumptions among the inputs.
+Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures;
+              everything else is as in the best.
 Limits        A local search: parameters that only pay together may be missed. Candidates that
               differ by less than `se` are not told apart.
 

@@ -3,7 +3,7 @@
 It also says what would reduce the swings. It uses runs that were simulated already.
 
 Units      watts, watts per second, seconds, hertz.
-Model      All GPUs draw `gpu_w` while they train, and `idle` of it while training stands still.
+Model      All GPUs draw `gpu_w` while they train, and the share `idle` of it while training pauses.
            They stop, or begin, together within `edge_s`.
              failure      training stops at it and begins again when it is resumed: a fall and a
                           rise, as far apart as the interruption is long

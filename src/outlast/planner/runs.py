@@ -39,14 +39,14 @@ def run(scenario: Scenario, histories: Histories) -> Outcomes:
 class _State:
     """The state of each replica, in arrays of shape (R,) unless said otherwise.
 
-    ends_s              (6, R): since when it stands, or stood last; when it was detected,
-                        regrouped, nodes were ready and taken in; since when it trains
-    spent_s             (5, R): in all the phases that are between these, as booked
-    position, held      from which it trains, in steps; held (J, R): by each tier, -1: nothing
-    extent, nodes_lost  of the present recovery; extent is -1 where it stands to take nodes in
+    ends_s              (6, R): the times of the present or last recovery: the failure, detection,
+                        regroup, nodes ready, nodes taken in, and training again
+    spent_s             (5, R): the booked seconds of the phases between these times
+    position, held      the step from which it trains; held (J, R): by each tier, -1: nothing
+    extent, nodes_lost  of the present recovery; extent is -1 if it only takes nodes in
     charged             what the present standstill is charged to: index into lost_s (R x (C + 1),),
                         by replica and class; the last column is for no class
-    missing, regroup_s  nodes that it goes on without; how long the last regroup took
+    missing, regroup_s  the nodes that it lacks while it goes on; how long the last regroup took
     """
 
     ends_s: Floats

@@ -5,15 +5,15 @@ This is in closed form, for many runs at once.
 Units      positions in steps, all else in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
            n     runs; J  tiers
-Method     Position x is reached (x - begin) pace after the beginning, and the stalls of all saves
-           that are between. Tiers are gone through from the longest interval to the shortest: which
-           is the last multiple of this one that has been reached? Between it and the answer lies no
-           save of a tier already dealt with, so that the next tier goes on from there. Where all
-           shorter intervals divide a longer one, each of its rounds takes as long, and a division
-           tells; else it is guessed from the mean pace and put right. The guess is four intervals
-           off at most: by all stalls of one round, before and after, which are no more than the
-           mean pace spends on one longest interval. A tier holds what had been saved, stalls over,
-           `write` seconds ago. That is asked in the same way, of the runs in which it makes a
+Method     The time to position x is (x - begin) pace, and the stalls of all saves in between. Tiers
+           are taken from the longest interval to the shortest: which is the last multiple of this
+           interval that has been reached? Between it and the answer there is no save of an earlier
+           tier, so the next tier goes on from there. If all shorter intervals divide a longer one,
+           each of its rounds takes equally long, and a division gives the answer. Otherwise it is
+           estimated from the mean pace and corrected. The estimate is wrong by four intervals at
+           most: by all stalls of one round, before and after, which are no more than the mean pace
+           spends on one longest interval. A tier holds what had been saved, stalls over, `write`
+           seconds ago. That is computed in the same way, for the runs in which it makes a
            difference.
 Limits     Positions below 2^53 steps are exact.
 

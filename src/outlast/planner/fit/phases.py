@@ -11,17 +11,17 @@ Phases     detect     fault to detection
            longer than others
            relaunch   a launcher that ended badly to the next session, which a person or a scheduler
            started
-Method     ENOUGH samples: the measured spread itself, as KEPT quantiles, each one that came (lines
-           drawn between the samples would weigh the least and the greatest by half, and the
-           greatest is what costs). From FEW samples on: a lognormal with their mean and coefficient
-           of variation (moments, not logarithms: what is planned with is the mean, and two kinds of
-           failure, one found at once and one after a deadline, would make a lognormal fitted to
-           logarithms promise seconds that never came). Fewer: their mean, as if it were always the
-           same.
+Method     With ENOUGH samples: the measured distribution, as KEPT quantiles. Each quantile is a
+           sample: to interpolate between samples would give half the weight to the least and the
+           greatest, and the greatest costs most. From FEW samples on: a lognormal with their mean
+           and coefficient of variation. It is fitted to moments and not to logarithms, because a
+           plan needs the mean. With two kinds of failure, one found at once and one after a
+           deadline, a lognormal fitted to logarithms would have times that never occurred. With
+           fewer samples: their mean, as a constant.
 Which      Interruptions that are over. A failure during a recovery starts it again. So
-           interruptions that have children, and the children, give detection only. A fault whose
-           time is unknown is between the last commit and its detection. The middle is taken, and
-           the number of such faults is reported.
+           interruptions that have children, and the children, give detection only. If the time of a
+           fault is unknown, it is between the last commit and its detection: the middle is taken,
+           and the number of such faults is reported.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -98,9 +98,10 @@ class NothingMoves:
 class Booked:
     """The run is over, and the seconds of each rank are booked by cause.
 
-    worked_s      how long each rank was at steps that it then committed for the first time, by the
-                  world's own watch
-    unsure_s      the part of that which nobody could know, because a rank was lost with its node
+    worked_s      how long each rank worked on steps that it then committed for the first time, by
+                  the world's own clock
+    unsure_s      the part of that which is not known to the run, because a rank was lost with its
+                  node
     interrupted   the run was interrupted, or cut short
     """
 
@@ -122,13 +123,13 @@ class RecoveryChosen:
     begun          ranks that go on though they had no state yet
     taken          ranks that a spare takes
     forked         ranks that get a fresh process
-    there          ranks whose process lives, stands still, has whole state, and has not outlived
-                   the lease of its node
+    there          ranks whose process lives, stands still, has its whole state, and has a lease
+                   that is not over
     ready          spares that are known to stand ready where ranks are forked, and take none
     held           some process holds the newest committed step
     over           some rank is past the last step
-    apart          something has struck a node, its link or the coordinator; so a process may live
-                   though it is not known to live, or the other way round
+    apart          a node, its link or the coordinator had a fault, so it may not be known which
+                   processes live
     """
 
     rung: str
@@ -170,21 +171,20 @@ class Noted:
     """The run is over, and this is what its ledger says of one interruption.
 
     nodes       how many nodes there are, and so how many clocks
-    moved       by how many steps the run went back: it had gone on from a later step by the
-                generation of this interruption. None: it is not known, because of sharded state all
-                may have committed a step that not all have sealed
-    begun       the same, counted from the newest step that anybody had asked for; None: the script
+    moved       by how many steps the run went back in the generation of this interruption. None: it
+                is not known, because under sharded state all ranks may have committed a step that
+                not all have sealed
+    begun       the same, counted from the newest step that any rank had asked for; None: the script
                 has no steps
-    back_s      when a later generation was first at work, by the clock of the records. It is when
-                it had committed a step (sharded: all its ranks had), or a rank was past the last
-                one, or all processes of a script without steps had said that they run. None: none
-                was
-    latency_s   a message takes at most so long
-    committed   the newest step that was committed when it was detected: as known by then at least,
-                and in truth; None: the run has gone back since, or nobody can say
-    stood_s     when all ranks had committed a step in a later generation; None: they never had, or
-                the only one that knew may be lost with its node
-    unsure_s    how far off the clock of `stood_s` may be
+    back_s      when a later generation first trained, by the clock of the records: it had committed
+                a step (sharded: all its ranks had), or a rank was past the last step, or all
+                processes of a script without steps had reported that they run. None: never
+    latency_s   the longest time that a message takes
+    committed   the newest step that was committed when it was detected: the least that was known by
+                then, and the true one. None: the run has gone back since, or it is not known
+    stood_s     when all ranks had committed a step in a later generation. None: never, or the only
+                rank that knew it may be lost with its node
+    unsure_s    how wrong the clock of `stood_s` may be
     """
 
     record: Interruption
@@ -200,17 +200,16 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class FirstFault:
-    """The run is over, and its first fault struck alone until it was known.
+    """The run is over, and its first fault was the only one until it was detected.
 
-    kind           what struck
-    noticed_s      how long it took until that was known
-    back_s         how long after that a step was committed again; None: something else struck
-                   before
-    latency_s      a message takes up to so long
-    first_step_s   the first step of a process takes up to so long
-    steps          it struck after so many steps
-    within         it struck in a step, where it has a deadline of its own
-    mechanism      what it is called; "" where others may be to blame
+    kind           the kind of the fault
+    noticed_s      how long the detection took
+    back_s         how long after that a step was committed again; None: another fault came before
+    latency_s      the longest time that a message takes
+    first_step_s   the longest time that the first step of a process takes
+    steps          the number of steps before the fault
+    within         the fault came in a step, which has a deadline of its own
+    mechanism      the mechanism that must be booked; "" if other ranks may be blamed
     silence_s      the silence of a plain script that counts as a hang; 0: the script has steps
     body_s         the longest body of a step
     nodes          how many there are

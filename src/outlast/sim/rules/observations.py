@@ -36,17 +36,16 @@ class Planned:
     durable     the step of the newest good checkpoint; 0: there is none
     cut_s       how long ago the coordinator heard that the last generation could not form its
                 group across a link. None, unless survivors go on and nothing else struck since
-    store_cut   a node that hosts the store could not be reached, and is to host it again, though
-                there is a node that all could always reach
-    follow      the last plan went on from `committed`; these ranks have not followed it, and stand
-                where they still can
-    image       the step of the transfer image that is there, as this coordinator has heard; -1:
-                none
+    store_cut   a node that hosts the store could not be reached, and is to host it again, although
+                all nodes could always reach another one
+    follow      the last plan went on from `committed`; these ranks have not followed it, and still
+                can
+    image       the step of the transfer image, as far as this coordinator knows; -1: none
     again       survivors are to enter main's function again, and one of them is to write that same
-                image once more, though nothing has failed for it yet
-    returning   nodes that have come back, and have not been heard to be in again
-    copied      the newest step whose copies on other nodes a vote has waited for, if every rank's
-                image of it can be had now; -1: there is none
+                image once more, although it has not failed
+    returning   nodes that have come back, and whose enrolment has not arrived yet
+    copied      the newest step for whose copies on other nodes a vote has waited, if every rank's
+                image of it is available now; -1: there is none
     beside      ranks that are to send copies of their images to the node that they live on
     """
 
@@ -303,9 +302,9 @@ class Asked:
 class Stock:
     """A step is committed, and `spares` live, of `wanted`.
 
-    `quiet_s`: how long ago something was last struck or planned, or a process ended. `others`:
-    spares of another kind than was asked for. `ended_early`: a spare has ended before it could
-    park, and nobody had killed it.
+    `quiet_s`: how long ago the last fault or plan came, or a process ended. `others`: spares of
+    another kind than was asked for. `ended_early`: a spare has ended by itself before it could
+    park.
     """
 
     spares: int
@@ -321,10 +320,10 @@ class KillOrdered:
 
     ended      it has heard that this worker has ended
     all_end    the run ends
-    unstruck   it has heard that this worker has started; the worker holds a rank, and nothing was
-               ever struck in this run
-    idle       the worker is a spare of the kind that was asked for. Nothing has struck it, or a
-               node; nobody wants the run to end, and no rank has reached its end
+    unstruck   it has heard that this worker has started; the worker holds a rank, and this run had
+               no fault
+    idle       the worker is a spare of the kind that was asked for. Neither it nor a node had a
+               fault; no stop was asked for, and no rank has reached its end
     """
 
     worker: int

@@ -52,9 +52,8 @@ class NodeMemory:
 
     `slots`: of each rank that was here, slot -> step; `kept`: likewise, of the copies that all
     ranks go on from if all are lost; `copies`: of images that ranks of other nodes have sealed.
-    `heard_s`: when a worker last printed
-    something. `doomed`: workers that the agent has killed, forked by then or not. `pinged`: when
-    each was asked whether it lives.
+    `heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed,
+    forked by then or not. `pinged`: when each was asked whether it lives.
     """
 
     processes: dict[int, SimulatedProcess] = field(default_factory=dict)
