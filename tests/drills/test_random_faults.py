@@ -16,6 +16,7 @@ import pytest
 from tests.drills._run import Drill, drilled
 
 FAULTS = 100
+LATE = "did not leave its collective in time"
 
 
 @pytest.mark.drill
@@ -53,4 +54,7 @@ def test_a_hundred_random_faults(
     assert outcome.digests == expected.digests, str(outcome)
     assert outcome.code == 0, str(outcome)
     outcome.ledger_is_sound()
-    assert sum(len(one["ranks"]) for one in outcome.interruptions) == FAULTS, str(outcome)
+    # On a busy machine a survivor may get no processor for a second. It is replaced as well.
+    late = sum(one["reason"].count(LATE) for one in outcome.interruptions)
+    lost = sum(len(one["ranks"]) for one in outcome.interruptions)
+    assert (lost - late, late <= 3) == (FAULTS, True), str(outcome)

@@ -10,8 +10,8 @@ import pytest
 
 from outlast.engine.cluster.voting import Position
 from outlast.errors import CapacityError
-from outlast.model.messages import Admitted, Grant, Kept, Message, Voters
-from outlast.model.records import Event, Meta
+from outlast.model.messages import Admitted, Ask, Grant, Kept, Message, Voters
+from outlast.model.records import LEADS, Event, Meta
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.agent.dialler import Caller
@@ -39,6 +39,7 @@ class Node:
         self.elections: list[Election] = []
         self.lines: list[str] = []
         self.cannot = False
+        self.copies: VoterCopies | None = None  # with which a leads
         caller = Caller(WIRE_VERSION, "1.0", "run", name, "")
         copy = folder / name / "copy.db"
         place = StandbyPlace(loop, caller, TOKEN, FACTS, "127.0.0.1", copy)
@@ -100,6 +101,7 @@ def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]
             ),
         )
         for node in there.values():
+            node.copies = copies
             node.standby.on_link(named)
         copies.begin(named, ledger.read(), loyal=named.nodes, heard_s=clock.now_s())
         for node in there.values():
@@ -115,6 +117,28 @@ def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
     """Nodes b and c vote, and so did a, which led and is gone. They hold the same copy."""
     with voters(tmp_path, "bc") as there:
         yield there
+
+
+def test_a_silent_voter_acknowledges_the_end_of_the_voting_later(nodes: dict[str, Node]) -> None:
+    """It has just told an agent that a is missing. Then a is heard again, another voter is lost,
+    and a majority has to hold that nobody votes any more. Without this one there is none.
+    """
+    b = nodes["b"]
+    assert b.copies is not None
+    assert b.standby.voter.on_ask(Ask(1), now_s=clock.now_s() + LEASE_S).missing
+    said = len(b.said)
+    b.copies.add(Event(clock.now_s(), 1.7e9, LEADS, {"node": "a", "epoch": 1, "voters": []}))
+    assert (b.said[said:], b.standby.votes) == ([], True)
+
+    def is_prolonged() -> None:
+        b.standby.on_link(Grant(1, 1, clock.now_s()))
+        b.loop.call_at(clock.now_s() + LEASE_S / 5, is_prolonged)
+
+    is_prolonged()
+    assert b.loop.run_until(lambda: not b.standby.votes, within_s=20.0)
+    kept = b.said[-1]
+    assert isinstance(kept, Kept)
+    assert kept.number == b.copies.newest
 
 
 def test_one_of_two_that_miss_the_coordinator_is_elected(nodes: dict[str, Node]) -> None:

@@ -144,6 +144,8 @@ class Standby:
         self._lead = lead
         self._tell = tell
         self._named = Voters(0, (), ())
+        # The record that ends the voting, if this node has it and has not acknowledged it yet.
+        self._ends_with: Position | None = None
         self._absence: _Absence | None = None
         self._kept = KeptCopy(place.copy)
         self._port = VoterPort(
@@ -182,7 +184,7 @@ class Standby:
         now_s = clock.now_s()
         if isinstance(message, Voters):
             if message.epoch >= max(self._named.epoch, self.voter.promised):
-                self._named = message
+                self._named, self._ends_with = message, None
             return True
         if isinstance(message, Keep):
             if self.votes and message.epoch >= self.voter.promised:
@@ -204,10 +206,8 @@ class Standby:
             return
         self.voter.position = max(self.voter.position, kept.position)
         if not message.part and record_text.ends_voting(message.record):
-            # This record ends the voting. It is acknowledged while this node is still a voter.
-            self._acknowledge(message.epoch, message.sent_s)
-            self._named = Voters(message.epoch, (), ())
-        elif kept.position != before:
+            self._ends_with = kept.position
+        if kept.position != before:
             self._acknowledge(message.epoch, message.sent_s)
 
     def _acknowledge(self, epoch: int, seen_s: float) -> None:
@@ -218,9 +218,13 @@ class Standby:
         agent, position = self._agent, self.voter.position
         if agent is None or not self.votes:
             return
-        if self.voter.is_loyal(epoch, now_s=clock.now_s()):
-            number = position.number if position.epoch == epoch else 0
-            agent.say(Kept(epoch, number, seen_s))
+        if not self.voter.is_loyal(epoch, now_s=clock.now_s()):
+            return  # it is acknowledged with a later grant, and this node is a voter until then
+        number = position.number if position.epoch == epoch else 0
+        agent.say(Kept(epoch, number, seen_s))
+        if self._ends_with is not None and position >= self._ends_with and position.epoch == epoch:
+            # The coordinator knows now that this voter has the record that ends the voting.
+            self._named, self._ends_with = Voters(epoch, (), ()), None
 
     def note_position(self, position: Position) -> None:
         """Note the newest record of the ledger, on the node that leads."""
