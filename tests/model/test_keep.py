@@ -21,6 +21,15 @@ from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
         ("vault:step, peers = 1:5steps", KeepOption(vault=Every(steps=1), peers=Every(steps=5))),
         ("peers=1:never", KeepOption(peers=NEVER)),
         ("disk:1h30m,vault:2s", KeepOption(Every(seconds=2.0), Every(seconds=5400.0))),
+        (
+            "disk:10min, s3://bucket/run:1h",
+            KeepOption(
+                disk=Every(seconds=600.0), objects=Every(seconds=3600.0), url="s3://bucket/run"
+            ),
+        ),
+        ("gs://bucket/a", KeepOption(objects=Every(steps=1), url="gs://bucket/a")),
+        ("az://box/a/:9steps", KeepOption(objects=Every(steps=9), url="az://box/a")),
+        ("file:///away/a : 5s", KeepOption(objects=Every(seconds=5.0), url="file:///away/a")),
     ],
 )
 def test_places_and_intervals_are_read(text: str, kept: KeepOption) -> None:
@@ -39,7 +48,12 @@ def test_places_and_intervals_are_read(text: str, kept: KeepOption) -> None:
         ("peers=1:10min", "not by the clock"),
         ("peers=1, peers=1:step", "names peers twice"),
         ("parity=4+2:step", "'parity=4+2' is no place"),
-        ("s3://bucket/run:1h", "'s3://bucket/run' is no place"),
+        ("s4://bucket/run:1h", "s4:// is no scheme"),
+        ("s3://a/b:1h, s3://a/c:1h", "names two URLs"),
+        ("s3://bucket/run:auto", "'auto' means nothing for a URL"),
+        ("s3://bucket/run:never", "'never' means nothing for a URL"),
+        ("s3://bucket/run:5", "has no unit"),
+        ("s3://bucket/run:", "EVERY"),
         ("vault:step, vault:auto", "names vault twice"),
         ("disk:auto", "needs a number of steps, or a time"),
         ("vault:10", "has no unit"),

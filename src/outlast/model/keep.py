@@ -5,10 +5,12 @@
     vault:auto, disk:10min  and a checkpoint on the disk each ten minutes
     vault:never             no copies in shared memory
     peers=1:step            one copy of each image of sharded state, on another node
+    s3://bucket/run:1h      a copy of the newest checkpoint in object storage, each hour
 
 A list of WHERE[:EVERY], with commas. EVERY is `step`, a number of steps, a time with its unit,
 `auto` or `never`; `step` if it is left out. Peers copy what the ranks seal. So a time means nothing
-there, and a number of steps has to be that of `--snapshot-every`.
+there, and a number of steps has to be that of `--snapshot-every`. To a URL checkpoints are copied,
+so there `step` means each checkpoint.
 
 This module is pure.
 """
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 
 from outlast.errors import UsageError
 from outlast.model.quantities import QuantityKind, parse, parse_count
+from outlast.model.store_url import is_url, read_url
 
 PLACES = ("vault", "disk", "peers")
 _PEERS = re.compile(r"peers\s*(?:=\s*(\S*))?")
@@ -49,29 +52,36 @@ NEVER, AUTO = Every(), Every(auto=True)
 
 @dataclass(frozen=True, slots=True)
 class KeepOption:
-    """Say where state is kept. None: the option does not name this place."""
+    """Say where state is kept. None: the option does not name this place. `objects`: at `url`."""
 
     vault: Every | None = None
     disk: Every | None = None
     peers: Every | None = None
+    objects: Every | None = None
+    url: str = ""
 
 
 def read_keep(text: str) -> KeepOption:
     """Read the value of `--keep`. Raises UsageError."""
     found: dict[str, Every] = {}
+    url = ""
     for entry in text.split(","):
-        where, colon, every = entry.strip().rpartition(":")
-        if not colon:
-            where, every = entry.strip(), "step"
-        where = _read_peers(where.strip(), text)
+        where, every = _split(entry.strip())
+        if is_url(where):
+            if url:
+                raise UsageError(f"--keep {text!r} names two URLs", hint="one is possible")
+            url = read_url(where, name=f"--keep {text!r}").text
+            found["objects"] = _read_every_of_url(every, text)
+            continue
+        where = _read_peers(where, text)
         if where not in PLACES:
             raise UsageError(
                 f"--keep {text!r}: {where!r} is no place where state can be kept",
-                hint=f"the places are vault, disk and peers=1; {_HINT}",
+                hint=f"the places are vault, disk, peers=1 and a URL; {_HINT}",
             )
         if where in found:
             raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
-        found[where] = _read_every(every.strip(), text)
+        found[where] = _read_every(every, text)
     if found.get("disk", NEVER).auto:
         raise UsageError(
             f"--keep {text!r}: a checkpoint on the disk needs a number of steps, or a time",
@@ -82,7 +92,25 @@ def read_keep(text: str) -> KeepOption:
             f"--keep {text!r}: a peer copies each image when it is sealed, and not by the clock",
             hint="write peers=1:step, or the steps of --snapshot-every: peers=1:10steps",
         )
-    return KeepOption(**found)
+    return KeepOption(**found, url=url)
+
+
+def _split(entry: str) -> tuple[str, str]:
+    """Return WHERE and EVERY. The colon after the scheme of a URL does not separate them."""
+    where, colon, every = entry.rpartition(":")
+    if not colon or every.startswith("//"):
+        return entry, "step"
+    return where.strip(), every.strip()
+
+
+def _read_every_of_url(text: str, whole: str) -> Every:
+    every = _read_every(text, whole)
+    if every.auto or every.is_never:
+        raise UsageError(
+            f"--keep {whole!r}: {text!r} means nothing for a URL",
+            hint="write how often a checkpoint is copied there, such as 1h or 1000steps",
+        )
+    return every
 
 
 def _read_peers(where: str, whole: str) -> str:
