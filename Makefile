@@ -24,7 +24,7 @@ env: $(STAMP)  ## make the environment, once; again when what it is made from ch
 $(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
-	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,web,metrics,docs,dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,web,metrics,object-storage,docs,dev]'
 	@touch $@
 
 run: $(STAMP)  ## train for a minute undisturbed, then under fire, and compare; ARGS="--hosts 3" loses a host

@@ -58,6 +58,7 @@ MAY_USE: dict[str, set[str]] = {
         "transformers",
         "lightning",
         "torchmetrics",
+        "obstore",
     },
     "app": {
         "numpy",
@@ -259,8 +260,8 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 def test_tests_and_scripts_use_declared_packages_only() -> None:
     """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy
     and numba are peers: imported where they are measured. transformers, accelerate, lightning and
-    torchmetrics are those of the adapters; anyio and uvicorn come with outlast[web], and playwright
-    drives the browser of the drills.
+    torchmetrics are those of the adapters; anyio and uvicorn come with outlast[web]. playwright
+    drives the browser of the drills, and moto with werkzeug is the S3 server of the tests.
     """
     declared = {
         "outlast",
@@ -285,6 +286,9 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "anyio",
         "uvicorn",
         "playwright",
+        "obstore",
+        "moto",
+        "werkzeug",
     }
     folders = ("tests", "examples", "benchmarks", "tools")
     paths = [path for folder in folders for path in (SRC.parent / folder).rglob("*.py")]

@@ -10,19 +10,33 @@ import xxhash
 
 from outlast.errors import CorruptError, RunFolderError
 from outlast.model.manifest import FileEntry, Manifest
+from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import tier as tiers
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.tier import CheckpointTier
+from tests.objects import s3_server
 
-# Each makes an empty tier in a folder of its own.
-TIERS: dict[str, Callable[[Path], CheckpointTier]] = {
-    "disk": lambda folder: DiskTier(folder / "new" / "root")
+Made = Callable[[Path, pytest.MonkeyPatch], CheckpointTier]
+
+
+def at_url(folder: Path, monkeypatch: pytest.MonkeyPatch) -> CheckpointTier:
+    """Return a place in a real S3 server, over HTTP."""
+    return open_place(s3_server.shared(monkeypatch).new_url())
+
+
+# Each makes an empty tier in a place of its own.
+TIERS: dict[str, Made] = {
+    "disk": lambda folder, monkeypatch: DiskTier(folder / "new" / "root"),
+    "file": lambda folder, monkeypatch: open_place((folder / "new" / "root").as_uri()),
+    "s3": at_url,
 }
 
 
 @pytest.fixture(params=TIERS)
-def tier(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointTier:
-    return TIERS[request.param](tmp_path)
+def tier(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> CheckpointTier:
+    return TIERS[request.param](tmp_path, monkeypatch)
 
 
 def blocks(data: bytes) -> list[memoryview]:
@@ -133,3 +147,31 @@ def test_a_failing_source_leaves_nothing_under_the_name(tier: CheckpointTier) ->
         read(tier, 1, FileEntry("a", 4, 0), 0, 4)
     save(tier, 1, b"fine")
     assert tier.why_not(1) == ""
+
+
+def test_all_bytes_of_a_file_come_in_order(tier: CheckpointTier) -> None:
+    data = bytes(range(256)) * 3000
+    entry = tier.put(1, "a", [memoryview(data)], length=len(data))
+    assert b"".join(map(bytes, tier.chunks(1, entry))) == data
+    empty = tier.put(1, "b", [])
+    assert list(tier.chunks(1, empty)) == []
+    for wrong in (FileEntry("a", 5, entry.checksum), FileEntry("c", 4, entry.checksum)):
+        with pytest.raises(CorruptError):
+            list(tier.chunks(1, wrong))
+
+
+def test_one_that_is_set_aside_is_gone_and_its_step_can_be_saved(tier: CheckpointTier) -> None:
+    save(tier, 1, b"good")
+    save(tier, 2, b"not to be used")
+    assert "refused-" in tier.set_aside(2)
+    assert tiers.newest_good(tier).step == 1
+    save(tier, 2, b"once more")
+    assert tier.why_not(2) == ""
+
+
+def test_trying_to_write_leaves_nothing_behind(tier: CheckpointTier) -> None:
+    tier.try_writing()
+    assert list(tier.step_folders()) == []
+    save(tier, 1, b"x")
+    tier.try_writing()
+    assert [one.step for one in tier.step_folders()] == [1]

@@ -283,6 +283,23 @@ RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
 WRITEBACK_BYTES = 16 << 20  # of a checkpoint that is written, before its disk is told to begin
 READ_BLOCK_BYTES = 2 << 20  # of a checkpoint that is loaded, read and summed at once
 
+# --- object storage -------------------------------------------------------------------------------
+OBJECT_PART_BYTES = 16 << 20  # of a file that is uploaded, in one request; S3 takes 5 MiB or more
+OBJECT_PARTS_MAX_COUNT = 9_000  # of one file: S3 takes 10,000, so parts of a larger file are larger
+OBJECT_PARTS_AT_ONCE_COUNT = 4
+UPLOAD_LOOK_S = 1.0  # the process that uploads looks this often whether a checkpoint is finished
+UPLOAD_TOLD_S = 1.0  # ... and says this often that bytes are on their way
+# after an upload that failed the next try begins so long after, and each time twice as long ...
+UPLOAD_AGAIN_FIRST_S = 1.0
+UPLOAD_AGAIN_S = 300.0  # ... up to this
+UPLOAD_LAST_TRIES_COUNT = 3  # of the newest checkpoint, once the run is over
+# at the end of a run, an upload without any news for so long is given up. One request may be tried
+# for as long as `BESIDE_TRAINING` of runtime/objects says, so an upload that still goes on may be
+# given up if its server is silent
+UPLOAD_SILENT_S = 60.0
+UPLOADER_AGAIN_S = 60.0  # a process that uploads and has died is started again, at most so late
+DOWNLOAD_TRIES_COUNT = 3  # of a checkpoint at the start of a run, for bytes that arrive damaged
+
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 STATUS_EVERY_S = 60.0  # off a terminal, of the live view's status line

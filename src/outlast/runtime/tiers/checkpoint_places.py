@@ -10,6 +10,7 @@ from outlast.model.texts import some
 from outlast.runtime import run_folder
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.local import MANIFEST_NAME
+from outlast.runtime.tiers.tier import CheckpointTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,18 @@ def find(where: str | Path | None, *, step: int | None = None) -> CheckpointPlac
         return place
     if place.step not in (None, step):
         raise UsageError(f"{where} is the checkpoint of step {place.step}, not of step {step}")
-    steps = [str(one.step) for one in place.tier.step_folders() if one.has_manifest]
+    check_step(place.tier, step)
+    return CheckpointPlace(place.tier, step)
+
+
+def check_step(tier: CheckpointTier, step: int) -> None:
+    """Raise UsageError unless a tier has a checkpoint of `step`."""
+    steps = [str(one.step) for one in tier.step_folders() if one.has_manifest]
     if str(step) not in steps:
         raise UsageError(
-            f"{place.tier.place} has no checkpoint of step {step}",
+            f"{tier.place} has no checkpoint of step {step}",
             hint=f"it has those of step {some(steps)}" if steps else "it has none",
         )
-    return CheckpointPlace(place.tier, step)
 
 
 def _one(where: str | Path | None) -> CheckpointPlace | None:

@@ -5,10 +5,12 @@ It survives the end of every process, and a reboot. It does not survive the loss
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from outlast.errors import CorruptError, RunFolderError
+from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.local import DISK, Disk
@@ -30,6 +32,19 @@ class DiskTier:
     def folder(self, step: int) -> Path:
         """Return where the files of a step are."""
         return local.checkpoint_folder(self.root, step)
+
+    def try_writing(self) -> None:
+        """Make the folder, and a file in it that goes again. Raises RunFolderError."""
+        try:
+            self._disk.make_folder(self.root)
+            with tempfile.TemporaryFile(dir=self.root):
+                pass
+        except OSError as error:
+            raise RunFolderError(
+                f"{self.root} cannot be written: {error.strerror}",
+                hint="it needs the right to write there, and a file system that is not mounted"
+                " read-only",
+            ) from None
 
     def step_folders(self) -> Sequence[TierStepFolder]:
         """Return the folders that have the name of a step."""
@@ -55,7 +70,9 @@ class DiskTier:
         except OSError:  # removed meanwhile
             return 0.0
 
-    def put(self, step: int, name: str, chunks: Iterable[memoryview]) -> FileEntry:
+    def put(
+        self, step: int, name: str, chunks: Iterable[memoryview], *, length: int = 0
+    ) -> FileEntry:
         """Write a file under another name, sync it, and rename it."""
         return local.write_file(self.folder(step), name, chunks, disk=self._disk)
 
@@ -68,6 +85,13 @@ class DiskTier:
         with local.opened(self.folder(step) / entry.name, entry) as file:
             file.seek(begin)
             local.read_fully(file, target)
+
+    def chunks(self, step: int, entry: FileEntry) -> Iterator[memoryview]:
+        """Yield all bytes of a file."""
+        block = memoryview(bytearray(CHECKSUM_BLOCK_BYTES))
+        with local.opened(self.folder(step) / entry.name, entry) as file:
+            while count := file.readinto(block):
+                yield block[:count]
 
     def why_not(self, step: int, *, seen: Seen = unseen) -> str:
         """Read every byte, and return what is wrong, or ""."""
@@ -88,3 +112,7 @@ class DiskTier:
                 hint="it needs the right to write in that folder, and a file system that is not"
                 " mounted read-only",
             ) from None
+
+    def set_aside(self, step: int) -> str:
+        """Rename the folder of a step: `refused-` and its name."""
+        return local.set_aside(self.folder(step), disk=self._disk).name

@@ -11,12 +11,13 @@ checkpoint is restored and which are removed. `tests/conformance/test_tiers.py` 
 these sentences.
 
 Errors     CapacityError where there is no room, RunFolderError for a step that is there already,
-           CorruptError for bytes that are not as the manifest says.
+           CorruptError for bytes that are not as the manifest says. UsageError where object storage
+           cannot be reached, or refuses: nothing is known about the bytes then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,6 +46,9 @@ class CheckpointTier(Protocol):
     def place(self) -> str:
         """Return what messages call it: a path or a URL."""
 
+    def try_writing(self) -> None:
+        """Write something small and remove it. Raises an error that says why that cannot be."""
+
     def step_folders(self) -> Sequence[TierStepFolder]:
         """Return the folders of steps, the newest first."""
 
@@ -54,8 +58,13 @@ class CheckpointTier(Protocol):
     def written_s(self, step: int) -> float:
         """Return the wall time at which the manifest was written, or the folder if it has none."""
 
-    def put(self, step: int, name: str, chunks: Iterable[memoryview]) -> FileEntry:
-        """Write a file. Return its entry for the manifest once it is durable."""
+    def put(
+        self, step: int, name: str, chunks: Iterable[memoryview], *, length: int = 0
+    ) -> FileEntry:
+        """Write a file. Return its entry for the manifest once it is durable.
+
+        length   how many bytes will come, if that is known: object storage cuts a file by it
+        """
 
     def commit(self, manifest: Manifest) -> None:
         """Write the manifest, after it was made sure that its files are there."""
@@ -67,11 +76,23 @@ class CheckpointTier(Protocol):
         are right is not looked at.
         """
 
+    def chunks(self, step: int, entry: FileEntry) -> Iterator[memoryview]:
+        """Yield all bytes of a file. Each chunk is valid until the next one is asked for.
+
+        Raises CorruptError as `read` does. Whether the bytes are right is not looked at.
+        """
+
     def why_not(self, step: int, *, seen: Seen = unseen) -> str:
         """Read every byte of a checkpoint. Return what is wrong with it, or ""."""
 
     def remove(self, step: int) -> None:
         """Remove the folder of a step, its manifest first."""
+
+    def set_aside(self, step: int) -> str:
+        """Take a checkpoint that is not to be used out of the way, and keep it for people.
+
+        Return what it is called now. Its step can be saved again.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,23 @@
+"""How long one request to object storage is tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPatience:
+    """How long one request to object storage is tried.
+
+    request_s   one try, from the connection to the last byte of the answer
+    retries     further tries, with pauses that grow, after errors of the server and the network
+    total_s     no try begins later than this
+    """
+
+    request_s: float
+    retries: int
+    total_s: float
+
+
+AT_START = RequestPatience(request_s=30.0, retries=4, total_s=30.0)  # somebody waits
+BESIDE_TRAINING = RequestPatience(request_s=300.0, retries=8, total_s=180.0)
