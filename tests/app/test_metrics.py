@@ -281,6 +281,8 @@ def test_every_metric_but_a_few_is_on_the_board() -> None:
         "outlast_spares_ready",
         "outlast_interruptions_open",
         "outlast_last_checkpoint_step",
+        "outlast_last_upload_step",
+        "outlast_last_upload_timestamp_seconds",
         "outlast_seen_timestamp_seconds",
         "outlast_ledger_readable",
     }

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from outlast.errors import UsageError
 from outlast.model.limits import DOWNLOAD_TRIES_COUNT
 from outlast.model.manifest import FileEntry
-from outlast.runtime.objects.copying import BytePace, copy, held
 from outlast.runtime.objects.fetching import Fetched, fetch
-from outlast.runtime.objects.object_tier import ObjectTier
 from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.tier import CheckpointTier
 from tests.objects import s3_server
+from tests.objects.placed import put
 from tests.tiers.saved import flip_bit, save
 
 RUN = "run-1"
@@ -25,17 +25,6 @@ RUN = "run-1"
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> str:
     return s3_server.shared(monkeypatch).new_url()
-
-
-def put(url: str, scratch: Path, *steps: int, run: str = RUN) -> CheckpointTier:
-    """Put checkpoints of the steps at a URL."""
-    target = open_place(url)
-    disk = save(scratch, *steps, run=run)
-    for step in steps:
-        manifest = disk.manifest(step)
-        with held(disk.folder(step), manifest) as chunks:
-            copy(manifest, target, chunks=chunks, source="scratch", pace=BytePace())
-    return target
 
 
 def good_steps(root: Path) -> list[int]:
@@ -83,16 +72,18 @@ def test_one_that_is_damaged_on_the_disk_is_replaced(url: str, tmp_path: Path) -
     assert said.endswith("it is kept as refused-step-000000000010")
 
 
-class Flipped(ObjectTier):
-    """Bytes that arrive damaged, so often."""
+class Flipped:
+    """A tier whose bytes arrive damaged, so often."""
 
     def __init__(self, tier: CheckpointTier, times: int) -> None:
-        assert isinstance(tier, ObjectTier)
-        super().__init__(tier._store, tier.place)
+        self._tier = tier
         self.times = times
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tier, name)
+
     def chunks(self, step: int, entry: FileEntry) -> Iterator[memoryview]:
-        for data in super().chunks(step, entry):
+        for data in self._tier.chunks(step, entry):
             if self.times and entry.name == "rank-1.safetensors":
                 self.times -= 1
                 yield memoryview(bytes([data[0] ^ 1]) + bytes(data[1:]))
@@ -101,7 +92,7 @@ class Flipped(ObjectTier):
 
 
 def test_bytes_that_are_damaged_on_their_way_are_asked_for_again(url: str, tmp_path: Path) -> None:
-    source = Flipped(put(url, tmp_path / "scratch", 10), DOWNLOAD_TRIES_COUNT - 1)
+    source: Any = Flipped(put(url, tmp_path / "scratch", 10), DOWNLOAD_TRIES_COUNT - 1)
     told: list[str] = []
     assert fetch(source, tmp_path / "root", RUN, tell=told.append).step == 10
     assert (source.times, told, good_steps(tmp_path / "root")) == (0, [], [10])

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.torchrun import RunOptions, StatusOptions, read_command_line
+from outlast.app.torchrun import ObjectOptions, RunOptions, StatusOptions, read_command_line
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import CapacityError, UsageError
+from outlast.model.keep import Every
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
 from outlast.runtime.agent.oom import OomKill, OomWatch
@@ -463,3 +464,40 @@ def test_where_metrics_are_served_is_checked_before_the_run_begins(
     assert read(reader, *asked, script).status.metrics == "0.0.0.0:9400"
     with pytest.raises(UsageError, match="'many' is not a port, and not HOST:PORT"):
         read(reader, "--metrics-port", "many", script)
+
+
+def test_a_url_in_keep_says_where_checkpoints_are_copied_to(
+    reader: ZygoteClient, script: str
+) -> None:
+    """Without `disk` one is written whenever one is to be copied. Bytes are per second."""
+    assert read(reader, "--keep", "disk:10min", script).checkpoints.objects is None
+    both = read(
+        reader, "--keep", "disk:10min, s3://b/run:1h", "--upload-rate", "5MB/s", script
+    ).checkpoints
+    assert both.objects == ObjectOptions("s3://b/run", Every(seconds=3600.0), 5e6)
+    assert (both.every_steps, both.timed) == (None, Every(seconds=600.0))
+    alone = read(reader, "--keep", "s3://b/run:1h", script).checkpoints
+    assert (alone.every_steps, alone.timed) == (None, Every(seconds=3600.0))
+    assert read(reader, "--keep", "gs://b/run:50steps", script).checkpoints.every_steps == 50
+    each = read(reader, "--checkpoint-every", "7", "--keep", "az://b/run", script).checkpoints
+    assert (each.every_steps, each.objects) == (7, ObjectOptions("az://b/run", Every(steps=1)))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--keep", "s3://b/run"], "does not say how often a checkpoint is written"),
+        (["--keep", "disk:never, s3://b/run:step"], "does not say how often"),
+        (["--upload-rate", "5MB/s"], "--upload-rate is about a URL"),
+        (["--keep", "s3://b/run:1h", "--upload-rate", "5"], "--upload-rate"),
+        (["--keep", "s3://b/run:1h", "--upload-rate", "0MB/s"], "--upload-rate"),
+        (["--keep", "s4://b/run:1h"], "s4:// is no scheme"),
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused(
+    reader: ZygoteClient, script: str, flags: list[str], said: str
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        read(reader, *flags, script)
+    assert said in str(refused.value)
+    assert refused.value.hint

@@ -8,7 +8,8 @@
     outlast ckpt now [RUN]                 let a run that is training write one now
     outlast ckpt export RUN FILE           the weights of a module in one file
 
-RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint.
+RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint. The
+first four also take a URL: s3://BUCKET/PATH, gs://, az:// or file:///PATH.
 
 Exit codes   0 done, and nothing is wrong; 1 a checkpoint is bad, or two differ; 2 wrong usage, or
              there is no checkpoint; 3 `now` was asked for, and is not done yet.
@@ -33,9 +34,10 @@ from outlast.errors import UsageError
 from outlast.model.texts import count, escaped, some
 from outlast.runtime import clock
 from outlast.runtime.evidence.reading import ReadingProgress
-from outlast.runtime.tiers import catalogue, checkpoint_places
+from outlast.runtime.objects import url_places
+from outlast.runtime.objects.url_places import Place
+from outlast.runtime.tiers import catalogue
 from outlast.runtime.tiers.catalogue import BAD, INCOMPLETE, CatalogueEntry
-from outlast.runtime.tiers.checkpoint_places import CheckpointPlace
 from outlast.runtime.tiers.tier import Seen
 
 
@@ -50,24 +52,24 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _ls(args: Any) -> int:
-    place = checkpoint_places.find(args.run)
+    place = url_places.find(args.run)
     entries = catalogue.look(place.tier, step=place.step)
     return _show(args, place, entries)
 
 
 def _verify(args: Any) -> int:
-    place = checkpoint_places.find(args.run, step=args.step)
+    place = url_places.find(args.run, step=args.step)
     total = catalogue.bytes_of(place.tier, step=place.step)
     with _reading(total) as seen:
         entries = list(catalogue.verify(place.tier, step=place.step, seen=seen))
     return _show(args, place, entries)
 
 
-def _show(args: Any, place: CheckpointPlace, entries: Sequence[CatalogueEntry]) -> int:
+def _show(args: Any, place: Place, entries: Sequence[CatalogueEntry]) -> int:
     """Print checkpoints. Return 1 if one is bad, and 2 if there is none."""
     now_s = clock.wall_s()
     if args.json:
-        facts = [ckpt_text.facts_of(one, now_s=now_s) for one in entries]
+        facts = [ckpt_text.facts_of(one, place.tier, now_s=now_s) for one in entries]
         print(json_text({"place": place.tier.place, "checkpoints": facts}))
     elif entries:
         console = console_for(environment=os.environ)
@@ -80,14 +82,14 @@ def _show(args: Any, place: CheckpointPlace, entries: Sequence[CatalogueEntry]) 
 
 
 def _plan_restore(args: Any) -> int:
-    place = checkpoint_places.find(args.run)
+    place = url_places.find(args.run)
     with _reading(catalogue.bytes_of(place.tier)) as seen:
         plan = catalogue.plan_restore(place.tier, seen=seen)
     if args.json:
         now_s = clock.wall_s()
         facts = {
             "place": place.tier.place,
-            "restores": plan.entry and ckpt_text.facts_of(plan.entry, now_s=now_s),
+            "restores": plan.entry and ckpt_text.facts_of(plan.entry, place.tier, now_s=now_s),
             "refused": [{"step": step, "reason": reason} for step, reason in plan.refused],
             "read_s": plan.read_s if plan.entry is not None else None,
         }
@@ -101,7 +103,7 @@ def _plan_restore(args: Any) -> int:
     return 1 if plan.refused else UsageError.exit_code
 
 
-def _nothing(place: CheckpointPlace) -> UsageError:
+def _nothing(place: Place) -> UsageError:
     return UsageError(
         f"{place.tier.place} has no checkpoint",
         hint="`outlast run --checkpoint-every STEPS` writes them",
@@ -112,7 +114,7 @@ def _nothing(place: CheckpointPlace) -> UsageError:
 
 
 def _prune(args: Any) -> int:
-    place = checkpoint_places.find(args.run)
+    place = url_places.find(args.run)
     if place.step is not None:
         raise UsageError(
             f"{args.run} is one checkpoint", hint="name the run, or the folder of its checkpoints"
@@ -126,7 +128,7 @@ def _prune(args: Any) -> int:
     kept = [one.step for one in entries if one not in gone]
     if args.json:
         now_s = clock.wall_s()
-        removed = [ckpt_text.facts_of(one, now_s=now_s) for one in gone]
+        removed = [ckpt_text.facts_of(one, place.tier, now_s=now_s) for one in gone]
         facts = {"place": place.tier.place, "dry_run": args.dry_run, "removed": removed}
         print(json_text({**facts, "kept": kept}))
         return 0

@@ -9,8 +9,8 @@ from outlast.app.command_line import Parser, add_json, add_run, whole
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 
 _RUN = (
-    "the run's folder or its name under runs/, a folder of checkpoints, or one checkpoint"
-    " (default: the newest run)"
+    "the run's folder or its name under runs/, a folder of checkpoints, one checkpoint, or a URL"
+    " such as s3://BUCKET/PATH (default: the newest run)"
 )
 
 

@@ -11,14 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from outlast.app.words import count, escaped, long_duration
+from outlast.model.store_url import is_url
 from outlast.runtime.tiers.catalogue import BAD, GOOD, CatalogueEntry, RestorePlan
 from outlast.runtime.tiers.tier import CheckpointTier
 
 if TYPE_CHECKING:
     from outlast.runtime.worker.weights_diff import WeightDifference
 
-TIER = "disk"
-SURVIVES = "the loss of all processes and a reboot, but not the loss of the disk"
+_SURVIVES = {
+    "disk": "the loss of all processes and a reboot, but not the loss of the disk",
+    "object": "the loss of the machine and its disks, but not the loss of the bucket",
+}
 _STYLES = {GOOD: "green", BAD: "red"}
 
 
@@ -32,9 +35,15 @@ def size_words(size_bytes: int) -> str:
     return f"{size_bytes} bytes" if unit == "bytes" else f"{number:#.3g}".rstrip(".") + f" {unit}"
 
 
-def facts_of(entry: CatalogueEntry, *, now_s: float) -> dict[str, Any]:
+def kind_of(tier: CheckpointTier) -> str:
+    """Return what kind of place a tier is: "disk" or "object"."""
+    return "object" if is_url(tier.place) else "disk"
+
+
+def facts_of(entry: CatalogueEntry, tier: CheckpointTier, *, now_s: float) -> dict[str, Any]:
     """Return a checkpoint as JSON says it."""
-    return {"tier": TIER, **asdict(entry), "age_s": now_s - entry.written_s, "survives": SURVIVES}
+    kind, age_s = kind_of(tier), now_s - entry.written_s
+    return {"tier": kind, **asdict(entry), "age_s": age_s, "survives": _SURVIVES[kind]}
 
 
 def print_table(
@@ -46,7 +55,7 @@ def print_table(
         table.add_column(name, justify="right" if name in ("step", "size", "ranks") else "left")
     for one in entries:
         table.add_row(
-            TIER,
+            kind_of(tier),
             f"{one.step:,}",
             "-" if one.size_bytes is None else size_words(one.size_bytes),
             long_duration(max(0.0, now_s - one.written_s)),
@@ -60,7 +69,7 @@ def print_table(
         if one.state == BAD:
             said = f"step {one.step:,} is bad: {escaped(one.reason)}"
             console.print(said, markup=False, soft_wrap=True)
-    console.print(f"All of them survive {SURVIVES}.", style="dim")
+    console.print(f"All of them survive {_SURVIVES[kind_of(tier)]}.", style="dim")
 
 
 def diff_words(found: Sequence[WeightDifference], *, most: int, compared: int) -> str:
@@ -91,7 +100,7 @@ def plan_words(tier: CheckpointTier, plan: RestorePlan) -> str:
     rate = f", {size_words(round(size / plan.read_s))} a second" if plan.read_s > 0 else ""
     lines += [
         f"step {one.step:,} would be restored",
-        f"from  {escaped(tier.place)} ({TIER})",
+        f"from  {escaped(tier.place)} ({kind_of(tier)})",
         f"size  {size_words(size)} in {count(one.files or 0, 'file')}, saved by"
         f" {count(one.world_size or 0, 'rank')}, {one.kind}",
         f"time  {long_duration(plan.read_s)} to read and verify all of it just now{rate}",

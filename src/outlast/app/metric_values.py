@@ -122,6 +122,14 @@ METRICS = (
         "gauge",
         "When the newest checkpoint was completed, seconds since 1970.",
     ),
+    Metric("outlast_uploads_total", "counter", "Checkpoints that were uploaded."),
+    Metric("outlast_uploads_failed_total", "counter", "Tries of an upload that failed."),
+    Metric("outlast_last_upload_step", "gauge", "Step of the newest checkpoint that was uploaded."),
+    Metric(
+        "outlast_last_upload_timestamp_seconds",
+        "gauge",
+        "When the newest upload was completed, seconds since 1970.",
+    ),
     Metric("outlast_warnings_total", "counter", "Warnings."),
     Metric("outlast_pages_total", "counter", "Times that the policy told a person."),
     Metric(
@@ -235,10 +243,13 @@ def _of_events(view: RunView) -> _Found:
     yield "outlast_checkpoints_failed_total", _NO, kinds["checkpoint_failed"]
     yield "outlast_warnings_total", _NO, kinds["warning"]
     yield "outlast_pages_total", _NO, sum(is_page(event) for event in events)
-    last = next((event for event in reversed(events) if event.kind == "checkpoint"), None)
-    if last is not None and isinstance(step := last.data.get("step"), int):
-        yield "outlast_last_checkpoint_step", _NO, step
-        yield "outlast_last_checkpoint_timestamp_seconds", _NO, last.wall_s
+    yield "outlast_uploads_total", _NO, kinds["uploaded"]
+    yield "outlast_uploads_failed_total", _NO, kinds["upload_failed"]
+    for kind, name in (("checkpoint", "checkpoint"), ("uploaded", "upload")):
+        last = next((event for event in reversed(events) if event.kind == kind), None)
+        if last is not None and isinstance(step := last.data.get("step"), int):
+            yield f"outlast_last_{name}_step", _NO, step
+            yield f"outlast_last_{name}_timestamp_seconds", _NO, last.wall_s
 
 
 def _wall_s(view: RunView, at_s: float) -> float:

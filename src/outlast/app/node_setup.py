@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from outlast.app import resuming
+from outlast.app import object_storage, resuming
 from outlast.app.live import LiveView, live_console
 from outlast.app.resuming import Beginning
-from outlast.app.torchrun import RunOptions
+from outlast.app.torchrun import ObjectOptions, RunOptions
 from outlast.diagnose.redact import GONE, redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
-from outlast.errors import OutlastError
+from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.records import Meta
 from outlast.model.texts import escaped
@@ -30,10 +30,12 @@ from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.pager import Pager, PageTargets
 from outlast.runtime.coordinator.side_process import SideProcess
+from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.interpreter import module_command
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.tiers import local
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -92,9 +94,14 @@ def open_folder(
     name = Path(options.program.script).stem
     card = folder_card(options)
     given = Path(options.run_dir) if options.run_dir else None
+    objects = options.checkpoints.objects
     if options.checkpoints.resume:
+        if objects is not None and given is not None and not (given / "run.json").exists():
+            return _open_lost(options, objects, given, began_s, began_wall_s)
         path = given if given is not None else run_folder.newest()
         folder = RunFolder.resume(path)
+        if objects is not None:
+            _bring(options, objects, folder)
         resuming.check(
             read_ledger(folder.ledger, whole=True),
             root=checkpoint_root(options, folder),
@@ -109,16 +116,63 @@ def open_folder(
             started_wall_s=began_wall_s,
             world_size=options.world_size,
         )
+    if objects is not None:
+        object_storage.check_new(objects)
     folder = RunFolder.create(given, name=name, version=release, options=card)
+    return folder, _new_ledger(options, folder, began_s, began_wall_s)
+
+
+def _new_ledger(
+    options: RunOptions, folder: RunFolder, began_s: float, began_wall_s: float
+) -> Ledger:
     meta = Meta(
         run=folder.run,
         name=folder.name,
         world_size=options.world_size,
-        version=release,
+        version=version("outlast"),
         started_s=began_s,
         started_wall_s=began_wall_s,
     )
-    return folder, Ledger.create(folder.ledger, meta, pid=os.getpid())
+    return Ledger.create(folder.ledger, meta, pid=os.getpid())
+
+
+def _bring(options: RunOptions, objects: ObjectOptions, folder: RunFolder) -> None:
+    """Download the newest checkpoint of a run that goes on, if the disk has none as new."""
+    from_scratch = options.checkpoints.from_scratch
+    object_storage.check_resumed(objects, folder.run, from_scratch=from_scratch)
+    if not from_scratch:
+        root = checkpoint_root(options, folder)
+        object_storage.bring(objects, root=root, run=folder.run, quiet=options.status.quiet)
+
+
+def _open_lost(
+    options: RunOptions, objects: ObjectOptions, path: Path, began_s: float, began_wall_s: float
+) -> tuple[RunFolder, Ledger]:
+    """Make the folder of a run anew of which only the checkpoints at a URL are left.
+
+    The run keeps its id, so it goes on at the same URL. Its ledger begins now. Raises UsageError if
+    there is nothing to go on from.
+    """
+    run = next(iter(object_storage.look(objects)), "")
+    checkpoints = options.checkpoints.folder
+    root = Path(checkpoints) if checkpoints else path / "checkpoints"
+    if run and not options.checkpoints.from_scratch:
+        object_storage.bring(objects, root=root, run=run, quiet=options.status.quiet)
+    if not any(one.manifest.run == run for one in local.checkpoints(root)):
+        raise UsageError(
+            f"{path} is not a run folder, and {objects.url} has no checkpoint to go on from",
+            hint="name a folder that `outlast run` made, or leave --resume out",
+        )
+    folder = RunFolder.take_over(
+        path,
+        run=run,
+        name=run_folder.folder_name(Path(options.program.script).stem) or "run",
+        version=version("outlast"),
+        options=folder_card(options),
+    )
+    ledger = _new_ledger(options, folder, began_s, began_wall_s)
+    resuming.check(ledger.read(), root=root, workers=options.world_size, from_scratch=False)
+    return folder, ledger
 
 
 def folder_card(options: RunOptions) -> dict[str, object]:
@@ -173,6 +227,13 @@ def close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
         view.print_line(
             f"warning: the ledger lacks this run's end and what was queued before it: {error}"
         )
+
+
+def finish_uploads(uploads: UploadProcess, ledger: Ledger) -> None:
+    """Wait until the newest checkpoint is uploaded, after the books of the run are closed."""
+    uploads.finish()
+    with contextlib.suppress(OutlastError):  # a ledger that cannot be written was told of before
+        ledger.flush()
 
 
 def coordinator_options(

@@ -38,7 +38,7 @@ _NODE_EVENTS = (
     "node_departed",
     LEADS,
 )
-_SAVES = ("checkpoint", "checkpoint_failed", "checkpoint_refused")
+_SAVES = ("checkpoint", "checkpoint_failed", "checkpoint_refused", "uploaded", "upload_failed")
 
 
 def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dict[str, typing.Any]:
@@ -178,13 +178,13 @@ def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
 def _saved(at_s: float, event: Event) -> dict[str, typing.Any]:
     """Return what became of a checkpoint: written, failed, or refused when it was read."""
     data: Facts = event.data
-    outcome = "written" if event.kind == "checkpoint" else event.kind.removeprefix("checkpoint_")
+    is_written = event.kind in ("checkpoint", "uploaded")
     return {
         "at_s": at_s,
         "step": data.get("step"),
-        "tier": Tier.LOCAL.value,
-        "outcome": outcome,
-        "folder": data.get("folder"),
+        "tier": (Tier.OBJECT if event.kind.startswith("upload") else Tier.LOCAL).value,
+        "outcome": "written" if is_written else event.kind.rpartition("_")[2],
+        "folder": data.get("folder", data.get("url")),
         "error": data.get("error", data.get("why")),
     }
 

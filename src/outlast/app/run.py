@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outlast.app import resuming
+from outlast.app import object_storage, resuming
 from outlast.app.command_line import fail
 from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
     close_books,
     coordinator_options,
+    finish_uploads,
     make_evidence,
     make_logs,
     make_view,
@@ -203,6 +204,16 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         control=control,
                     )
                 launcher.listen()
+                uploads = object_storage.start_uploads(
+                    options,
+                    run=folder.run,
+                    root=checkpoint_root(options, folder),
+                    loop=loop,
+                    tell=view.print_line,
+                    record=books.record,
+                )
+                if uploads is not None:
+                    closing.callback(uploads.close)
                 if options.status.metrics:
                     closing.callback(
                         serve_metrics(options.status.metrics, folder, loop, view).close
@@ -217,6 +228,8 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
         finally:
             sink.close()
             vault.remove()
+        if uploads is not None:
+            finish_uploads(uploads, ledger)
     if is_own_bug(end.traceback):
         end = replace(end, reason=f"{end.reason}\n\nhint: {REPORT}")
     return replace(end, traceback="") if sink.has_shown(end.traceback) else end

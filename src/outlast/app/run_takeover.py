@@ -19,11 +19,13 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
+from outlast.app import object_storage
 from outlast.app.live import LiveView
 from outlast.app.node_setup import (
     WorkerOutput,
     close_books,
     coordinator_options,
+    finish_uploads,
     folder_card,
     pager,
     say_end,
@@ -53,6 +55,7 @@ from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.quorum import QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
+from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket
 from outlast.runtime.loop import Loop
@@ -92,6 +95,7 @@ class LedRun:
     books: Bookkeeping
     pager: Pager | None
     control: ControlSocket
+    uploads: UploadProcess | None = None
 
 
 class Leadership:
@@ -199,7 +203,11 @@ class Leadership:
             lives=lives,
             ended=place.loop.stop,
         )
-        self.led = LedRun(folder, ledger, coordinator, books, people, control)
+        uploads = object_storage.start_uploads(
+            place.options, run=folder.run, root=Path(place.facts.checkpoints), loop=place.loop,
+            tell=place.view.print_line, record=books.record,
+        )  # fmt: skip  # one argument a line would hide what happens
+        self.led = LedRun(folder, ledger, coordinator, books, people, control, uploads)
         return self.led
 
     def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
@@ -332,6 +340,8 @@ class Leadership:
         self._parts.evidence.finish(led.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
         self._place.sink.close()
         close_books(led.books, end, self._place.view)
+        if led.uploads is not None:
+            finish_uploads(led.uploads, led.ledger)
         self._move_ledger_back(led)
         say_end(end, led.folder)
         return end.exit_code
@@ -360,6 +370,8 @@ class Leadership:
     def _let_go(self) -> None:
         """Close what was open while this node led."""
         if self.led is not None:
+            if self.led.uploads is not None:
+                self.led.uploads.close()
             if self.led.pager is not None:
                 self.led.pager.close()
             self.led.control.close()

@@ -29,6 +29,8 @@ from outlast.model.limits import (
     WORKERS_MAX_COUNT,
 )
 from outlast.model.policy import Policy, parse
+from outlast.model.quantities import QuantityKind
+from outlast.model.quantities import parse as quantity
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.given import is_program, read_small, read_text
@@ -65,6 +67,18 @@ class Spares:
 
 
 @dataclass(frozen=True)
+class ObjectOptions:
+    """The options of object storage: a copy of a checkpoint goes to `url` so often.
+
+    bytes_per_s   no faster than this; 0: as fast as it goes
+    """
+
+    url: str
+    every: Every
+    bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class CheckpointOptions:
     """The options of checkpoints.
 
@@ -73,6 +87,7 @@ class CheckpointOptions:
     folder         "": in the run's folder
     from_scratch   nothing that was saved is used when a run is resumed
     retention      which ones are kept as newer ones are written
+    objects        where they are copied to; None: nowhere
     """
 
     every_steps: int | None
@@ -81,6 +96,7 @@ class CheckpointOptions:
     from_scratch: bool = False
     retention: Retention = field(default_factory=Retention)
     timed: Every = NEVER
+    objects: ObjectOptions | None = None
 
     @property
     def are_written(self) -> bool:
@@ -188,14 +204,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         nodes=nodes,
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
-        checkpoints=CheckpointOptions(
-            asked["checkpoint_every"] or (keep.disk or NEVER).steps or None,
-            asked["checkpoint_dir"] or "",
-            asked["resume"],
-            asked["from_scratch"],
-            Retention(asked["keep_last"], asked["keep_every"]),
-            Every(seconds=(keep.disk or NEVER).seconds),
-        ),
+        checkpoints=_checkpoints(asked, keep),
         snapshot_every=snapshot_every,
         copies=AUTO if keep.vault is None else keep.vault,
         peer_copies=_copies_at_peers(
@@ -343,6 +352,47 @@ def _keep(asked: dict[str, Any]) -> KeepOption:
                 hint=f"leave {flag} out, or {place} out of --keep",
             )
     return keep
+
+
+def _checkpoints(asked: dict[str, Any], keep: KeepOption) -> CheckpointOptions:
+    """Return the options of checkpoints.
+
+    With a URL alone, a checkpoint is written whenever one is to be uploaded. Raises UsageError.
+    """
+    objects, disk = _objects(asked, keep), keep.disk or NEVER
+    if objects is not None and disk.is_never and not asked["checkpoint_every"]:
+        disk = objects.every
+        if disk.steps == 1:
+            raise UsageError(
+                f"--keep {asked['keep']!r} does not say how often a checkpoint is written",
+                hint=f"write '{objects.url}:1h', or name disk as well:"
+                f" 'disk:10min, {objects.url}:1h'",
+            )
+    return CheckpointOptions(
+        asked["checkpoint_every"] or disk.steps or None,
+        asked["checkpoint_dir"] or "",
+        asked["resume"],
+        asked["from_scratch"],
+        Retention(asked["keep_last"], asked["keep_every"]),
+        Every(seconds=disk.seconds),
+        objects,
+    )
+
+
+def _objects(asked: dict[str, Any], keep: KeepOption) -> ObjectOptions | None:
+    """Return where checkpoints are copied to, or None. Raises UsageError."""
+    rate = asked["upload_rate"]
+    if keep.objects is None:
+        if rate is not None:
+            raise UsageError(
+                "--upload-rate is about a URL in --keep, and there is none",
+                hint="add one, such as --keep 's3://BUCKET/PATH:1h'",
+            )
+        return None
+    bytes_per_s = (
+        0.0 if rate is None else quantity(rate, QuantityKind.BANDWIDTH, name="--upload-rate")
+    )
+    return ObjectOptions(keep.url, keep.objects, bytes_per_s)
 
 
 def _copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> bool:

@@ -221,6 +221,8 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         " each with a number of steps (10steps), a time (10min) or never; vault:auto copies as"
         " often as it can without costing more than half a percent of the time. With sharded state"
         " on several nodes, peers=1:step keeps a copy of each rank's image on another node."
+        " s3://BUCKET/PATH:1h (also gs://, az:// and file:///PATH) copies the newest checkpoint"
+        " there each hour."
         " Default: vault:auto.",
     )
     group.add_argument(
@@ -253,6 +255,12 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         default=0,
         metavar="STEPS",
         help="Also keep each checkpoint whose step is a multiple of STEPS. Default: none.",
+    )
+    group.add_argument(
+        "--upload-rate",
+        metavar="RATE",
+        help="Upload checkpoints to the URL of --keep no faster than this, such as 50MB/s."
+        " Default: as fast as the network allows.",
     )
 
 

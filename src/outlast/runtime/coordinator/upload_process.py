@@ -1,0 +1,297 @@
+"""`UploadProcess`: the launcher's end of the process that uploads checkpoints to object storage.
+
+    uploader = UploadProcess(loop, order, tell=..., record=...)     begins at once
+    ...                                                             the run
+    uploader.finish()                                               its newest checkpoint goes, too
+    uploader.close()
+
+The process (runtime/objects/program.py) has a session of its own and the lowest priority. The loop
+reads its reports, and never waits for it. If it dies it is started again; what it had begun begins
+again. In the ledger an upload is an event `uploaded`, and a failed try `upload_failed`.
+
+Bounds     `finish` waits as long as bytes go up, until UPLOAD_SILENT_S without news, or a signal.
+           It changes nothing about how the run has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from outlast.engine.durable import Retention
+from outlast.model.keep import Every
+from outlast.model.limits import UPLOAD_SILENT_S, UPLOADER_AGAIN_S
+from outlast.model.records import Event
+from outlast.model.texts import cut_at_word
+from outlast.runtime import clock, stop_signals
+from outlast.runtime.interpreter import module_command
+from outlast.runtime.loop import Loop, LoopTimer
+
+_PROGRAM = module_command("outlast.runtime.objects.program")
+_FINISH = b"finish\n"
+_LINE_BYTES = 65_536
+_WORDS_COUNT = 300
+_QUICKLY_S = 1.0  # an end of the run that takes no longer needs no line that says why
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPlan:
+    """What is uploaded, where to and how often.
+
+    root         the folder of the checkpoints on the disk
+    bytes_per_s  no faster than this; 0: as fast as it goes
+    """
+
+    url: str
+    root: Path
+    run: str
+    every: Every
+    retention: Retention = field(default_factory=Retention)
+    bytes_per_s: float = 0.0
+
+    def to_json(self) -> str:
+        """Return what the process is given."""
+        return json.dumps(
+            {
+                "url": self.url,
+                "root": str(self.root),
+                "run": self.run,
+                "every": astuple(self.every),
+                "retention": astuple(self.retention),
+                "bytes_per_s": self.bytes_per_s,
+                "launcher": os.getpid(),
+            }
+        )
+
+
+@dataclass(slots=True)
+class _Child:
+    """The process, the beginning of a line that it has not ended yet, and its stderr."""
+
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    unread: bytes = b""
+
+    @property
+    def fd(self) -> int:
+        """Return the descriptor of its reports."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def end(self) -> str:
+        """Kill it unless it has ended, and say how it has: "" for the exit code 0."""
+        self.process.kill()
+        code = self.process.wait()
+        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _WORDS_COUNT))
+        said = self.errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        self.errors.close()
+        for end in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):  # what could not be written is not missed
+                if end is not None:
+                    end.close()
+        because = f": {said}" if said else ""
+        return f"its process has ended with exit code {code}{because}" if code else ""
+
+
+def _begin(plan: UploadPlan) -> _Child:
+    """Start the process. Raises OSError."""
+    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child is closed with it
+    try:
+        process = subprocess.Popen(
+            (*_PROGRAM, "upload", plan.to_json()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+    except OSError:
+        errors.close()
+        raise
+    return _Child(process, errors)
+
+
+class UploadProcess:
+    """Start the process now, and again whenever it dies.
+
+    tell     gets a line for people
+    record   gets an event for the ledger
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        plan: UploadPlan,
+        *,
+        tell: Callable[[str], None],
+        record: Callable[[Event], None],
+    ) -> None:
+        self._loop = loop
+        self._plan = plan
+        self._tell = tell
+        self._record = record
+        self._child: _Child | None = None
+        self._again: LoopTimer | None = None
+        self._deaths = 0  # in a row, without an upload between them
+        self._is_last = False  # the run is over: it is not started again
+        self._end = ""  # how the last process has ended, unless well
+        self._failure = ""  # why the newest try has failed; "" after one that has not
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the number of the process, or None if there is none now."""
+        return None if self._child is None else self._child.process.pid
+
+    # --- while the run goes on --------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._again = None
+        try:
+            self._child = child = _begin(self._plan)
+        except OSError as error:
+            self._died(f"no process can be started: {error.strerror}")
+            return
+        os.set_blocking(child.fd, False)
+        self._loop.add_reader(child.fd, self._read)
+
+    def _read(self) -> None:
+        """Take the reports that have come, and note the end of the process."""
+        child = self._child
+        assert child is not None
+        try:
+            data = os.read(child.fd, _LINE_BYTES)
+        except BlockingIOError:
+            return
+        *lines, child.unread = (child.unread + data).split(b"\n")
+        for line in lines:
+            # What the interpreter's own start-up files print is no report.
+            with contextlib.suppress(ValueError):
+                if isinstance(report := json.loads(line), dict):
+                    self._heard(report)
+        if not data:
+            self._forget()
+            if not self._is_last:
+                self._died(self._end or "its process has ended")
+
+    def _died(self, why: str) -> None:
+        self._deaths += 1
+        pause_s = min(UPLOADER_AGAIN_S, 2.0 ** min(self._deaths - 1, 10))
+        self._warn(f"uploads to {self._plan.url}: {why}; started again in {pause_s:g} s")
+        self._again = self._loop.call_at(clock.now_s() + pause_s, self._start)
+
+    def _heard(self, report: dict[str, Any]) -> None:
+        url = self._plan.url
+        match report.get("what"):
+            case "uploaded":
+                self._deaths, self._failure = 0, ""
+                del report["what"]
+                self._note("uploaded", {**report, "url": url})
+            case "failed":
+                why, failures = cut_at_word(report["why"], _WORDS_COUNT), report["failures"]
+                self._failure = why
+                self._note("upload_failed", {"url": url, "error": why, "failures": failures})
+                if failures & (failures - 1) == 0:  # 1, 2, 4, 8 ... in a row
+                    self._warn(
+                        f"a checkpoint cannot be uploaded: {why}; it is tried again, the run goes"
+                        f" on (failures in a row: {failures})"
+                    )
+            case "warning":
+                self._warn(cut_at_word(f"{url}: {report['text']}", _WORDS_COUNT))
+
+    def _warn(self, text: str) -> None:
+        self._tell(f"warning: {text}")
+        self._note("warning", {"text": text})
+
+    def _note(self, kind: str, data: dict[str, object]) -> None:
+        self._record(Event(clock.now_s(), clock.wall_s(), kind, data))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Wait until the newest checkpoint is uploaded, after the run is over.
+
+        The loop does not turn meanwhile. SIGINT, SIGTERM and the others that end a run end the
+        wait.
+        """
+        self._is_last = True
+        if self._again is not None:
+            self._again.cancel()
+            self._start()
+        if self._child is None:
+            return
+        stdin = self._child.process.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):  # if it is dead, that is seen below
+            stdin.write(_FINISH)
+            stdin.flush()
+        try:
+            with _interrupted_by_signals():
+                why = self._wait()
+        except _InterruptedBySignal:
+            why = "the wait for it was ended by a signal"
+        if self._child is not None:
+            self._forget()
+        if why:
+            self._warn(
+                f"the newest checkpoint is not at {self._plan.url}: {why}; it is in"
+                f" {self._plan.root}, and --resume uploads it"
+            )
+
+    def _wait(self) -> str:
+        """Read reports until the process ends. Return why that was not waited for, or ""."""
+        silent_s = _QUICKLY_S
+        while self._child is not None:
+            if select.select([self._child.fd], [], [], silent_s)[0]:
+                self._read()
+            elif silent_s == _QUICKLY_S:
+                silent_s = UPLOAD_SILENT_S
+                self._tell(
+                    f"the run is over; its newest checkpoint is uploaded to {self._plan.url}"
+                    " (Ctrl-C ends that)"
+                )
+            else:
+                return f"nothing was heard for {UPLOAD_SILENT_S:g} s"
+        return self._end and (self._failure or self._end)
+
+    def close(self) -> None:
+        """End the process, if it is still there. Call `finish` before, unless the run failed."""
+        self._is_last = True
+        if self._again is not None:
+            self._again.cancel()
+        if self._child is not None:
+            self._forget()
+
+    def _forget(self) -> None:
+        """End the process, and keep how it has ended."""
+        child, self._child = self._child, None
+        assert child is not None
+        self._loop.remove_reader(child.fd)
+        self._end = child.end()
+
+
+class _InterruptedBySignal(BaseException):
+    """Unwinds the wait at the end of a run."""
+
+
+@contextlib.contextmanager
+def _interrupted_by_signals() -> Iterator[None]:
+    """Let each signal that ends a run raise in the block."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise _InterruptedBySignal
+
+    before = {one: signal.signal(one, leave) for one in stop_signals.heeded()}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
