@@ -364,6 +364,7 @@ def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
         # Tensors that are let go of a moment later show here and there, a leak of them in all of
         # the last.
         early, late = max(column[2:9]), (min if name == "tensors" else max)(column[-6:])
-        # an old group is let go of a moment later
-        room = {"tensors": 0, "resident": 16 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]
+        # An old group is let go of a moment later. Resident memory goes up and down by 30 MB as the
+        # allocator keeps and returns pieces: over 160 entries it stayed between 327 and 360 MB.
+        room = {"tensors": 0, "resident": 40 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]
         assert late <= early + room, f"{name}: {column}"
