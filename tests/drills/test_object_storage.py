@@ -128,7 +128,9 @@ def test_a_server_that_goes_away_costs_training_nothing(
     """It is killed within the run, and never comes back. A line and the report say so."""
     expected = calm_run(*SCRIPT, workers=2).digests
     flags = kept("disk:5steps", server.new_url())
-    with Drill(tmp_path, *SCRIPT, "--pause", "0.05", workers=2, flags=flags) as drill:
+    with Drill(
+        tmp_path, *SCRIPT, "--pause", "0.05", workers=2, flags=flags, within_s=200.0
+    ) as drill:
         drill.until(lambda: drill.step >= 7, "step 7")
         server.kill()
         outcome = drill.finish()

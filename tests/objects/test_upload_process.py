@@ -225,3 +225,19 @@ def test_failures_are_told_less_and_less_often(loop: Loop, tmp_path: Path) -> No
     assert [one.data["failures"] for one in seen.of("upload_failed")] == [1, 2, 3]
     assert [line.rpartition(": ")[2] for line in seen.lines] == ["1)", "2)"]
     seen.process.close()
+
+
+@pytest.mark.slow
+def test_at_the_end_failures_do_not_count_as_news(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the wait is shorter than the pause between two of the last tries."""
+    s3_server.shared(monkeypatch)
+    monkeypatch.setattr(upload_process, "UPLOAD_SILENT_S", 0.5)
+    save(tmp_path, 1)
+    seen = Seen(loop, tmp_path, "s3://gone/run")
+    seen.until(lambda: seen.of("upload_failed"), "a failure")
+    seen.process.finish()
+    assert len(seen.of("upload_failed")) < 4
+    assert "s3://gone/run: there is no such bucket" in seen.lines[-1]
+    assert seen.process.pid is None

@@ -163,24 +163,30 @@ class UploadProcess:
         os.set_blocking(child.fd, False)
         self._loop.add_reader(child.fd, self._read)
 
-    def _read(self) -> None:
-        """Take the reports that have come, and note the end of the process."""
+    def _read(self) -> bool:
+        """Take the reports that have come, and note the end of the process.
+
+        Return whether bytes went up.
+        """
         child = self._child
         assert child is not None
         try:
             data = os.read(child.fd, _LINE_BYTES)
         except BlockingIOError:
-            return
+            return False
+        moved = False
         *lines, child.unread = (child.unread + data).split(b"\n")
         for line in lines:
             # What the interpreter's own start-up files print is no report.
             with contextlib.suppress(ValueError):
                 if isinstance(report := json.loads(line), dict):
+                    moved |= report.get("what") in ("sent", "uploaded")
                     self._heard(report)
         if not data:
             self._forget()
             if not self._is_last:
                 self._died(self._end or "its process has ended")
+        return moved
 
     def _died(self, why: str) -> None:
         self._deaths += 1
@@ -248,18 +254,21 @@ class UploadProcess:
 
     def _wait(self) -> str:
         """Read reports until the process ends. Return why that was not waited for, or ""."""
-        silent_s = _QUICKLY_S
+        told, until_s = False, clock.now_s() + _QUICKLY_S
         while self._child is not None:
-            if select.select([self._child.fd], [], [], silent_s)[0]:
-                self._read()
-            elif silent_s == _QUICKLY_S:
-                silent_s = UPLOAD_SILENT_S
+            left_s = until_s - clock.now_s()
+            if left_s > 0:
+                # A failure is no news: a server that is gone would be waited for a long time.
+                if select.select([self._child.fd], [], [], left_s)[0] and self._read() and told:
+                    until_s = clock.now_s() + UPLOAD_SILENT_S
+            elif not told:
+                told, until_s = True, clock.now_s() + UPLOAD_SILENT_S
                 self._tell(
                     f"the run is over; its newest checkpoint is uploaded to {self._plan.url}"
                     " (Ctrl-C ends that)"
                 )
             else:
-                return f"nothing was heard for {UPLOAD_SILENT_S:g} s"
+                return self._failure or f"nothing was heard for {UPLOAD_SILENT_S:g} s"
         return self._end and (self._failure or self._end)
 
     def close(self) -> None:
