@@ -307,3 +307,35 @@ def test_the_command_names_the_port_that_another_line_tells(tmp_path: Path) -> N
         " network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE\n"
     )
     assert verdict_of(tmp_path, {"run.log": log}).commands == ("ss -ltnp 'sport = :29500'",)
+
+
+def test_a_phrase_that_an_exception_quotes_is_not_what_happened(tmp_path: Path) -> None:
+    error = "ValueError: on_error must be one of ['CUDA out of memory', 'uncorrectable ECC error']"
+    got = verdict_of(tmp_path, {"run.log": steps_at(0, 30) + raised(2, error)})
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [2])
+    own = raised(2, "RuntimeError: NCCL error: Cuda failure 2 'out of memory'")
+    got = verdict_of(tmp_path / "own", {"run.log": steps_at(0, 30) + own})
+    assert (got.failure_class.value, ranks_of(got)) == ("gpu_oom", [2])
+
+
+def test_a_hot_processor_raises_no_exception(tmp_path: Path) -> None:
+    kernel = (
+        "[Mon May 11 03:00:12 2026] CPU3: Package temperature above threshold, cpu clock throttled"
+        " (total events = 48123)\n"
+    )
+    log = steps_at(0, 30) + raised(1, "KeyError: 'x'")
+    got = verdict_of(tmp_path, {"n9-dmesg.txt": kernel, "run.log": log})
+    assert (got.failure_class.value, ranks_of(got)) == ("user_code", [1])
+    alone = verdict_of(tmp_path / "alone", {"n9-dmesg.txt": kernel})
+    assert (alone.failure_class.value, alone.nodes) == ("thermal", ("n9",))
+
+
+def test_the_node_of_a_process_that_a_signal_ended_is_named(tmp_path: Path) -> None:
+    """DeepSpeed's launcher tells the exit code and no rank; pdsh tells the node."""
+    log = (
+        "worker-0: step 29\nworker-1: step 29\n"
+        "worker-1: [2026-05-11 03:01:06,999] [ERROR] [launch.py:325:sigkill_handler]"
+        " ['python', 'ft.py', '--local_rank=7'] exits with return code = -9\n"
+    )
+    got = verdict_of(tmp_path, {"ds.log": steps_at(0, 30) + log})
+    assert (got.failure_class.value, got.nodes) == ("unknown", ("worker-1",))

@@ -46,6 +46,7 @@ def test_a_gpu_is_read_from_its_address_or_its_number(text: str, gpu: str | None
     [
         ("2026-05-11 03:01:02 ERROR monitor node=n3 GPU 3 fell off the bus", "GPU 3", "n3"),
         ('ts=2026-05-11T03:01:00Z gpu=6 host=n3 msg="uncorrectable ECC error"', "GPU 6", "n3"),
+        ("2026-05-11 03:01:02 host=n3 GPU 3 is lost", "GPU 3", "n3"),
         ('{"level": "error", "msg": "GPU is lost", "gpu": 6, "node": "n3"}', "GPU 6", "n3"),
         ("2026-05-11 03:00:38 n3 healthd[77]: cuda:2: uncorrectable ECC error", "cuda:2", "n3"),
     ],

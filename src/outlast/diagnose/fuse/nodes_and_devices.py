@@ -22,6 +22,7 @@ PLACES_MAX = 8
 SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end of a link
 OF_THE_OWN_END = ("ib.port_error", "ib.device_fatal", "ib.local_fault")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+_FROM_OUTSIDE = ("exit.outside", "exit.closing")  # the whole job was ended, on all its nodes
 _UNKNOWN = FailureClass.UNKNOWN
 _RANK_LABEL = re.compile(r"^\[rank(\d{1,6})\]:")
 _TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
@@ -42,12 +43,8 @@ def places_of(
         for one in findings
         if one.rule in rules or (one.rank in ranks and one.evidence.role is not Role.EFFECT)
     ]
-    if named is _UNKNOWN:  # why the node was lost is not known, but which one was
-        shown += [
-            one
-            for one in findings
-            if one.mechanism is Mechanism.LOST_CONTACT and one.evidence.role is Role.MESSENGER
-        ]
+    if named is _UNKNOWN:  # why it was lost is not known, but on which node
+        shown += [one for one in findings if _is_lost(one)]
     placed = [one for one in shown if one.node]
     own = [one for one in placed if one.evidence.role is Role.ROOT or one.rank in ranks]
     near = [one for one in own or placed if not one.rule.startswith(SAID_OF_THE_FAR_END)]
@@ -69,6 +66,13 @@ def places_of(
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name
     )
+
+
+def _is_lost(one: Finding) -> bool:
+    """Return True for a report of a node that was lost, or of a process that a signal ended."""
+    ended = one.rule.startswith("exit.") and one.mechanism is Mechanism.SIGNAL
+    lost = one.mechanism is Mechanism.LOST_CONTACT or (ended and one.rule not in _FROM_OUTSIDE)
+    return lost and one.evidence.role is Role.MESSENGER
 
 
 def _ends_of_the_link(lines: Sequence[Finding]) -> Counter[str]:

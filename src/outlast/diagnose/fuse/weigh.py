@@ -161,6 +161,10 @@ def _placed(vote: RuleVote, roots: Sequence[RuleVote], weights: Weights) -> Rule
         ):
             continue
         first = before(root.finding, vote.finding)
+        if _only_slows(root, vote):
+            continue
+        if _only_slows(vote, root):
+            factor = min(factor, weights.later)
         if _tells_more(root, vote):
             factor = min(factor, weights.explained)  # both tell of one fault
         elif _tells_more(vote, root):
@@ -177,6 +181,13 @@ def _placed(vote: RuleVote, roots: Sequence[RuleVote], weights: Weights) -> Rule
         ):
             factor = weights.later
     return RuleVote(vote.finding, vote.rule, vote.failure_class, vote.probability * factor)
+
+
+def _only_slows(one: RuleVote, other: RuleVote) -> bool:
+    """Return True if `one` tells of slowness, which raises no exception of a program."""
+    raised = other.failure_class in SOFT and other.rule.mechanism is Mechanism.EXCEPTION
+    sure = other.rule.grade in (Grade.NAMED, Grade.LIKELY, Grade.POSSIBLE)
+    return one.rule.mechanism is Mechanism.SLOW and raised and sure
 
 
 def _tells_more(one: RuleVote, other: RuleVote) -> bool:

@@ -359,6 +359,8 @@ class LineReader:
         raised = self._tracebacks.feed(text) if self._tracebacks.active else None
         if raised is None and rule is not None and self._is_no_failure(rule, text, low):
             return None
+        if raised is not None and match and tracebacks.is_quoted(text, match.start()):
+            rule, match = None, None
         if raised is not None and raised.by_outlast:
             rule, match = RULES["outlast.bug"], None
         elif (

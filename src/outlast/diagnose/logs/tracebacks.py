@@ -89,6 +89,24 @@ class RaisedAt(Finding):
     place: str = ""
 
 
+# what Python itself raises for a wrong value, name or type; no device and no library speaks so
+_OF_VALUES = re.compile(
+    r"\b(?:Value|Key|Type|Index|Attribute|Name|Lookup|NotImplemented)Error: |\bAssertionError: "
+)
+
+
+def is_quoted(text: str, at: int) -> bool:
+    """Return True if what stands at this place is quoted by an exception about a wrong value.
+
+    "ValueError: on_error must be one of ['CUDA out of memory', ...]" tells of no lack of memory.
+    """
+    found = _OF_VALUES.search(text, 0, at)
+    if found is None:
+        return False
+    said = text[found.end() : at]
+    return said.count("'") % 2 == 1 or said.count('"') % 2 == 1
+
+
 @dataclass(slots=True)
 class _Open:
     # of what stands between the label and the body on each line; None: a box of rich does

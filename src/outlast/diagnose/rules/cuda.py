@@ -201,7 +201,8 @@ RULES: tuple[Rule, ...] = (
     # the device itself
     root(
         "nvml.lost",
-        r"gpu is lost|nvml_error_gpu_is_lost|lost gpu\b|gpu is not accessible"
+        r"(?:gpu(?: ?#?\d{1,2})?|cuda:\d{1,2}) is (?:lost|not accessible)|nvml_error_gpu_is_lost"
+        r"|lost gpu\b"
         r"|(?:gpu|cuda)[ #:\w]{0,16} (?:has fallen|fell|dropped|lost) (?:off|from) the"
         r" (?:pcie? )?bus",
         C.GPU,
@@ -221,7 +222,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "nvml.reset_required",
-        r"gpu requires reset|nvml_error_reset_required|reset required\b|gpu needs to be reset",
+        r"gpu(?: ?#?\d{1,2})? (?:requires reset|needs to be reset)|nvml_error_reset_required"
+        r"|reset required\b",
         C.GPU,
         G.LIKELY,
         SMI,
