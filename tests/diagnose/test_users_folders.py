@@ -339,3 +339,17 @@ def test_the_node_of_a_process_that_a_signal_ended_is_named(tmp_path: Path) -> N
     )
     got = verdict_of(tmp_path, {"ds.log": steps_at(0, 30) + log})
     assert (got.failure_class.value, got.nodes) == ("unknown", ("worker-1",))
+
+
+def test_the_rank_whose_watchdog_was_stuck_itself_is_named(tmp_path: Path) -> None:
+    """It says so by itself while all others time out. Where several say it, none is named."""
+    stuck = (
+        "[rank{0}]:[F511 03:08:31.2 ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank"
+        " {0}] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
+    )
+    others = "".join(waits(rank) for rank in (0, 1, 2, 4))
+    one = verdict_of(tmp_path / "one", {"run.log": stuck.format(3) + others})
+    assert (one.failure_class.value, ranks_of(one)) == ("unknown", [3])
+    assert "its GPU" in one.next_test
+    several = "".join(stuck.format(rank) for rank in range(4))
+    assert ranks_of(verdict_of(tmp_path / "several", {"run.log": several})) == []

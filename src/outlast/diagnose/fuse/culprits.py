@@ -7,6 +7,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     called     torch compared the calls of all ranks, and most ranks made another one
     barrier    torch's monitored barrier reports who did not come, and none failed by itself
     late       it says itself that it had not called the collective in which the others timed out
+    stuck      its own watchdog was stuck, and those of all others timed out
     killed     a signal of its own (`accounts.py`)
     raised     an exception of its own; one that most ranks raise is the program's, and names none
     left       it ended without a failure, before the others
@@ -60,6 +61,7 @@ GONE_CONFIDENCE = 0.7  # the only one without a word, where all others lost a pe
 CALLED_CONFIDENCE = 0.9  # torch compared the calls of all ranks, and most made another
 BARRIER_CONFIDENCE = 0.9  # torch waited for each rank, and names those that did not come
 LATE_CONFIDENCE = 0.85  # by its own words, and those of the ranks that timed out
+STUCK_CONFIDENCE = 0.7  # a call of CUDA that blocks it may also wait for another rank's data
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 CHANNEL_CONFIDENCE = 0.6  # it may also be late for what the others wait for
@@ -168,7 +170,7 @@ def find_culprits(
             return hung
         # asked already, with the graph
         findings = [one for one in findings if one.rule != "stack.divergent"]
-    elif (late := _late(findings)) is not None:
+    elif (late := _late(findings) or _stuck(accounts, findings)) is not None:
         return late
     if named is FailureClass.UNKNOWN and (late := _by_beacons(accounts, findings)) is not None:
         return late
@@ -193,6 +195,16 @@ def _late(findings: Sequence[Finding]) -> Culprits | None:
     if not ranks:
         return None
     return Culprits("late", _all(ranks, LATE_CONFIDENCE), (), Mechanism.HANG, lines)
+
+
+def _stuck(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:
+    """Return the one rank whose own watchdog was stuck, where all others timed out."""
+    lines = tuple(one for one in findings if one.rule == "c10d.heartbeat" and one.rank is not None)
+    ranks = {one.rank for one in lines if one.rank is not None}
+    others = accounts.seen - ranks
+    if len(ranks) != 1 or ranks & accounts.late or len(others) < 2 or not others <= accounts.late:
+        return None
+    return Culprits("stuck", _all(ranks, STUCK_CONFIDENCE), (), Mechanism.HANG, lines[:1])
 
 
 def _by_beacons(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:

@@ -201,8 +201,9 @@ def _rule_for(
         return "desync.absent"
     if any(one.rule == LEFT_OPEN and one.rank in absent for one in findings):
         return "desync.left"  # its program reached its end
-    if any(isinstance(one, Stack) and one.rank in absent for one in findings):
-        return "desync.silent"  # its stack shows where it is
+    own = (one for one in findings if one.rank in absent)
+    if any(isinstance(one, Stack) or one.rule == "c10d.heartbeat" for one in own):
+        return "desync.silent"  # its stack shows where it is, or it says itself that it is stuck
     numbers = {one.numel for one in waits if one.numel is not None}
     return "desync.left" if numbers == {ONE_NUMBER} else "desync.silent"
 

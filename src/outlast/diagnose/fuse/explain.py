@@ -213,6 +213,7 @@ def _who(facts: VerdictFacts) -> str:
         ),
         "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
         "late": f"{ranks} had not called the collective in which the others timed out{line}",
+        "stuck": f"{ranks} had a watchdog that was stuck, and all others timed out{line}",
         "exited": f"{ranks} ended with an exit code of its own{_without(facts)}{line}",
         "left": (
             f"{ranks} ended without a failure while the others went on: it is not among those that"
@@ -534,6 +535,8 @@ def next_test_of(facts: VerdictFacts) -> str:
     suspects = [one.rank for one in facts.culprits.suspects or facts.desync.suspects]
     if any(one.rule == "loader.pipe" for one in facts.culprits.shown):
         return NEXT_TEST["loader"].format(who=_named(ranks).lower())
+    if facts.culprits.how == "stuck":
+        return NEXT_TEST["stuck"].format(who=_named(ranks).lower())
     if facts.culprits.how == "silent" and how != "hang":
         return NEXT_TEST["silent"].format(who=_named(ranks).lower())
     if how == "hang" and (ranks or suspects):

@@ -54,6 +54,10 @@ NEXT_TEST: dict[str, str] = {
         "dmesg -T of the node of {who} at that minute: was a loader's worker killed? Then the same"
         " step with num_workers=0"
     ),
+    "stuck": (
+        "dmesg -T of the node of {who} at that minute: is there an Xid of its GPU? Otherwise py-spy"
+        " dump --native of it while it hangs: a call of CUDA that holds the interpreter's lock"
+    ),
     "silent": (
         "the whole log of {who}, its exit code, and dmesg -T of its node at that minute: an OOM"
         " kill leaves no other trace"

@@ -538,6 +538,7 @@ REFUTED: dict[str, str] = {
     "killed": "an earlier failure of another rank",
     "barrier": "a stack of that rank, of the same moment, in the same barrier",
     "late": "a stack of that rank, of the same moment, in the same collective",
+    "stuck": "a watchdog of another rank that was stuck as well",
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",
     "left": "the same end, without a failure, of another rank before it",
