@@ -137,8 +137,10 @@ class StateHolders:
         ranks, nodes = self._options.ranks, self._population.nodes
         for offset in range(ranks):
             rank = (self._laggard + offset) % ranks
-            lives_on = [p.node for p in self._population.in_rank(rank)]
-            slots = (node.slots.get(rank, {}) for node in lives_on or nodes)
+            # A process that was to be killed may linger, so the newest one counts.
+            holder = max(self._population.in_rank(rank), key=lambda p: p.worker, default=None)
+            lives_on = nodes if holder is None else [holder.node]
+            slots = (node.slots.get(rank, {}) for node in lives_on)
             if not any(sealed >= step for one in slots for sealed in one.values()):
                 self._laggard = rank
                 return False
