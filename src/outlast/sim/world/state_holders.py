@@ -51,9 +51,7 @@ class StateHolders:
             ranks = range(options.ranks)
             sealed = {rank for rank in ranks if step in self._slots_of(rank).values()}
             held = tuple(
-                rank
-                for rank in ranks
-                if rank in sealed or sealed.intersection(options.alike_with(rank))
+                rank for rank in ranks if rank in sealed or sealed.intersection(self._twins(rank))
             )
             return held if len(held) == options.ranks else ()
         had = [
@@ -76,6 +74,15 @@ class StateHolders:
             for p in had
             if (p.alive if p.worker not in p.node.doomed else p.pid not in self._struck())
         )
+
+    def _twins(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that hold the same shards as `rank`, as far as the coordinator knows.
+
+        One that has taken over knows only of those that were written down, or that agents remember.
+        """
+        if self._took_over():
+            return self._coordinator().roster.remains.twins(rank)
+        return tuple(self._options.alike_with(rank))
 
     def note_copied(self, generation: int, step: int) -> None:
         """Note that a vote has passed that waits for all copies of `step`."""
