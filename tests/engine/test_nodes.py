@@ -677,6 +677,16 @@ def test_a_step_seen_committed_on_a_lost_node_is_kept_if_it_can_be(
     assert (second.generation, second.step, second.high_water) == plan
 
 
+def test_a_late_inventory_from_a_lost_node_does_not_bring_its_images_back() -> None:
+    """Only what the node finds sealed when it enrols again does."""
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
+    one.node_lost(now_s=3.0, node="b", reason="no power")
+    one.on_message(Inventory(2, 1, 6, 6, 6, False, (6,)), now_s=3.1)
+    assert one.roster.remains.imageless == {1}
+
+
 def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
     sessions = coordinator_sessions()
     trains(sessions)

@@ -55,7 +55,7 @@ NAMED = (
     Mutant(
         "stale_inventory_counts",
         REGROUP,
-        "if member.path.plan_generation == message.generation]",
+        "if member.path.plan_generation == message.generation and not member.life.dead]",
         "if member.path.plan_generation]",
     ),
     Mutant(

@@ -189,14 +189,19 @@ class RegroupMachine:
     def on_inventory(self, now_s: float, members: list[Member], message: Inventory) -> list[Output]:
         """Note that members stand still, and what they hold. Go on once all do."""
         remains = self.run.roster.remains
-        quiet = [member for member in members if member.path.plan_generation == message.generation]
+        # A process that has ended holds nothing any more: what it had sealed is known by its end.
+        quiet = [
+            member
+            for member in members
+            if member.path.plan_generation == message.generation and not member.life.dead
+        ]
         for member in quiet:
             remains.note_done(member.rank, message.committed)
             member.path.inventory = message
             member.script.attached = member.script.attached or message.committed >= 0
             if member.script.attached:  # even if its Joined has not arrived yet
                 remains.note_attached(member.rank)
-        if not quiet:  # these inventories are of a generation that is over
+        if not quiet:  # these inventories are of a generation or of processes that are over
             return []
         self.run.note_of_rank(message.committed, max(message.passed, message.committed))
         return self.check_quiesced(now_s) if self.run.lifecycle.is_in(Stage.LEAVING) else []

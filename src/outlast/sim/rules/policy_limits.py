@@ -144,7 +144,10 @@ class NotItsOwn(Checker):
 
 
 class DrainsSoon(Checker):
-    """A barred node is drained while steps are committed, as long as nothing strikes any node."""
+    """A barred node is drained while steps are committed, as long as nothing strikes any node.
+
+    No node is drained before all ranks are heard to have joined, so none may be mute.
+    """
 
     of = (ActionDecided, Written, Planned, StepDone, Stretch, RunEnded)
 
@@ -178,7 +181,7 @@ class DrainsSoon(Checker):
         elif (
             isinstance(seen, RunEnded)
             and self._since is not None
-            and not (seen.stop_asked or NODES & set(seen.kinds))
+            and not (seen.stop_asked or NODES & set(seen.kinds) or "mute" in seen.kinds)
         ):
             steps = self._newest - self._since
             if self._due and steps > LEAVES_WITHIN:

@@ -144,8 +144,8 @@ class StateHolders:
         ranks, nodes = self._options.ranks, self._population.nodes
         for offset in range(ranks):
             rank = (self._laggard + offset) % ranks
-            # A process that was to be killed may linger, so the newest one counts.
-            holder = max(self._population.in_rank(rank), key=lambda p: p.worker, default=None)
+            # One that was given up may live on, so the process of the newest generation counts.
+            holder = max(self._population.in_rank(rank), key=_newest, default=None)
             lives_on = nodes if holder is None else [holder.node]
             slots = (node.slots.get(rank, {}) for node in lives_on)
             if not any(sealed >= step for one in slots for sealed in one.values()):
@@ -167,3 +167,7 @@ def _awaits_vote(process: SimulatedProcess, step: int) -> bool:
     """Return True if a process has executed `step`, votes late, and has not seen the vote pass."""
     machine = process.machine
     return machine.prepared == step == machine.committed + 1 and machine.passed < step
+
+
+def _newest(process: SimulatedProcess) -> tuple[int, int]:
+    return process.machine.generation, process.worker

@@ -48,11 +48,13 @@ class StepsDone:
         self.last = last
 
     def go_back(self, step: int) -> bool:
-        """Note that a plan goes on from `step`; return True if committed steps are lost by it."""
+        """Note that a plan goes on from `step`; return True if committed steps are lost by it.
+
+        A later step counts as committed from then on: all ranks have it, or copies of it lie there.
+        """
         if step < self.committed:
             self.rolled_back.append((self.committed, step))
             self.committed = step
             return True
-        if any(before >= step > self.committed for before, _ in self.rolled_back):
-            self.committed = step  # a node came back with what had been given up
+        self.committed = step
         return False
