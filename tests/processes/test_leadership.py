@@ -36,7 +36,12 @@ def a_leadership(
         )
         shut: Any = SimpleNamespace(close=lambda: None)
         leadership.led = SimpleNamespace(  # type: ignore[assignment]  # as much of it as is used
-            coordinator=coordinator, ledger=ledger, folder=shut, control=shut, pager=None
+            coordinator=coordinator,
+            ledger=ledger,
+            folder=shut,
+            control=shut,
+            pager=None,
+            uploads=None,
         )
     return leadership, told
 

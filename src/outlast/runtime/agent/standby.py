@@ -40,7 +40,6 @@ from outlast.runtime.address import split_address
 from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.voter_calls import VoterCalls
 from outlast.runtime.agent.voter_port import VoterPort
-from outlast.runtime.ledger import record_text
 from outlast.runtime.ledger.kept_copy import KeptCopy
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import listen_in
@@ -144,8 +143,6 @@ class Standby:
         self._lead = lead
         self._tell = tell
         self._named = Voters(0, (), ())
-        # The record that ends the voting, if this node has it and has not acknowledged it yet.
-        self._ends_with: Position | None = None
         self._absence: _Absence | None = None
         self._kept = KeptCopy(place.copy)
         self._port = VoterPort(
@@ -184,7 +181,7 @@ class Standby:
         now_s = clock.now_s()
         if isinstance(message, Voters):
             if message.epoch >= max(self._named.epoch, self.voter.promised):
-                self._named, self._ends_with = message, None
+                self._named, self._kept.ends_voting = message, None
             return True
         if isinstance(message, Keep):
             if self.votes and message.epoch >= self.voter.promised:
@@ -205,8 +202,6 @@ class Standby:
             self._tell(f"warning: this node cannot keep a copy of the ledger: {error}")
             return
         self.voter.position = max(self.voter.position, kept.position)
-        if not message.part and record_text.ends_voting(message.record):
-            self._ends_with = kept.position
         if kept.position != before:
             self._acknowledge(message.epoch, message.sent_s)
 
@@ -222,9 +217,9 @@ class Standby:
             return  # it is acknowledged with a later grant, and this node is a voter until then
         number = position.number if position.epoch == epoch else 0
         agent.say(Kept(epoch, number, seen_s))
-        if self._ends_with is not None and position >= self._ends_with and position.epoch == epoch:
+        if self._kept.ends_voting is not None and position.epoch == epoch:
             # The coordinator knows now that this voter has the record that ends the voting.
-            self._named, self._ends_with = Voters(epoch, (), ()), None
+            self._named, self._kept.ends_voting = Voters(epoch, (), ()), None
 
     def note_position(self, position: Position) -> None:
         """Note the newest record of the ledger, on the node that leads."""

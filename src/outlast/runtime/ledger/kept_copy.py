@@ -24,14 +24,17 @@ class KeptCopy:
     A new copy comes in parts and then record by record. Records are numbered, and one that comes
     twice, or before its turn, is ignored: the leading node sends again from `position` on.
 
-    position  the newest record that the copy holds
-    ledger    the copy; None until a whole one has come
+    position     the newest record that the copy holds
+    ledger       the copy; None until a whole one has come
+    ends_voting  the record that says that nobody votes any more, if it has come; the voter sets
+                 None again once it has acted on it
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.position = Position(0, 0)
         self.ledger: Ledger | None = None
+        self.ends_voting: Position | None = None
         self._coming = Position(0, 0)  # the newest record that has come, also of an unfinished copy
         self._parts: list[str] = []
         self._offset = Offset()
@@ -56,6 +59,8 @@ class KeptCopy:
         elif self.ledger is not None:
             self._add(keep.record, by_s)
             self.position = self._coming
+            if record_text.ends_voting(keep.record):
+                self.ends_voting = self.position
 
     def _add(self, text: str, by_s: float) -> None:
         assert self.ledger is not None
