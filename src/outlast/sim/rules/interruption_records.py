@@ -36,7 +36,7 @@ HUNG = ("hang", "deaf")
 # once the deadline is over, all ranks are asked how they stand
 ASKED_S = limits.INQUIRY_DEADLINE_S + limits.PING_DEADLINE_S
 FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by any clock
-UNSEEN_STEPS = 4
+UNSEEN_STEPS = 6
 FIRSTS = 5  # times a first step, a later first step may take
 LATENCIES = 10
 TOLD_S = 1.0  # on its way, or the run was ending
