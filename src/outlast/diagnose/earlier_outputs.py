@@ -42,7 +42,7 @@ _ENDS = ("elastic.", "exit.", "slurm.")
 
 @dataclass(slots=True)
 class _Output:
-    """What one submission, or one file of a rotated log, left. Times are Unix seconds."""
+    """Hold what one submission, or one file of a rotated log, left. Times are Unix seconds."""
 
     files: list[str] = field(default_factory=list)
     first_s: float | None = None

@@ -7,9 +7,8 @@ In a file with such a line a label alone says nothing about the rank. A task tha
 rank only if one host has several, and there are no lines of a launcher.
 
 torchrun's label of a line ("[default3]:", with --tee) and its folders of logs (`attempt_0/3/`) have
-the local rank. On the first node that is
-the rank. On another one the ranks begin later, as lines with both labels tell, and the launcher's
-table beside its line about the same process.
+the local rank. On the first node that is the rank. On another one the ranks begin later: lines with
+both labels show where, and so does the launcher's table beside its line about the same process.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -43,7 +43,7 @@ class GroupState:
     head         the lowest collective that is not finished, None if none is; `head_record` its
                  place in the rank's order of all operations
     enqueued     the highest collective that the rank has reached; None if neither entries nor
-    counters show it
+                 counters show it
     recent       (seq, signature) around the head and at the end, ascending. Equal signatures go
                  together, see `signature_of`
     created_ns   (seq, wall clock of that host) of the last few, ascending

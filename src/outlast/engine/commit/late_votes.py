@@ -7,7 +7,7 @@ A step votes late for one of three reasons. Its vote comes when the script asks 
 a phase. The optimizers have run by then, so the step needs an undo copy of the shared state.
 
     unproven   It is the first step of a run, and it is not known yet whether all ranks hold the
-    same parameters. They are compared before this step is committed.
+               same parameters. They are compared before this step is committed.
     goes on    A backward runs after the optimizer (GANs). A repeat needs the old parameters.
     movers     Private state that differs between ranks changes after the optimizer. If a rank is
                lost after that change, no other rank knows the new value. So the step must not be

@@ -34,7 +34,7 @@ _FIRST_PIDS = "pid:[4026531836]"  # the namespace of the kernel's own pids (PROC
 
 
 class OomKill(str, Enum):
-    """Whether a death by SIGKILL was an OOM kill, by the kernel's counters and log."""
+    """Say whether a death by SIGKILL was an OOM kill, by the kernel's counters and log."""
 
     NOT_READ = "not read"
     NONE = "none"

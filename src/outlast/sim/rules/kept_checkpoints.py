@@ -48,7 +48,7 @@ class OnePast(Checker):
 
 
 class SavedOnceAll(Checker):
-    """Once all shards of a step and one generation are there, a checkpoint is made of them."""
+    """A checkpoint is made of all shards of a step and one generation, once they are there."""
 
     of = (ShardHeard, Planned, ManifestOrdered)
 
