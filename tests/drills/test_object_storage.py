@@ -98,13 +98,17 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_bucket(
 def test_a_damaged_bucket_gives_the_newest_that_is_whole(
     tmp_path: Path, server: S3Server, calm_run: CalmRun
 ) -> None:
-    """The folder of checkpoints is lost, and the newest one at the URL has a flipped bit."""
+    """The folder of checkpoints is lost, and the newest one at the URL has a flipped bit.
+
+    Method: each of the first two sessions uploads the checkpoint of its end.
+    """
     expected = calm_run(*SCRIPT, workers=2).digests
     url = server.new_url()
     flags = kept("disk:5steps", url)
-    first = drilled(tmp_path, "ddp.py", "--steps", 20, workers=2, flags=flags)
-    assert first.code == 0, str(first)
-    assert uploads(first)[-1] == 20
+    for steps, more in ((10, ()), (20, ("--resume",))):
+        first = drilled(tmp_path, "ddp.py", "--steps", steps, workers=2, flags=(*more, *flags))
+        assert first.code == 0, str(first)
+        assert uploads(first)[-1] == steps
     name = f"{url}/step-{20:012d}/rank-0.safetensors"
     data = bytearray(server.object(name))
     data[-1] ^= 1

@@ -144,6 +144,15 @@ class Watch:
         for step in range(limits.FIRST_STEPS_COUNT + 2):
             self.tick(moving=(1, 2, 3), step=step)
 
+    def replace_rank_1(self) -> None:
+        """Let worker 2 be killed, and worker 4 come in its place."""
+        self.agent.on_event(
+            WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=self.now_s
+        )
+        self.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
+        del self.beacons[2]
+        self.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=self.now_s)
+
     def tick(
         self,
         *,
@@ -250,12 +259,7 @@ def test_a_successor_is_held_to_the_learned_length_of_first_steps() -> None:
     assert 0.0 < watch.agent.deadlines.first_s <= 2 * limits.TICK_S
     for worker in (1, 3):
         watch.beacons[worker].typical_s[Phase.BODY] = 0.05
-    watch.agent.on_event(
-        WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s
-    )
-    watch.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
-    del watch.beacons[2]
-    watch.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=watch.now_s)
+    watch.replace_rank_1()
     watch.tick(moving=(1, 3, 4), step=9)
     stood_s = watch.now_s
     found = watch.stand(limits.FIRST_STEPS_FLOOR_S + 2.0, {1: 7, 3: 7, 4: 6})
@@ -293,12 +297,7 @@ def test_long_overdue_peers_of_a_slow_successor_are_asked_few_times(
     """They waited for the first step of the successor, which is overdue now, too."""
     monkeypatch.setattr(limits, "FIRST_STEPS_DEADLINE_S", 100.0)
     watch = Watch()
-    watch.agent.on_event(
-        WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=watch.now_s
-    )
-    watch.beacons[4] = Beacon(worker=4, rank=1, phase=Phase.BODY)
-    del watch.beacons[2]
-    watch.agent.on_command(StartWorker(4, 1, "rank", 2), now_s=watch.now_s)
+    watch.replace_rank_1()
     watch.tick(moving=(1, 3, 4), step=9)
     answers = {1: 7, 3: 7, 4: 7}
     assert watch.stand(99.0, answers) == []
