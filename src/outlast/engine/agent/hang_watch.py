@@ -17,7 +17,7 @@ This module is pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.agent.worker_watch import Watched, WorkerWatch
@@ -117,11 +117,7 @@ class HangWatch:
             watch.is_late(one, now_s=now_s) for one in watch.workers.values()
         ):
             return []
-        reports = [
-            self._member_report(one, now_s)
-            for one in watch.workers.values()
-            if one.reading is not None and not one.reported
-        ]
+        reports = self._reports(watch.workers.values(), now_s)
         # A stopped process cannot answer. It need not, because the kernel reports it as stopped.
         stopped = find_stopped(members=reports)
         if stopped is not None:
@@ -159,6 +155,14 @@ class HangWatch:
         """Return the members whose scripts are not over, so that their silence counts."""
         members = self.watch.members()
         return [one for one in members if not one.reported and one.still.phase is not Phase.EXIT]
+
+    def _reports(self, among: Iterable[Watched], now_s: float) -> list[MemberReport]:
+        """Return the reports on those that were read and not reported as hung."""
+        return [
+            self._member_report(one, now_s)
+            for one in among
+            if one.reading is not None and not one.reported
+        ]
 
     def _member_report(self, watched: Watched, now_s: float) -> MemberReport:
         pong = self._question.answers.get(watched.worker) if self._question is not None else None
@@ -239,11 +243,7 @@ class HangWatch:
         follow at once, with the same result.
         """
         watch = self.watch
-        members = [
-            self._member_report(one, now_s)
-            for one in watch.members()
-            if one.reading is not None and not one.reported
-        ]
+        members = self._reports(watch.members(), now_s)
         watch.deadlines.double()
         while not watch.deadlines.exhausted and 0 < len(members) == len(watch.overdue(members)):
             watch.deadlines.double()
