@@ -115,6 +115,11 @@ class Reenter(BaseException):
     """
 
 
+def whole_message_of(error: BaseException) -> str:
+    """Return the text of an error without a hint; of the system's errors with number and path."""
+    return error.message if isinstance(error, OutlastError) else str(error)
+
+
 def message_of(error: Exception) -> str:
     """Return the text of an error for the middle of a sentence.
 

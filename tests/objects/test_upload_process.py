@@ -17,10 +17,12 @@ from outlast.model.keep import Every
 from outlast.model.records import Event
 from outlast.runtime.coordinator import upload_process
 from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
-from outlast.runtime.coordinator.upload_process import UploadPlan, UploadProcess
+from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.loop import Loop
+from outlast.runtime.objects.upload_order import UploadOrder
 from outlast.runtime.objects.url_places import open_place
 from tests.objects import s3_server
+from tests.objects.s3_server import S3Server
 from tests.tiers.saved import save
 
 RUN = "run-1"
@@ -40,7 +42,7 @@ class Seen:
         self.lines: list[str] = []
         self.events: list[Event] = []
         self._loop = loop
-        given = UploadPlan(url, root, RUN, **{"every": Every(steps=1), **plan})  # type: ignore[arg-type]
+        given = UploadOrder(url, root, RUN, **{"every": Every(steps=1), **plan})  # type: ignore[arg-type]
         self.process = UploadProcess(loop, given, tell=self.lines.append, record=self.events.append)
 
     def of(self, kind: str) -> list[Event]:
@@ -58,6 +60,15 @@ class Seen:
     def pid(self) -> int:
         assert self.process.pid is not None, self.lines
         return self.process.pid
+
+
+def amid_an_upload(loop: Loop, root: Path, server: S3Server, url: str) -> Seen:
+    """Return once the first shard is there. The server is slow from then on."""
+    save(root, 1)
+    server.set_faults(delay_s=0.5)
+    seen, tier = Seen(loop, root, url), open_place(url)
+    seen.until(lambda: [one.step for one in tier.step_folders()] == [1], "the first shard")
+    return seen
 
 
 def there(url: str) -> list[int]:
@@ -111,11 +122,7 @@ def test_one_that_is_killed_within_an_upload_leaves_no_checkpoint(
     """Method: the server is slow; the process is killed when the first shard is there."""
     server = s3_server.shared(monkeypatch)
     url = server.new_url()
-    save(tmp_path, 1)
-    server.set_faults(delay_s=0.5)
-    seen = Seen(loop, tmp_path, url)
-    tier = open_place(url)
-    seen.until(lambda: [one.step for one in tier.step_folders()] == [1], "the first shard")
+    seen = amid_an_upload(loop, tmp_path, server, url)
     os.kill(seen.pid, signal.SIGKILL)
     server.set_faults()
     assert there(url) == []
@@ -134,11 +141,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_all_of_it(
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         url = server.new_url()
-        save(tmp_path, 1)
-        server.set_faults(delay_s=0.5)
-        seen = Seen(loop, tmp_path, url)
-        tier = open_place(url)
-        seen.until(lambda: [one.step for one in tier.step_folders()] == [1], "the first shard")
+        seen = amid_an_upload(loop, tmp_path, server, url)
         server.kill()
         save(tmp_path, 2)
         server.start()

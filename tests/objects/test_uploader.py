@@ -17,7 +17,8 @@ from outlast.model.limits import UPLOAD_LAST_TRIES_COUNT
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.objects.copying import BytePace, copy, held
 from outlast.runtime.objects.patience import RequestPatience
-from outlast.runtime.objects.uploader import Uploaded, Uploader, UploadOrder, decide_upload
+from outlast.runtime.objects.upload_order import UploadOrder
+from outlast.runtime.objects.uploader import Uploaded, Uploader, decide_upload
 from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.disk_tier import DiskTier
@@ -46,7 +47,7 @@ class Uploads:
         self.said: list[dict[str, Any]] = []
         self.pauses: list[float] = []
         self._turns = list(turns)
-        given = UploadOrder(root, RUN, **{"every": Every(steps=1), **order})
+        given = UploadOrder(url, root, RUN, **{"every": Every(steps=1), **order})
         self._uploader = Uploader(given, self._open, self.said.append, self._rest)
 
     def _open(self) -> CheckpointTier:

@@ -17,7 +17,7 @@ from outlast.app.torchrun import ObjectOptions, RunOptions
 from outlast.diagnose.redact import GONE, redacted_words
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.protocol.outputs import End
-from outlast.errors import OutlastError, UsageError
+from outlast.errors import OutlastError, UsageError, whole_message_of
 from outlast.model import limits
 from outlast.model.records import Meta
 from outlast.model.texts import escaped
@@ -277,7 +277,7 @@ def _end_unrun(ledger: Ledger, error: BaseException) -> None:
     state, code, reason = (
         "failed",
         error.exit_code if isinstance(error, OutlastError) else 1,
-        error.message if isinstance(error, OutlastError) else str(error),
+        whole_message_of(error),
     )
     if isinstance(error, KeyboardInterrupt | SystemExit):
         code = (

@@ -15,9 +15,10 @@ from outlast.app.torchrun import ObjectOptions, RunOptions
 from outlast.errors import UsageError
 from outlast.model.records import Event
 from outlast.model.texts import escaped
-from outlast.runtime.coordinator.upload_process import UploadPlan, UploadProcess
+from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.loop import Loop
 from outlast.runtime.objects.store_calls import ask
+from outlast.runtime.objects.upload_order import UploadOrder
 
 _LOOKED_AT_COUNT = 8  # of the newest manifests
 _OTHER = "give this run a URL of its own"
@@ -87,7 +88,7 @@ def start_uploads(
     objects = options.checkpoints.objects
     if objects is None:
         return None
-    plan = UploadPlan(
+    order = UploadOrder(
         objects.url,
         root.absolute(),
         run,
@@ -95,7 +96,7 @@ def start_uploads(
         options.checkpoints.retention,
         objects.bytes_per_s,
     )
-    return UploadProcess(loop, plan, tell=tell, record=record)
+    return UploadProcess(loop, order, tell=tell, record=record)
 
 
 def _tell(text: str) -> None:

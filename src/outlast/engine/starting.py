@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlast.model import limits
+from outlast.model.pauses import growing_pause_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +79,4 @@ def decide_start(failed: FailedStart, *, now_s: float) -> StartVerdict:
 
 def retry_wait_s(failures: int) -> float:
     """Return how long to wait before starting a process that has failed `failures` times."""
-    wait_s = limits.START_RETRY_S * 2.0 ** min(max(0, failures - 1), 30)
-    return min(wait_s, limits.START_RETRY_MAX_S)
+    return growing_pause_s(failures, first_s=limits.START_RETRY_S, most_s=limits.START_RETRY_MAX_S)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outlast.model import limits
+from outlast.model.pauses import growing_pause_s
 
 
 class CutLinks:
@@ -45,11 +46,9 @@ class CutLinks:
             self._since_s, self._attempts = now_s, 0
         self._cut |= {(min(node, other), max(node, other)) for other in others}
         if generation != self._generation or not self._attempts:
-            pause_s = min(limits.LINK_RETRY_S * 2.0**self._attempts, limits.LINK_RETRY_MAX_S)
-            self._generation, self._attempts, self.retry_s = (
-                generation,
-                min(self._attempts + 1, 32),
-                now_s + pause_s,
+            self._generation, self._attempts = generation, self._attempts + 1
+            self.retry_s = now_s + growing_pause_s(
+                self._attempts, first_s=limits.LINK_RETRY_S, most_s=limits.LINK_RETRY_MAX_S
             )
 
     def is_out(self, *, now_s: float) -> bool:

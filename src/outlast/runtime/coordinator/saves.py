@@ -9,7 +9,7 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import SaveLast
 from outlast.engine.protocol.outputs import WriteManifest as ManifestOrder
-from outlast.errors import CorruptError, OutlastError
+from outlast.errors import CorruptError, OutlastError, whole_message_of
 from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece
@@ -19,8 +19,7 @@ from outlast.runtime.tiers.vault import Vault
 
 def why_failed(error: OutlastError | OSError | MemoryError) -> str:
     """Return why the launcher could not write or remove a checkpoint, without a hint."""
-    text = error.message if isinstance(error, OutlastError) else str(error)
-    return text or "the launcher gets no more memory"
+    return whole_message_of(error) or "the launcher gets no more memory"
 
 
 def write_checkpoint(

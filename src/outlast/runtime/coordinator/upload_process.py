@@ -23,54 +23,21 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import IO, Any
 
-from outlast.engine.durable import Retention
-from outlast.model.keep import Every
 from outlast.model.limits import UPLOAD_SILENT_S, UPLOADER_AGAIN_S
+from outlast.model.pauses import growing_pause_s
 from outlast.model.records import Event
 from outlast.model.texts import cut_at_word
 from outlast.runtime import clock, stop_signals
-from outlast.runtime.interpreter import module_command
+from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.objects.upload_order import FINISH, PROGRAM, UploadOrder
 
-_PROGRAM = module_command("outlast.runtime.objects.program")
-_FINISH = b"finish\n"
 _LINE_BYTES = 65_536
 _WORDS_COUNT = 300
 _QUICKLY_S = 1.0  # an end of the run that takes no longer needs no line that says why
-
-
-@dataclass(frozen=True, slots=True)
-class UploadPlan:
-    """What is uploaded, where to and how often.
-
-    root         the folder of the checkpoints on the disk
-    bytes_per_s  no faster than this; 0: as fast as it goes
-    """
-
-    url: str
-    root: Path
-    run: str
-    every: Every
-    retention: Retention = field(default_factory=Retention)
-    bytes_per_s: float = 0.0
-
-    def to_json(self) -> str:
-        """Return what the process is given."""
-        return json.dumps(
-            {
-                "url": self.url,
-                "root": str(self.root),
-                "run": self.run,
-                "every": astuple(self.every),
-                "retention": astuple(self.retention),
-                "bytes_per_s": self.bytes_per_s,
-                "launcher": os.getpid(),
-            }
-        )
 
 
 @dataclass(slots=True)
@@ -102,12 +69,12 @@ class _Child:
         return f"its process has ended with exit code {code}{because}" if code else ""
 
 
-def _begin(plan: UploadPlan) -> _Child:
+def _begin(order: UploadOrder) -> _Child:
     """Start the process. Raises OSError."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child is closed with it
     try:
         process = subprocess.Popen(
-            (*_PROGRAM, "upload", plan.to_json()),
+            (*PROGRAM, "upload", order.encode(launcher=os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -116,6 +83,7 @@ def _begin(plan: UploadPlan) -> _Child:
     except OSError:
         errors.close()
         raise
+    os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
     return _Child(process, errors)
 
 
@@ -129,13 +97,13 @@ class UploadProcess:
     def __init__(
         self,
         loop: Loop,
-        plan: UploadPlan,
+        order: UploadOrder,
         *,
         tell: Callable[[str], None],
         record: Callable[[Event], None],
     ) -> None:
         self._loop = loop
-        self._plan = plan
+        self._order = order
         self._tell = tell
         self._record = record
         self._child: _Child | None = None
@@ -156,7 +124,7 @@ class UploadProcess:
     def _start(self) -> None:
         self._again = None
         try:
-            self._child = child = _begin(self._plan)
+            self._child = child = _begin(self._order)
         except OSError as error:
             self._died(f"no process can be started: {error.strerror}")
             return
@@ -190,12 +158,12 @@ class UploadProcess:
 
     def _died(self, why: str) -> None:
         self._deaths += 1
-        pause_s = min(UPLOADER_AGAIN_S, 2.0 ** min(self._deaths - 1, 10))
-        self._warn(f"uploads to {self._plan.url}: {why}; started again in {pause_s:g} s")
+        pause_s = growing_pause_s(self._deaths, first_s=1.0, most_s=UPLOADER_AGAIN_S)
+        self._warn(f"uploads to {self._order.url}: {why}; started again in {pause_s:g} s")
         self._again = self._loop.call_at(clock.now_s() + pause_s, self._start)
 
     def _heard(self, report: dict[str, Any]) -> None:
-        url = self._plan.url
+        url = self._order.url
         match report.get("what"):
             case "uploaded":
                 self._deaths, self._failure = 0, ""
@@ -237,7 +205,7 @@ class UploadProcess:
         stdin = self._child.process.stdin
         assert stdin is not None
         with contextlib.suppress(OSError):  # if it is dead, that is seen below
-            stdin.write(_FINISH)
+            stdin.write(FINISH)
             stdin.flush()
         try:
             with _interrupted_by_signals():
@@ -248,8 +216,8 @@ class UploadProcess:
             self._forget()
         if why:
             self._warn(
-                f"the newest checkpoint is not at {self._plan.url}: {why}; it is in"
-                f" {self._plan.root}, and --resume uploads it"
+                f"the newest checkpoint is not at {self._order.url}: {why}; it is in"
+                f" {self._order.root}, and --resume uploads it"
             )
 
     def _wait(self) -> str:
@@ -264,7 +232,7 @@ class UploadProcess:
             elif not told:
                 told, until_s = True, clock.now_s() + UPLOAD_SILENT_S
                 self._tell(
-                    f"the run is over; its newest checkpoint is uploaded to {self._plan.url}"
+                    f"the run is over; its newest checkpoint is uploaded to {self._order.url}"
                     " (Ctrl-C ends that)"
                 )
             else:

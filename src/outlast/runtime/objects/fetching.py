@@ -14,13 +14,14 @@ It is set aside at the URL, so that its step can be uploaded again.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlast.errors import CorruptError, OutlastError
+from outlast.errors import CorruptError, OutlastError, whole_message_of
 from outlast.model.limits import DOWNLOAD_TRIES_COUNT
-from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
+from outlast.model.manifest import OF_RUNS, Manifest
 from outlast.runtime.objects.copying import BytePace, copy
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.disk_tier import DiskTier
@@ -31,7 +32,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was brought. Step 0: nothing, because the disk has the newest, or there is none."""
+    """Hold what was brought. Step 0: nothing, because the disk has the newest, or there is none."""
 
     step: int = 0
     size_bytes: int = 0
@@ -97,7 +98,7 @@ def _bring(
                 copy(
                     manifest,
                     disk,
-                    chunks=lambda entry: _chunks(source, manifest.step, entry),
+                    chunks=functools.partial(source.chunks, manifest.step),
                     source=f"{source.place}/{folder.name}",
                     pace=BytePace(seen=seen),
                 )
@@ -106,10 +107,6 @@ def _bring(
             why = error.message
     tell(f"a checkpoint was refused: {why}; {_set_aside(source, manifest.step)}")
     return False
-
-
-def _chunks(source: CheckpointTier, step: int, entry: FileEntry) -> Iterator[memoryview]:
-    return source.chunks(step, entry)
 
 
 @contextlib.contextmanager
@@ -127,5 +124,6 @@ def _set_aside(source: CheckpointTier, step: int) -> str:
     try:
         return f"it is kept as {source.set_aside(step)}"
     except (OutlastError, OSError) as error:
-        why = error.message if isinstance(error, OutlastError) else str(error)
-        return f"it cannot be set aside ({why}): its step cannot be uploaded again"
+        return (
+            f"it cannot be set aside ({whole_message_of(error)}): its step cannot be uploaded again"
+        )

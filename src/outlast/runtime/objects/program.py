@@ -21,28 +21,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outlast.engine.durable import Retention
 from outlast.errors import CorruptError, OutlastError
-from outlast.model.keep import Every
 from outlast.runtime import clock, linux
 from outlast.runtime.objects.fetching import fetch
 from outlast.runtime.objects.patience import BESIDE_TRAINING
-from outlast.runtime.objects.uploader import Uploader, UploadOrder
+from outlast.runtime.objects.upload_order import FINISH, UploadOrder, decode_order
+from outlast.runtime.objects.uploader import Uploader
 from outlast.runtime.objects.url_places import open_place
 
-FINISH = b"finish\n"
-_LOWEST_PRIORITY = 19
 _TOLD_S = 1.0  # between two reports of how much was downloaded
 _THREADS_VARIABLE = "TOKIO_WORKER_THREADS"  # of the client; as many as processors is too many
 
 
 def main(argv: list[str]) -> int:
     """Do what is asked, and return the exit code."""
-    command, asked = argv[0], json.loads(argv[1])
+    command, given = argv
     os.environ.setdefault(_THREADS_VARIABLE, "2")
     try:
         if command == "upload":
-            return _upload(asked)
+            return _upload(*decode_order(given))
+        asked = json.loads(given)
         _say(_fetch(asked) if command == "fetch" else _look(asked))
     except OutlastError as error:
         code = error.exit_code
@@ -93,23 +91,15 @@ def _fetch(asked: dict[str, Any]) -> dict[str, Any]:
     return {"what": "fetched", "step": brought.step, "bytes": brought.size_bytes}
 
 
-def _upload(asked: dict[str, Any]) -> int:
+def _upload(order: UploadOrder, launcher: int) -> int:
     try:
-        linux.stop_with(asked["launcher"])
+        linux.stop_with(launcher)
     except ProcessLookupError:
         return 0
-    os.nice(_LOWEST_PRIORITY)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # all files of a checkpoint are open
-    order = UploadOrder(
-        Path(asked["root"]),
-        asked["run"],
-        Every(*asked["every"]),
-        Retention(*asked["retention"]),
-        asked["bytes_per_s"],
-    )
     uploader = Uploader(
-        order, lambda: open_place(asked["url"], patience=BESIDE_TRAINING), _say, _Rest()
+        order, lambda: open_place(order.url, patience=BESIDE_TRAINING), _say, _Rest()
     )
     return 0 if uploader.run() else 1
 

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from outlast.errors import OutlastError, UsageError
-from outlast.runtime.interpreter import module_command
-
-_PROGRAM = module_command("outlast.runtime.objects.program")
+from outlast.runtime.objects.upload_order import PROGRAM
 
 
 def ask(command: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the reports of the process. Raises the error that it reports."""
     with subprocess.Popen(
-        (*_PROGRAM, command, json.dumps(asked)),
+        (*PROGRAM, command, json.dumps(asked)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,

@@ -18,13 +18,11 @@ Retention        As on the disk. The checkpoint that was just uploaded counts as
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from outlast.engine import durable
-from outlast.engine.durable import Retention
-from outlast.errors import CorruptError, OutlastError
+from outlast.errors import CorruptError, OutlastError, whole_message_of
 from outlast.model.keep import Every
 from outlast.model.limits import (
     UPLOAD_AGAIN_FIRST_S,
@@ -34,31 +32,16 @@ from outlast.model.limits import (
     UPLOAD_TOLD_S,
 )
 from outlast.model.manifest import OF_RUNS
+from outlast.model.pauses import growing_pause_s
 from outlast.runtime import clock
 from outlast.runtime.objects.copying import BytePace, copy, held
+from outlast.runtime.objects.upload_order import UploadOrder
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.local import CheckpointFolder
 from outlast.runtime.tiers.tier import CheckpointTier
 
 Say = Callable[[dict[str, Any]], None]  # reports to the launcher
 Rest = Callable[[float], bool]  # waits, and returns whether the run is over
-
-
-@dataclass(frozen=True, slots=True)
-class UploadOrder:
-    """What is uploaded, and when.
-
-    root         the folder of the checkpoints on the disk
-    run          the run whose checkpoints they are
-    every        how often a checkpoint is uploaded
-    bytes_per_s  no faster than this; 0: as fast as it goes
-    """
-
-    root: Path
-    run: str
-    every: Every
-    retention: Retention = field(default_factory=Retention)
-    bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +108,7 @@ class Uploader:
             self._upload_if_due(found, is_over)
         except (OutlastError, OSError, MemoryError) as error:  # boundary: training goes on
             self._failures += 1
-            why = error.message if isinstance(error, OutlastError) else str(error)
+            why = whole_message_of(error)
             self._say({"what": "failed", "why": why, "failures": self._failures})
             return False
         self._failures = 0
@@ -135,7 +118,7 @@ class Uploader:
         """Return how long to wait before the next look."""
         if not self._failures:
             return UPLOAD_LOOK_S
-        return min(UPLOAD_AGAIN_S, UPLOAD_AGAIN_FIRST_S * 2.0 ** min(self._failures - 1, 20))
+        return growing_pause_s(self._failures, first_s=UPLOAD_AGAIN_FIRST_S, most_s=UPLOAD_AGAIN_S)
 
     def _newest_on_disk(self) -> CheckpointFolder | None:
         """Return the newest finished checkpoint of the run, or None. Only manifests are read."""
@@ -198,7 +181,7 @@ class Uploader:
             for gone in durable.superfluous(folders, good=step, keep=keep.last, every=keep.every):
                 target.remove(gone)
         except (OutlastError, OSError) as error:  # boundary: the next upload tries again
-            why = error.message if isinstance(error, OutlastError) else str(error)
+            why = whole_message_of(error)
             self._say({"what": "warning", "text": f"older checkpoints are not removed: {why}"})
 
 
