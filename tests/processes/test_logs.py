@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from outlast.errors import UsageError
 from outlast.model.limits import LOG_TAIL_LINES
+from outlast.runtime.agent import logs
 from outlast.runtime.agent.logs import (
     ConsolePolicy,
     ErrorRecord,
@@ -252,3 +253,60 @@ def test_error_files_are_read_in_both_forms_and_half_written_ones_not(
     for broken in ("", '{"message": {"mess', "[]", '{"message": {}}', '{"message": 5}'):
         path.write_text(broken)
         assert read_error_file(path) is None, broken
+
+
+def test_a_line_whose_end_is_in_the_pipe_already_is_not_cut(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher may be late, so the rest of the line and the timer are due in one turn."""
+    monkeypatch.setattr(logs, "LOG_PARTIAL_S", 0.0)
+    one = desk()
+    one.attach(0, 3)
+    one.say(0, b"step 7")
+    one.say(0, b" of 9\n")
+    assert one.console == [("stdout", "step 7 of 9\n")]
+
+
+def test_the_wait_for_the_end_of_a_line_begins_with_that_line(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Output that never pauses ends each read in the middle of another line."""
+    one = desk()
+    one.attach(0, 3)
+    monkeypatch.setattr(logs, "LOG_PARTIAL_S", 0.0)
+    os.write(one.writers[0][0], b"step 1\nst")
+    one.loop.turn(0)
+    monkeypatch.setattr(logs, "LOG_PARTIAL_S", 60.0)
+    one.say(0, b"ep 2\nst")
+    one.loop.turn(0)
+    assert one.console == [("stdout", "step 1\n"), ("stdout", "step 2\n")]
+
+
+def test_a_prompt_without_an_end_is_shown(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LOG_PARTIAL_S", 0.0)
+    one = desk()
+    one.attach(0, 3)
+    one.say(0, b"continue? ")
+    one.loop.turn(0)
+    assert one.console == [("stdout", "continue? ")]
+
+
+def test_output_is_read_in_small_pieces_where_memory_is_short(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = desk()
+    one.attach(0, 3)
+    read = os.read
+
+    def short(fd: int, count: int) -> bytes:
+        if count > 512:
+            raise MemoryError
+        return read(fd, count)
+
+    monkeypatch.setattr(logs.os, "read", short)
+    text = b"x" * 300 + b"\n"
+    one.say(0, text)
+    one.loop.turn(0)
+    assert one.console == [("stdout", text.decode())]

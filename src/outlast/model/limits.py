@@ -240,6 +240,7 @@ GIVEN_LINE_MAX_BYTES = 64 << 10  # of one that is read line by line
 
 # --- logs -----------------------------------------------------------------------------------------
 LOG_READ_BYTES = 64 << 10
+LOG_READ_LITTLE_BYTES = 256  # of a worker's output, where there is no memory for more
 LOG_LINE_MAX_BYTES = 64 << 10  # a longer line reaches the console in pieces
 LOG_PARTIAL_S = 0.2  # the beginning of a line is shown after this long without its end
 LOG_TAIL_LINES = 200  # of each worker's stderr, kept for the verdict

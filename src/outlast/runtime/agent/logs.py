@@ -29,6 +29,7 @@ from outlast.model.limits import (
     LOG_LINE_MAX_BYTES,
     LOG_PARTIAL_S,
     LOG_READ_BYTES,
+    LOG_READ_LITTLE_BYTES,
     LOG_TAIL_LINES,
     MESSAGE_MAX_BYTES,
 )
@@ -249,7 +250,10 @@ class _Pipe:
     def read_some(self) -> int:
         """Read once. Return the number of bytes: 0 at the end, or if nothing is there now."""
         try:
-            data = os.read(self.fd, LOG_READ_BYTES)
+            try:
+                data = os.read(self.fd, LOG_READ_BYTES)
+            except MemoryError:  # nothing was read; a small buffer comes from Python's own pools
+                data = os.read(self.fd, LOG_READ_LITTLE_BYTES)
         except BlockingIOError:
             return 0
         if not data:
@@ -278,9 +282,7 @@ class _Pipe:
 
     def flush(self) -> None:
         """Show the beginning of a line whose end has not come."""
-        if self.timer:
-            self.timer.cancel()
-            self.timer = None
+        self._stop_timer()
         if self.unfinished:
             self._emit(self.unfinished)
             self.unfinished = b""
@@ -302,14 +304,25 @@ class _Pipe:
         for line in lines:
             self._emit(line)
         self.unfinished = rest
+        if lines:  # the line that the timer was set for has ended
+            self._stop_timer()
         if len(rest) > LOG_LINE_MAX_BYTES:
             self.flush()
         elif rest and self.timer is None:
             self.timer = self.loop.call_at(now_s() + LOG_PARTIAL_S, self._show_partial)
 
     def _show_partial(self) -> None:
+        """Show the unfinished line, unless its end has come and was not read yet."""
         self.timer = None
-        self.flush()
+        length = len(self.unfinished)
+        length += self.read_some()
+        if len(self.unfinished) == length:  # no line has ended
+            self.flush()
+
+    def _stop_timer(self) -> None:
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
     def _emit(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
