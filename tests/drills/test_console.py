@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.app.command import outlast
+from tests.drills._pids import until
 from tests.drills._run import OUTLAST
 
 pytestmark = pytest.mark.timeout(150)
@@ -138,12 +139,13 @@ def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_
     steps = 600
     process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, width=2_000, steps=steps)
     assert process.stdout is not None
-    rank_0 = tmp_path / "run" / "logs"
+    logs = tmp_path / "run" / "logs"
     process.stdout.readline()
-    while process.poll() is None and not any(
-        "digest" in path.read_text()[-200:] for path in rank_0.rglob("stdout.log")
-    ):
-        os.sched_yield()
+    until(
+        "a rank has printed its digest",
+        lambda: any("digest" in path.read_text()[-200:] for path in logs.rglob("stdout.log")),
+        within_s=WITHIN_S,
+    )
     rest = process.stdout.read().decode()
     assert process.wait(WITHIN_S) == 0
     left_out = sum(int(line.split()[1]) for line in rest.splitlines() if "left out" in line)
