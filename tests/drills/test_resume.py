@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app.report_facts import report_facts
+from outlast.model import limits
 from outlast.runtime.ledger.view import look
 from outlast.runtime.tiers import local
 from tests.drills._pids import alive, below, until, zombies_of
@@ -287,3 +288,28 @@ def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
     two_sessions_that_sum_up(tmp_path, outcome)
+
+
+# --- a checkpoint as often as it pays ---------------------------------------------------------------
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_checkpoints_come_by_themselves_as_often_as_they_pay(tmp_path: Path) -> None:
+    """The first comes after ten seconds of training. What it costs decides when the next one does.
+
+    The run is stopped after that, and leaves a last checkpoint.
+    """
+    flags = ("--keep", "disk:auto")
+    with Drill(tmp_path, "ddp.py", "--steps", 10_000, "--pause", 0.05, flags=flags) as drill:
+        drill.until(lambda: "--keep disk:auto: a checkpoint each" in drill.said(), "a decision")
+        drill.process.send_signal(signal.SIGTERM)
+        outcome = drill.finish()
+    assert outcome.code == 143, outcome
+    records = look(str(tmp_path / "run")).records
+    decided = [one for one in records.sessions[-1].events if one.kind == "checkpoint_interval"]
+    assert decided
+    assert "the rate of Llama 3's GPUs, for 4 GPUs" in str(decided[0].data["why"])
+    saved = [one for one in records.sessions[-1].events if one.kind == "checkpoint"]
+    assert len(saved) == 2
+    assert saved[0].at_s - records.sessions[-1].started_s >= limits.SAVE_FIRST_S

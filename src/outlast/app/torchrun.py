@@ -20,6 +20,7 @@ from outlast.app.command_line import address, need_package
 from outlast.app.nodes import NodeArguments, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
+from outlast.engine.save_interval import ExpectedFailures
 from outlast.errors import UsageError
 from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
 from outlast.model.limits import (
@@ -88,6 +89,7 @@ class CheckpointOptions:
     from_scratch   nothing that was saved is used when a run is resumed
     retention      which ones are kept as newer ones are written
     objects        where they are copied to; None: nowhere
+    expected       how often the run is expected to fail (`--keep disk:auto`); None: not needed
     """
 
     every_steps: int | None
@@ -97,6 +99,7 @@ class CheckpointOptions:
     retention: Retention = field(default_factory=Retention)
     timed: Every = NEVER
     objects: ObjectOptions | None = None
+    expected: ExpectedFailures | None = None
 
     @property
     def are_written(self) -> bool:
@@ -204,7 +207,9 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         nodes=nodes,
         meeting=_meeting(asked, given),
         spares=Spares(spares, asked["spare_kind"]),
-        checkpoints=_checkpoints(asked, keep),
+        checkpoints=_checkpoints(
+            asked, keep, world_size=workers * (1 if nodes is None else nodes.count)
+        ),
         snapshot_every=snapshot_every,
         copies=AUTO if keep.vault is None else keep.vault,
         peer_copies=_copies_at_peers(
@@ -354,7 +359,7 @@ def _keep(asked: dict[str, Any]) -> KeepOption:
     return keep
 
 
-def _checkpoints(asked: dict[str, Any], keep: KeepOption) -> CheckpointOptions:
+def _checkpoints(asked: dict[str, Any], keep: KeepOption, *, world_size: int) -> CheckpointOptions:
     """Return the options of checkpoints.
 
     With a URL alone, a checkpoint is written whenever one is to be uploaded. Raises UsageError.
@@ -374,9 +379,25 @@ def _checkpoints(asked: dict[str, Any], keep: KeepOption) -> CheckpointOptions:
         asked["resume"],
         asked["from_scratch"],
         Retention(asked["keep_last"], asked["keep_every"]),
-        Every(seconds=disk.seconds),
+        Every(seconds=disk.seconds, auto=disk.auto),
         objects,
+        _expected(asked["cluster"], disk, world_size=world_size),
     )
+
+
+def _expected(cluster_file: str | None, disk: Every, *, world_size: int) -> ExpectedFailures | None:
+    """Return how often the run is expected to fail, if that is needed. Raises UsageError."""
+    if not disk.auto:
+        if cluster_file is not None:
+            raise UsageError(
+                "--cluster is about the failures that --keep disk:auto expects",
+                hint="add --keep disk:auto, or leave --cluster out",
+            )
+        return None
+    # This imports the planner, which other runs do not need.
+    from outlast.app.expected_failures import expected_failures
+
+    return expected_failures(cluster_file, world_size=world_size)
 
 
 def _objects(asked: dict[str, Any], keep: KeepOption) -> ObjectOptions | None:

@@ -3,6 +3,7 @@
     vault:auto              in shared memory, as often as is possible at next to no cost
     vault:10steps           each ten steps
     vault:auto, disk:10min  and a checkpoint on the disk each ten minutes
+    disk:auto               a checkpoint on the disk as often as it pays
     vault:never             no copies in shared memory
     peers=1:step            one copy of each image of sharded state, on another node
     s3://bucket/run:1h      a copy of the newest checkpoint in object storage, each hour
@@ -82,11 +83,6 @@ def read_keep(text: str) -> KeepOption:
         if where in found:
             raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
         found[where] = _read_every(every, text)
-    if found.get("disk", NEVER).auto:
-        raise UsageError(
-            f"--keep {text!r}: a checkpoint on the disk needs a number of steps, or a time",
-            hint=f"`outlast plan` says which interval pays; {_HINT}",
-        )
     if (peers := found.get("peers")) is not None and not (peers.steps or peers.is_never):
         raise UsageError(
             f"--keep {text!r}: a peer copies each image when it is sealed, and not by the clock",

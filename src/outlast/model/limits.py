@@ -277,6 +277,10 @@ IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
 METADATA_RESERVE_BYTES = 1 << 10
 
 # --- checkpoints ----------------------------------------------------------------------------------
+SAVE_FIRST_S = 10.0  # `--keep disk:auto`: of training before the first, which measures the cost
+SAVE_AGAIN_S = 60.0  # the same: after a checkpoint that failed
+SAVE_LEAST_S, SAVE_MOST_S = 10.0, 86_400.0  # between two, however little or much one costs
+SAVE_CHANGE_SHARE = 0.1  # of the interval: the ledger records a new one that differs by more
 PRUNE_WAIT_S = 60.0  # the end of a run waits so long for older checkpoints to be removed
 CHECKPOINTS_KEPT_COUNT = 2  # in a run's folder; the last restorable one is never removed
 MANIFEST_MAX_BYTES = 64 << 20  # about 500,000 files; a longer one is refused unread
@@ -368,6 +372,7 @@ TRIAL_COPY_BYTES = 1 << 30  # of a file that the script overwrites and that is p
 TRIAL_ITEMS = 10_000
 TRIAL_TENSOR_BYTES = 1 << 30
 
+assert SAVE_LEAST_S <= SAVE_FIRST_S < SAVE_AGAIN_S < SAVE_MOST_S
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert LEAVE_DEADLINE_S < LEAVE_LAST_S < REGROUP_DEADLINE_S
 assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S

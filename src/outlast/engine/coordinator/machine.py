@@ -215,7 +215,7 @@ class Coordinator:
     def on_manifest(self, *, now_s: float, step: int, folder: str, error: str) -> list[Output]:
         """Handle the answer to a Manifest: it was written, or (`error`) could not be."""
         out = checkpoints.on_manifest(self.run, now_s, step=step, folder=folder, error=error)
-        return [*out, *self.requests.advance(now_s)]
+        return [*out, *self.requests.on_saved(now_s, step=step, error=error)]
 
     def on_checkpoint_found(
         self, *, now_s: float, step: int, folder: str, refused: tuple[str, ...], kept_step: int = 0
@@ -356,7 +356,7 @@ class Coordinator:
                 return self._exits.on_failed_to_start(now_s, message)
             case Checkpointed():
                 shard = checkpoints.on_shard(self.run, now_s, message)
-                return [*shard, *self.requests.advance(now_s)]
+                return [*shard, *self.requests.on_shard(now_s, message)]
             case CopyRefused():
                 return checkpoints.on_copy_refused(self.run, now_s, message)
             case Refused():

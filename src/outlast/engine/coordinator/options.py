@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.default_policy import default_policy
+from outlast.engine.save_interval import ExpectedFailures
 from outlast.model import limits
 from outlast.model.policy import Policy
 
@@ -27,6 +28,8 @@ class CoordinatorOptions:
                        once its process is started
     peer_copies        each image of sharded state is copied to another node, and one is sealed each
                        so many steps; 0: no copies are made
+    expected_failures  `--keep disk:auto`: the coordinator asks for checkpoints, and this is the
+                       rate of failures until it has seen one. None: it asks for none
     """
 
     world_size: int
@@ -47,4 +50,5 @@ class CoordinatorOptions:
     saves_last: bool = False
     greets: bool = True
     peer_copies: int = 0
+    expected_failures: ExpectedFailures | None = None
     policy: Policy = field(default_factory=default_policy)

@@ -7,6 +7,8 @@
     drain        the node is barred, and its ranks move to other nodes between two steps
     drain_all    all nodes are drained, one after the other
 
+With `--keep disk:auto` the run asks for checkpoints by itself; see timed_saves.py.
+
 Each request is written to the ledger with its author and reason, and so is its last answer. An
 answer says that the request is done, that it is refused and why, or what it waits for.
 
@@ -17,13 +19,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.policy_actions import REQUESTED, PolicyActions
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.coordinator.timed_saves import TimedSaves
 from outlast.engine.protocol.outputs import AnswerRequest, End, Output, Record
-from outlast.model.messages import SaveNow
+from outlast.model.messages import Checkpointed, SaveNow
 from outlast.model.records import Event
 from outlast.model.texts import some
 
@@ -91,6 +93,8 @@ class Requests:
         self.stop = stop
         self.policy = policy
         self._open: dict[int, _OpenRequest] = {}
+        expected = run.options.expected_failures
+        self.timed_saves = None if expected is None else TimedSaves(run, expected)
         self._notices = 0  # how often a node has said that it is about to be taken away
 
     def take(self, now_s: float, request: RunRequest) -> list[Output]:
@@ -202,7 +206,7 @@ class Requests:
 
     def advance(self, now_s: float) -> list[Output]:
         """Do what can be done now for the open requests, and answer those whose state changed."""
-        out: list[Output] = []
+        out: list[Output] = [] if self.timed_saves is None else self.timed_saves.look(now_s)
         for one in list(self._open.values()):
             match one.request.what:
                 case "stop":
@@ -215,6 +219,20 @@ class Requests:
                 case _:
                     out += self._look_at_drain(now_s, one)
         return out
+
+    def on_shard(self, now_s: float, message: Checkpointed) -> list[Output]:
+        """Note that a rank has written its shard of a checkpoint, or has failed to."""
+        if message.error and not message.in_vault:
+            return self.on_saved(now_s, step=message.step, error=message.error)
+        if self.timed_saves is not None:
+            self.timed_saves.on_shard(message)
+        return self.advance(now_s)
+
+    def on_saved(self, now_s: float, *, step: int, error: str) -> list[Output]:
+        """Note that a checkpoint is complete, or has failed."""
+        timed = self.timed_saves
+        decided = [] if timed is None else timed.on_saved(now_s, step=step, error=error)
+        return [*decided, *self.advance(now_s)]
 
     def on_end(self, now_s: float, end: End) -> list[Output]:
         """Answer all open requests, because the run has ended with `end`."""
@@ -266,15 +284,10 @@ class Requests:
             )
             return self._waits(one, why)
         out: list[Output] = []
-        if not told_here and (rank := self._spokesman()) is not None:
+        if not told_here and (rank := run.spokesman()) is not None:
             one.generation = run.lifecycle.generation
             out += run.tell([(rank, SaveNow(one.request.why))])
         return [*out, *self._waits(one, "the next step is committed, and then saved")]
-
-    def _spokesman(self) -> Member | None:
-        """Return the member that is asked to save. Its vote informs all others."""
-        able = [m for m in self.run.roster.live() if m.script.attached and not m.script.finished]
-        return min(able, key=lambda member: member.rank, default=None)
 
     # --- a drain -------------------------------------------------------------------------------
 

@@ -137,6 +137,11 @@ class RunParts:
         """
         return tell_orders(messages, local=self.nodes.local)
 
+    def spokesman(self) -> Member | None:
+        """Return the member that is asked to save, if any can. Its vote informs all others."""
+        able = [m for m in self.roster.live() if m.script.attached and not m.script.finished]
+        return min(able, key=lambda member: member.rank, default=None)
+
     def kill(self, now_s: float, members: Iterable[Member], why: str) -> list[Output]:
         """Return the orders to kill `members`.
 

@@ -157,6 +157,7 @@ class Checkpointed:
     generation  the one in which the step was committed here
     file        the shard's file, relative to the checkpoint's folder
     in_vault    it is no shard: the rank has sealed a copy of its state in the vault
+    paused_s    how long training paused on this rank, for the shard to be copied
     """
 
     worker: int
@@ -168,6 +169,7 @@ class Checkpointed:
     checksum: str
     error: Text
     in_vault: bool = False
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,8 +218,9 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         "--keep",
         metavar="WHERE:EVERY,...",
         help="Where state is kept, and how often: vault (shared memory) and disk (checkpoints),"
-        " each with a number of steps (10steps), a time (10min) or never; vault:auto copies as"
-        " often as it can without costing more than half a percent of the time. With sharded state"
+        " each with a number of steps (10steps), a time (10min), auto or never. vault:auto copies"
+        " as often as it can without costing more than half a percent of the time. disk:auto weighs"
+        " what a checkpoint costs against how often one is needed. With sharded state"
         " on several nodes, peers=1:step keeps a copy of each rank's image on another node."
         " s3://BUCKET/PATH:1h (also gs://, az:// and file:///PATH) copies the newest checkpoint"
         " there each hour."
@@ -265,6 +266,12 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_failures(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="With --keep disk:auto: cluster file (TOML) of `outlast calibrate`, whose failure"
+        " rates count until the run has failed itself. Default: the rate of Llama 3's GPUs.",
+    )
     group.add_argument(
         "--hang-after",
         type=_seconds,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
+from outlast.runtime import clock
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece, header_bytes, image_bytes, write_image
 from outlast.runtime.worker.error_text import one_line
@@ -60,6 +61,7 @@ class Checkpoints:
         session = self._session
         assert session is not None
         generation, rank = session.machine.generation, session.beacon.rank
+        began_s = clock.now_s()
         while self._writer is not None and self._writer.is_alive():
             self._writer.join(LOOK_S)
             if session.machine.broken:
@@ -85,7 +87,7 @@ class Checkpoints:
         image = memoryview(self._staging)[: written.length]
         writer = threading.Thread(
             target=self._write,
-            args=(generation, rank, step, image),
+            args=(generation, rank, step, image, clock.now_s() - began_s),
             name="outlast-checkpoint",
             daemon=True,
         )
@@ -102,7 +104,9 @@ class Checkpoints:
             self._writer.join()
             self._writer = None
 
-    def _write(self, generation: int, rank: int, step: int, image: memoryview) -> None:
+    def _write(
+        self, generation: int, rank: int, step: int, image: memoryview, paused_s: float
+    ) -> None:
         """Write the shard. A save that fails is reported, and ends nothing (supervision
         boundary).
         """
@@ -122,6 +126,7 @@ class Checkpoints:
                 entry.length,
                 f"{entry.checksum:016x}",
                 "",
+                paused_s=paused_s,
             )
         except (OutlastError, OSError, MemoryError) as error:
             self._report_failed(generation, rank, step, one_line(error))

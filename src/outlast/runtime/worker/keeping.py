@@ -57,7 +57,8 @@ class Keeping:
         least_s = max(KEEP_LEAST_S, min(self._costs_s, default=0.0) / KEEP_SHARE)
         if _is_due(self.vault, step, now_s - self._copied_s[VAULT], least_s):
             bits |= VAULT
-        if _is_due(self.disk, step, now_s - self._copied_s[DISK], least_s):
+        # With `disk:auto` the coordinator asks for each checkpoint.
+        if not self.disk.auto and _is_due(self.disk, step, now_s - self._copied_s[DISK], least_s):
             bits |= DISK
         return bits
 
