@@ -28,7 +28,7 @@ import traceback
 import types
 from typing import Protocol, cast
 
-from outlast.errors import DivergedError, UsageError
+from outlast.errors import DivergedError, OutlastError, UsageError
 from outlast.runtime.child import ChildSpec, spec_from_json
 from outlast.runtime.linux import die_with, line_buffer_c_stdout, set_title
 from outlast.runtime.worker import forked
@@ -75,7 +75,18 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
         return _execute(spec, channel_fd)
     if start is None:
         start = cast(SessionStart, importlib.import_module("outlast.runtime.worker.session").start)
-    session = start(spec, socket.socket(fileno=channel_fd))
+    sock = socket.socket(fileno=channel_fd)
+    try:
+        session = start(spec, sock)
+    except BaseException as error:
+        # The agent kills a process whose channel is closed, and would not try again then. So the
+        # channel stays open until the process has ended.
+        sock.detach()
+        if not isinstance(error, OutlastError):
+            raise
+        # The launcher's warning cites the last line.
+        print("error:", "; ".join(filter(None, (error.message, error.hint))), file=sys.stderr)
+        return error.exit_code
     if spec.kind == "warm":
         spec = session.wait_for_rank()
         os.environ.update(spec.env)
