@@ -146,6 +146,7 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
     )
     assert is_own_bug(ours + "AttributeError: no attribute '_scale'")
     assert not is_own_bug(ours + "outlast.errors.StateError: run.state(x=...) is a dict")
+    in_torch = '  File "site/dist-packages/torch/distributed/x.py", line 3, in f\n    g()\n'
     below = ours + '  File "net.py", line 3, in forward\n    x.y\nAttributeError: y'
     assert not is_own_bug(
         ours + "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
@@ -155,6 +156,8 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
     for traceback, expected in (
         (ours + "AttributeError: a", FailureClass.SOFTWARE_BUG),
         (below, FailureClass.USER_CODE),
+        (ours + "RuntimeError: gloo: Connection closed by peer", FailureClass.UNKNOWN),
+        (ours + in_torch + "RuntimeError: gloo: Connection closed by peer", FailureClass.UNKNOWN),
     ):
         log = InterruptionLog()
         log.fault(

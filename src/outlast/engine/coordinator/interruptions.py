@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from outlast.model import limits
-from outlast.model.own_bugs import is_own_bug
+from outlast.model.own_bugs import is_called_by_outlast, is_own_bug
 from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung, Tier
 
@@ -348,4 +348,7 @@ def _known(pid: int) -> tuple[int, ...]:
 def _class_of(mechanism: Mechanism, traceback: str = "") -> FailureClass:
     if mechanism is not Mechanism.EXCEPTION:
         return FailureClass.UNKNOWN
-    return FailureClass.SOFTWARE_BUG if is_own_bug(traceback) else FailureClass.USER_CODE
+    if is_own_bug(traceback):
+        return FailureClass.SOFTWARE_BUG
+    # What torch raised for outlast tells of a peer, a device or the network, and not of the script.
+    return FailureClass.UNKNOWN if is_called_by_outlast(traceback) else FailureClass.USER_CODE
