@@ -13,7 +13,7 @@ from typing import Literal
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Evidence
 
-Doubt = Literal["", "older", "stranger", "untied", "contradicted", "handled"]
+Doubt = Literal["", "older", "stranger", "untied", "contradicted", "handled", "remark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,9 @@ class Finding:
     at_s           Unix seconds, where the evidence carries a time; None otherwise
     order          its place in its file: earlier lines have smaller numbers, whatever their times
                    say
-    doubt          why it may belong to another job (`diagnose/foreign_lines.py`), or ended nothing
-                   (`diagnose/logs/went_on.py`); "" if nothing says so
+    doubt          why it may belong to another job (`diagnose/foreign_lines.py`), ended nothing
+                   (`diagnose/logs/went_on.py`), or is a person's word (`diagnose/prose.py`); "" if
+                   nothing says so
     rank           global rank, where the evidence names one; node and device likewise
                    ("0000:3b:00.0", "mlx5_4", "nvme0n1", "/dev/shm")
     """

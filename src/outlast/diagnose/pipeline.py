@@ -5,9 +5,9 @@
     2. graph       the dumps show which rank waits for which, and which one is to blame by that
                    alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
-    4. foreign     lines that are older than the job, or about processes that are not its own,
-                   lose their weight (`foreign_lines.py`), and so do those that a dump refutes
-                   (`contradictions.py`)
+    4. foreign     remarks of people (`prose.py`), lines that are older than the job or about
+                   processes that are not its own (`foreign_lines.py`), and lines that a
+                   dump refutes (`contradictions.py`) lose weight
     5. ends        the ends of the logs show which rank is behind, and whether the job had hung when
     it was ended (`log_ends.py`)
     6. verdict     everything that is left is weighed together (`fuse/decide.py`)
@@ -37,8 +37,10 @@ from outlast.diagnose.foreign_lines import (
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.verdict_context import scheduler_of
+from outlast.diagnose.logs.headings import with_single_nodes
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.processes import with_ranks_of_processes
+from outlast.diagnose.prose import with_remarks_marked
 from outlast.diagnose.recovered import (
     has_recovered,
     with_earlier_attempts_marked,
@@ -95,7 +97,13 @@ def conclude(material: Material) -> Conclusion:
     kept = {sample.name for sample in samples}
     ends = [one for one in material.ends if one.name in kept]
     material = replace(material, samples=samples, ends=ends if submitted else material.ends)
-    own = with_ranks_of_tasks(with_global_ranks(without_node_labels(own)))
+    words = {sample.name: sample.words for sample in material.samples}
+    own, remark = with_remarks_marked(list(with_single_nodes(own)), words)
+    notes += [remark] if remark else []
+    own = with_ranks_of_tasks(
+        with_global_ranks(without_node_labels(own)),
+        has_launcher=any(sample.has_launcher for sample in material.samples),
+    )
     own = with_ranks_of_series(
         own,
         [sample.name for sample in material.samples],

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 
+from outlast.diagnose.prose import WordsOfPeople
+
 CLOCKS_APART_S = 3_600.0
 ZONE_S = 900.0  # zones differ by multiples of this
 ZONE_SLACK_S = 120.0
@@ -90,6 +92,11 @@ _START = re.compile(
     rb"|NCCL version \d|NCCL INFO Bootstrap"
 )
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
+# a program that starts the ranks of a node, which a scheduler starts on each node
+_LAUNCHER = re.compile(
+    rb"torchrun|torch[./]distributed[./](?:run|launch|elastic)|TORCHELASTIC|accelerate launch"
+    rb"|deepspeed[ ./](?:launcher|--)|OMP_NUM_THREADS environment variable for each process"
+)
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ class Sample:
 
     Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or
     without. `starts`: those lines are what a job says when it starts, so that the log has its
-    beginning.
+    beginning. `has_launcher`: torchrun or another launcher of a node's ranks wrote in it.
     """
 
     name: str
@@ -108,6 +115,8 @@ class Sample:
     began_s: float | None = None
     began_day: Day | None = None
     starts: bool = False
+    has_launcher: bool = False
+    words: WordsOfPeople = field(default_factory=WordsOfPeople)
     looked_count: int = 0
 
     def look(self, lines: Iterable[bytes]) -> None:
@@ -116,6 +125,8 @@ class Sample:
             line = line[:1024]
             if _HINT.search(line):
                 self._identify(line)
+            self.words.look(line)
+            self.has_launcher = self.has_launcher or _LAUNCHER.search(line) is not None
             at_s = time_of(line)
             if at_s is not None:
                 self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)

@@ -4,7 +4,8 @@
 error: gpu-017: task 5: Out Of Memory". Where srun starts the ranks itself, that number is the rank.
 If it starts a launcher on each node, it is the node's, and lines of the launcher have such a label.
 In a file with such a line a label alone says nothing about the rank. A task that srun names is a
-rank only if one host has several, and there are no lines of a launcher.
+rank if there are no lines of a launcher, and one host has several, or a signal ended it alone. An
+exit code may be that of a launcher that said nothing.
 
 torchrun's label of a line ("[default3]:", with --tee) and its folders of logs (`attempt_0/3/`) have
 the local rank. On the first node that is the rank. On another one the ranks begin later: lines with
@@ -35,16 +36,10 @@ _SAID = re.compile(r"^\s{0,4}\[rank(\d{1,6})\]")
 _TREE = re.compile(r"^(.*?attempt_\d{1,4})/(\d{1,5})/[^/]*$")
 _NOTICED = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
 _ROW = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
-_ENDS = (
-    "slurm.oom",
-    "slurm.kill",
-    "slurm.signals",
-    "slurm.terminated",
-    "exit.segv",
-    "exit.bus",
-    "exit.illegal",
-    "exit.fpe",
-)
+_OF_A_LAUNCHER = ("elastic.", "rdzv.", "exit.closing", "exit.outside")
+_CRASHES = ("slurm.signals", "exit.segv", "exit.bus", "exit.illegal", "exit.fpe")
+_ENDS = ("slurm.oom", "slurm.kill", "slurm.terminated", *_CRASHES)
+_BY_SIGNAL = ("slurm.kill", *_CRASHES)
 # rows of a launcher's table say themselves which rank they are about
 _ROWS = ("elastic.first_failure", "elastic.other_failure")
 
@@ -113,27 +108,30 @@ def _first_ranks(findings: Sequence[Finding]) -> dict[str, int]:
     return {file: begins.pop() for file, begins in told.items() if len(begins) == 1}
 
 
-def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; those in which srun says how a rank ended have the rank."""
-    if any(one.rule.startswith("elastic.") for one in findings):
+def with_ranks_of_tasks(
+    findings: Sequence[Finding], *, has_launcher: bool = False
+) -> list[Finding]:
+    """Return the findings; those in which srun says how a rank ended have the rank.
+
+    `has_launcher`: other lines of the logs are of a launcher.
+    """
+    if has_launcher or any(one.rule.startswith(_OF_A_LAUNCHER) for one in findings):
         return list(findings)
-    hosts = Counter(
-        found["host"]
-        for one in findings
-        if (found := _TASKS.search(one.evidence.text)) and not found["more"]
+    named = [found for one in findings if (found := _TASKS.search(one.evidence.text))]
+    tasks = {(found["host"], found["task"]) for found in named if not found["more"]}
+    several_here = any(found["more"] for found in named) or (
+        max(Counter(host for host, _ in tasks).values(), default=0) > 1
     )
-    several = {
-        found["host"]
-        for one in findings
-        if (found := _TASKS.search(one.evidence.text)) and found["more"]
-    }
-    several_here = bool(several) or max(hosts.values(), default=0) > 1
-    if not several_here and not _labels_are_ranks(findings):
+    labels = _labels_are_ranks(findings)
+    crashed = any(one.rule in _CRASHES and _TASKS.search(one.evidence.text) for one in findings)
+    # Where each of several hosts has one task, it is that of a launcher, which may be killed too.
+    alone = crashed or len(tasks) == 1
+    if labels is False or not (several_here or alone or labels):
         return list(findings)
     return [
         replace(one, rank=int(found["task"]))
         if one.rank is None
-        and one.rule in _ENDS
+        and one.rule in (_ENDS if several_here or labels else _BY_SIGNAL)
         and (found := _TASKS.search(one.evidence.text))
         and not found["more"]
         else one
@@ -141,9 +139,10 @@ def with_ranks_of_tasks(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _labels_are_ranks(findings: Sequence[Finding]) -> bool:
+def _labels_are_ranks(findings: Sequence[Finding]) -> bool | None:
+    """Return whether srun's labels are ranks, by lines that have both; None without such lines."""
     labels = [found for one in findings if (found := _AGREES.match(one.evidence.text))]
-    return bool(labels) and all(found[1] == found[2] for found in labels)
+    return all(found[1] == found[2] for found in labels) if labels else None
 
 
 def _is_by_label(one: Finding) -> bool:

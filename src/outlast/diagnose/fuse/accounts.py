@@ -58,8 +58,14 @@ _TASK = re.compile(
     r"srun: error: \S{1,80}: task \d{1,6}: (?:Exited with exit code (?P<code>\d{1,3})"
     r"|(?P<word>[A-Z][a-z]+))"
 )
+# torch.multiprocessing.spawn: ProcessExitedException: process 2 terminated with signal SIGSEGV
+_SPAWNED = re.compile(
+    r"ProcessExitedException: process \d{1,4} terminated with"
+    r" (?:exit code (?P<code>\d{1,3})|signal SIG(?P<word>[A-Z]+))"
+)
 _SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15}
 _SIGNALS |= {"Illegal": -4, "Floating": -8}
+_SIGNALS |= {"KILL": -9, "SEGV": -11, "BUS": -7, "ABRT": -6, "TERM": -15, "ILL": -4, "FPE": -8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,10 @@ def take_accounts(findings: Sequence[Finding]) -> Accounts:
 
 
 def _table(findings: Sequence[Finding]) -> tuple[dict[int, Finding], dict[int, int]]:
-    """Return the line that says how each rank ended, and its exit code, by launcher and srun."""
+    """Return the line that says how each rank ended, and its exit code.
+
+    The line is a launcher's, srun's or that of torch's spawn.
+    """
     rows = [one for one in findings if one.rule.startswith("elastic.") and one.rank is not None]
     # A row with an exit code last: other lines of the launcher may name the rank after it.
     rows.sort(key=lambda one: _CODE.match(one.evidence.text) is not None)
@@ -172,8 +181,8 @@ def _table(findings: Sequence[Finding]) -> tuple[dict[int, Finding], dict[int, i
 
 
 def _code_of_task(one: Finding) -> int | None:
-    """Return with what a task ended, as an exit code of Python's; None if the line is another."""
-    found = _TASK.search(one.evidence.text)
+    """Return with what a task or a spawned process ended, as an exit code of Python's."""
+    found = _TASK.search(one.evidence.text) or _SPAWNED.search(one.evidence.text)
     if found is None:
         return None
     return int(found["code"]) if found["code"] else _SIGNALS.get(found["word"])

@@ -345,7 +345,7 @@ def _is_quiet(facts: VerdictFacts) -> bool:
     finished = any(one.rule == FINISHED for one in facts.findings)
     return all(
         one.evidence.role is Role.ADVICE
-        or one.doubt in ("handled", "stranger", "older")
+        or one.doubt in ("handled", "stranger", "older", "remark")
         or one.rule == LEFT_OPEN
         or (one.rule == "kernel.pids" and one.doubt == "untied")
         or _is_corrected(one)

@@ -63,6 +63,9 @@ def votes_of(findings: Sequence[Finding], weights: Weights) -> list[RuleVote]:
         if (vote := _vote(name, some, weights)) is not None and vote.probability > 0.0
     ]
     votes = _without_coded_effects(votes, by_rule)
+    # What a person remembers takes nothing from what a program says.
+    if any(not vote.finding.doubt for vote in votes):
+        votes = [vote for vote in votes if vote.finding.doubt != "remark"]
     roots = [vote for vote in votes if vote.rule.role is Role.ROOT]
     strongest = max((vote.probability for vote in roots), default=0.0)
     if strongest >= weights.grades[Grade.POSSIBLE]:

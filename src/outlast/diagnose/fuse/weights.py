@@ -31,7 +31,8 @@ class Weights:
     doubts      for lines that may not be of the job. A line may be older than all that the job
                 itself says; two clocks in two zones can cause that too. Or a kernel ended a process
                 while all ranks lived: it was none of them, but may be one that they needed. Or
-                the log goes on after an exception, which may be a lead anyway
+                the log goes on after an exception, which may be a lead anyway. Or a person wrote
+                the line, perhaps of another incident
     certain     no verdict is surer than this: logs omit things
     """
 
@@ -55,6 +56,7 @@ class Weights:
             "untied": 0.45,
             "contradicted": 0.3,
             "handled": 0.2,
+            "remark": 0.45,
         }
     )
     certain: float = 0.97

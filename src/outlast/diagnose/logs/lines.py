@@ -28,17 +28,22 @@ from outlast.diagnose import self_output
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import (
     failure_table,
+    headings,
     metrics,
+    nccl_processes,
     process_table,
     source_echo,
     tracebacks,
     went_on,
     xids,
 )
-from outlast.diagnose.logs.device_names import gpu_and_host
+from outlast.diagnose.logs.device_names import OF_A_GPU, gpu_and_host
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
+from outlast.diagnose.logs.harmless import is_harmless
+from outlast.diagnose.logs.headings import Heading, read_heading
 from outlast.diagnose.logs.json_lines import open_record
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
+from outlast.diagnose.logs.raised_rules import rule_of_raised
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import AwaitedCollective, read_watchdog
 from outlast.diagnose.rules import LINE_RULES, RULES
@@ -73,48 +78,28 @@ _READERS = (
     (b"py_callstack",),
     (b"gpu 0000",),
     process_table.NEEDLES,
-    (b"node:   ", b"nodename"),
+    headings.NEEDLES,
+    (b"-- process ",),
+    nccl_processes.NEEDLES,
 )
-STEP, XID, TRACEBACK, STACK, TABLE, METRIC, OWN, CALLSTACK, CARD, PROCESSES, POD = range(
-    _RULES_N, _RULES_N + len(_READERS)
-)
+(
+    STEP,
+    XID,
+    TRACEBACK,
+    STACK,
+    TABLE,
+    METRIC,
+    OWN,
+    CALLSTACK,
+    CARD,
+    PROCESSES,
+    HEADING,
+    SPAWNED,
+    PLACED,
+) = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
 WAITS_SAID = ("c10d.timeout", "c10d.status", "c10d.told")  # with a collective's number
-GENERIC = frozenset(
-    {
-        "python.attribute",
-        "python.runtime",
-        "python.other",
-        "python.os",
-        "python.timeout",
-        "files.missing",
-    }
-)
-BY_TYPE = ("python.", "data.", "files.")  # rules that go by an exception's type alone
-# rules for what programs do without, or ask again when it does not answer
-ASKED_AGAIN = ("dependency.", "object.store")
-# trainers leave such a step out, and clients of HTTP ask again
-SAID_ALSO_WHEN_HANDLED = ("data.nan", "store.broken", "python.group_down")
-_HANDLED = re.compile(
-    r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|ignor(?:ed|ing)|skipp(?:ed|ing)"
-    r"|recovered|resuming|falling back)\b"
-)
-_GAVE_UP = re.compile(
-    r"giv(?:e|en|ing) up|gave up|exceeded|exhausted|please (?:re)?try"
-    r"|\b(?:not|cannot|can't|unable to) (?:be )?(?:retr|re-?attempt|ignor|skip|recover|resum|fall)"
-    r"|(?:fail|abort)(?:s|ed|ing)?\b.{0,40}\b(?:after|all)\b"
-    r"|(?:no|out of|all|last|maximum|max)\b.{0,12}\bretr(?:y|ies)"
-)
-_WARNING = re.compile(
-    r"(?:user|future|deprecation|resource|runtime|import)warning: |\[w(?:\d{3,6})? [^\]]{1,80}\] ?"
-    r"|^.{0,60}?(?<![\w.])warn(?:ing)?(?:[\]:|]| -)|^w\d{4} [\d:.]{8,15} "
-)
-# what Python's own sockets raise: torch's store and gloo have errors of their own
-_OF_PYTHON = re.compile(r"\b(?:connection(?:refused|reset|aborted)|brokenpipe)error\b")
-_POD_NODE = re.compile(
-    r"^(?:Node: {3,20}([A-Za-z0-9][\w.-]{0,80})/[\d.:a-f]{3,40}"
-    r"|\s{1,16}\"?nodeName\"?: \"?([A-Za-z0-9][\w.-]{0,80})\"?,?)$"
-)
+_SPAWNED = re.compile(r"^-- Process (\d{1,4}) terminated with the following error:")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
 
 
@@ -128,6 +113,8 @@ class LineReader:
     def __init__(self, name: str, *, node: str | None = None) -> None:
         self._name, self._rank = name, rank_of_name(name)
         self._node = node or node_of_name(name)
+        self._of_file = (self._rank, self._node)  # until a heading says otherwise
+        self._spawned: int | None = None  # the process of which torch's spawn prints the traceback
         self._numbers: Sequence[int] = ()  # of the block's lines in the file
         self._times_s: Mapping[int, float] = {}  # of the block's lines, by number
         self._last: tuple[int, bytes] = (0, b"")  # the last line that is not blank
@@ -140,6 +127,7 @@ class LineReader:
         self._own_left = 0
         self._device: str | None = None
         self._processes = process_table.ProcessTable()
+        self._nccl = nccl_processes.NcclProcesses()
         self._around: tuple[list[bytes], int] = ([], 0)  # the block, and the line's place in it
         self._before: list[bytes] = []  # the last lines of the block before it
         self._went_on = went_on.WentOnReader(one_writer=self._rank is not None)
@@ -158,9 +146,51 @@ class LineReader:
         times_s: Mapping[int, float] = MappingProxyType({}),
     ) -> Iterator[Finding]:
         """Read the next lines. `times_s` are of those whose time does not stand in them."""
-        self._numbers, self._times_s = numbers, times_s
         low = [line.lower() for line in lines]
         found = _SIEVE.found(low)
+        begins, turn = 0, self._headings(lines, found)
+        for place, heading in turn:
+            if begins < place:
+                part = slice(begins, place)
+                yield from self._part(lines[part], low[part], numbers[part], times_s)
+            self._turn_to(heading)
+            begins = place
+        part = slice(begins, len(lines))
+        yield from self._part(
+            lines[part], low[part], numbers[part], times_s, found if not begins else None
+        )
+
+    def _headings(
+        self, lines: Sequence[bytes], found: Mapping[int, tuple[int, ...]]
+    ) -> list[tuple[int, Heading]]:
+        """Return the headings among the lines, by their place."""
+        told = []
+        for place in sorted(row for row, owners in found.items() if HEADING in owners):
+            above = [*self._before[-2:], *lines[max(place - 2, 0) : place]][-2:]
+            heading = read_heading(_text(lines[place]), [_text(line) for line in above])
+            told += [(place, heading)] if heading is not None else []
+        return told
+
+    def _turn_to(self, heading: Heading) -> None:
+        """Take the lines that follow for those of another writer."""
+        rank, node = self._of_file
+        self._rank, self._node = (
+            rank if heading.rank is None else heading.rank,
+            heading.node or node,
+        )
+        self._went_on = went_on.WentOnReader(one_writer=self._rank is not None)
+
+    def _part(
+        self,
+        lines: list[bytes],
+        low: list[bytes],
+        numbers: Sequence[int],
+        times_s: Mapping[int, float],
+        found: dict[int, tuple[int, ...]] | None = None,
+    ) -> Iterator[Finding]:
+        """Read lines of one writer. `found` is what the sieve lets through, if it is known."""
+        self._numbers, self._times_s = numbers, times_s
+        found = _SIEVE.found(low) if found is None else found
         self._last = next(
             (
                 (number, line)
@@ -230,6 +260,7 @@ class LineReader:
             line, text, _ = slower
             yield from self._given_out([self._finding(RULES["metric.slower"], line, text)])
         yield from self._repeated.values()
+        yield from self._nccl.end(self._name)
         # that this rank left a log, and the last that it said
         if self._last[0] and self._rank is not None and not self._stack_seen:
             yield from self._given_out(
@@ -289,6 +320,8 @@ class LineReader:
             inner = open_record(text.encode("utf-8", "replace")) or ()
             if len(inner) > 1:
                 return self._pieces(line, [_text(one.text) for one in inner])
+        if self._spawned is not None and not self._tracebacks.active and TRACEBACK not in owners:
+            self._spawned = None
         done = self._several(line, text, low, owners)
         one = self._read(line, text, low, owners)
         return done if one is None else [*done, one]
@@ -330,8 +363,10 @@ class LineReader:
             self._processes.begin()
         elif self._processes.active:
             done += map(self._process, self._processes.feed(line, text))
-        if POD in owners and (pod := _POD_NODE.match(text)):
-            self._node = pod[1] or pod[2]  # kubectl says it above what became of the containers
+        if PLACED in owners:
+            self._nccl.feed(line, text)
+        if SPAWNED in owners and (spawned := _SPAWNED.match(text)):
+            self._spawned = int(spawned[1])
         header = _GPU_HEADER.match(low)
         if header:
             self._device = header["device"]
@@ -361,31 +396,9 @@ class LineReader:
             return None
         if raised is not None and match and tracebacks.is_quoted(text, match.start()):
             rule, match = None, None
-        if raised is not None and raised.by_outlast:
-            rule, match = RULES["outlast.bug"], None
-        elif (
-            raised is not None
-            and raised.by_launcher
-            and (rule is None or rule.name.startswith(BY_TYPE))
-        ):
-            rule, match = RULES["elastic.stumbled"], None
-        elif (
-            raised is not None and raised.in_pipe and (rule is None or rule.name == "store.broken")
-        ):
-            rule = RULES["loader.pipe" if raised.in_loader else "python.group_down"]
-            match = None
-        elif (
-            raised is not None
-            and rule is not None
-            and rule.name == "store.broken"
-            and not raised.in_distributed
-            and _OF_PYTHON.search(low) is not None
-        ):
-            rule, match = RULES["python.os"], None
-        elif raised is not None and raised.in_load and _says_little(rule, low):
-            rule, match = RULES["torch.stream_reader"], None
-        elif raised is not None and (rule is None or rule.name in GENERIC):
-            rule, match = self._raised(rule, raised), None
+        if raised is not None:
+            told = rule_of_raised(rule, raised, low)
+            rule, match = told, match if told is rule else None
         if rule is None:
             return None
         return self._finding(
@@ -400,7 +413,7 @@ class LineReader:
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
         """Return True for a warning, or for source code that the program prints."""
-        return _is_no_exception(rule, low) or self._is_source(text)
+        return is_harmless(rule, low) or self._is_source(text)
 
     def _matching(
         self, low: str, owners: tuple[int, ...]
@@ -412,18 +425,6 @@ class LineReader:
             if match:
                 return LINE_RULES[owner], match
         return None, None
-
-    @staticmethod
-    def _raised(rule: Rule | None, raised: tracebacks.Raised) -> Rule:
-        """Return the rule for the place that raised, where the type alone says little."""
-        by_type = rule is not None and rule.name == "python.attribute"
-        if raised.in_collectives:
-            return RULES["c10d.backend_error"]
-        if rule is not None and rule.name == "files.missing":
-            return rule
-        if tracebacks.raised_by_user(raised.path):
-            return RULES["python.user_frame" if by_type else "python.user_runtime"]
-        return RULES["python.library_frame"] if by_type else rule or RULES["python.other"]
 
     def _process(self, row: process_table.ProcessRow) -> Finding:
         return replace(self._finding(RULES[row.rule], row.line, row.text), rank=row.rank)
@@ -513,7 +514,9 @@ class LineReader:
                 for one in (
                     prefix.rank,
                     self._table.rank if self._table.active else None,
+                    self._spawned,
                     self._rank,
+                    self._nccl.rank_of(text),
                 )
                 if one is not None
             ),
@@ -524,6 +527,7 @@ class LineReader:
             device
             or groups.get("device")
             or gpu
+            or (nccl_processes.gpu_of(text) if rule.failure_class in OF_A_GPU else None)
             or (
                 self._device
                 if rule.name.startswith(("clocks.", "ecc.", "remap.", "metric.", "nvlink."))
@@ -551,15 +555,6 @@ class LineReader:
         return replace(tracebacks.RaisedAt(*common), place=place) if place else Finding(*common)
 
 
-def _says_little(rule: Rule | None, low: str) -> bool:
-    """Return True if an exception of torch.load says only that the file was not as expected."""
-    if rule is None or rule.name == "python.group_down":
-        return "keyboardinterrupt" not in low
-    return rule.name in ("python.attribute", "python.runtime", "python.other") or (
-        rule.name == "python.os" and "[errno 22]" in low
-    )
-
-
 def _shown(text: str, at: int) -> str:
     """Return what is shown of a line: its beginning, and of a record what was found in it."""
     if at > BEGINNING and text.startswith("{"):
@@ -572,22 +567,6 @@ def _shown(text: str, at: int) -> str:
 def _kind_of(one: Finding) -> tuple[object, ...]:
     process = one.process if isinstance(one, Stack) else ""
     return one.rule, one.rank, one.node, one.device, process
-
-
-def _is_no_exception(rule: Rule, low: str) -> bool:
-    """Return True for a line that names an exception which did not end anything.
-
-    Python and torch print warnings with the words of a failure, and programs log that they go on
-    after an exception ("..., retrying"). Both are found in the logs of healthy runs.
-    """
-    if rule.name in SAID_ALSO_WHEN_HANDLED:
-        return _HANDLED.search(low) is not None and _GAVE_UP.search(low) is None
-    if rule.mechanism is not Mechanism.EXCEPTION or rule.role is not Role.ROOT:
-        return False
-    if _WARNING.search(low) is not None:
-        return True
-    handled = rule.name.startswith((*BY_TYPE, *ASKED_AGAIN))
-    return handled and _HANDLED.search(low) is not None and _GAVE_UP.search(low) is None
 
 
 def _text(line: bytes) -> str:

@@ -42,7 +42,7 @@ _RANK_IN_TASK = re.compile(
 )
 _INNER_RANK = re.compile(
     r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank"
-    r" (\d{1,6})\)",
+    r" (\d{1,6})\)|ProcessExitedException: process (\d{1,4}) terminated",
     re.IGNORECASE,
 )
 _SYSLOG_HOST = re.compile(
@@ -94,7 +94,10 @@ _NAME_RANK = re.compile(
 # A kernel's log tells no host where dmesg printed it. The command in docs/reference/diagnosis.md
 # puts the host into the name, and so do people: "n03-kern.log", "slurmd-gpu13.log", "n03/dmesg".
 _NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
-_SYSTEM_LOG = r"(?:dmesg|kern|kernel|kmsg|journal|journalctl|syslog|messages|slurmd)"
+_SYSTEM_LOG = (
+    r"(?:dmesg|kern|kernel|kmsg|journal|journalctl|syslog|messages|slurmd|mmfs|ibstat|ibstatus"
+    r"|ibv_devinfo|nvidia-smi|smi|dcgmi|ipmi|sel|ethtool|rdma|lspci)"
+)
 _NO_HOST = (
     r"(?!(?:after|at|attempt|before|boot|case|copy|during|file|hang|incident|job|log|new|old|out"
     r"|part|prev|run|task|test|time|try|user|v)[a-z]{0,6}[_-]?\d)"

@@ -6,11 +6,11 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.stacks.reader import short
-from outlast.model.own_bugs import raised_here
+from outlast.model.own_bugs import is_below_outlast, is_on_purpose, raised_here
 
 HEADER = "Traceback (most recent call last)"
 NEEDLE = b"traceback (most recent call last)"
@@ -67,6 +67,7 @@ class Raised:
     in_loader        the data loader of torch called what raised
     in_load          torch.load raised it, or what reads the file for it
     by_outlast       it is a bug of ours
+    below_outlast    outlast called what raised: no frame of another program is below its own
     place            the innermost frame of the user's own code, or else the innermost of all, as
                      in `RaisedAt`
     """
@@ -80,6 +81,7 @@ class Raised:
     in_loader: bool = False
     in_load: bool = False
     by_outlast: bool = False
+    below_outlast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,7 @@ class _Open:
     place: str = ""
     has_users: bool = False  # `place` is in the user's own code
     owner: str = ""  # the innermost that is not the standard library's
-    in_loader: bool = False
-    in_load: bool = False
+    within: set[str] = field(default_factory=set)  # of "loader", "load", "outlast": what calls it
     lines: int = 0
     after_frame: bool = False  # the line that quotes the source follows
     twin: str | None = None  # the same traceback, if its lines have that label instead
@@ -124,14 +125,19 @@ class _Open:
     def enter(self, *, path: str, line: str, function: str) -> None:
         """Take the next frame, which the one before has called."""
         self.path = path
-        self.in_loader |= path.endswith("torch/utils/data/dataloader.py")
+        self._is_within("outlast", is_below_outlast(path, "outlast" in self.within))
+        in_loader = path.endswith("torch/utils/data/dataloader.py")
+        self._is_within("loader", in_loader or "loader" in self.within)
         # What a checkpoint's own classes raise is below torch's files, and theirs.
         in_reader = _FILE_READER.search(path) is not None
-        self.in_load = in_reader and (self.in_load or function == "load")
+        self._is_within("load", in_reader and ("load" in self.within or function == "load"))
         self.owner = self.owner if _STANDARD.search(path) else path
         if raised_by_user(path) or not self.has_users:
             self.has_users = raised_by_user(path)
             self.place = f"{function} ({short(path)}:{line})"
+
+    def _is_within(self, what: str, is_within: bool) -> None:
+        (self.within.add if is_within else self.within.discard)(what)
 
 
 class Tracebacks:
@@ -203,9 +209,10 @@ class Tracebacks:
             in_collectives,
             "torch/distributed/" in one.owner,
             in_pipe,
-            one.in_loader,
-            one.in_load,
+            "loader" in one.within,
+            "load" in one.within,
             raised_here(one.path, body),
+            "outlast" in one.within and not is_on_purpose(body),
         )
 
     def _in_box(self, label: str, one: _Open, body: str) -> None:

@@ -57,6 +57,22 @@ DEDUCED: tuple[Rule, ...] = (
         M.EXCEPTION,
     ),
     Rule(
+        "nccl.process",
+        "",
+        R.ADVICE,
+        "nccl src/init.cc: which process is which rank of a communicator",
+    ),
+    Rule(
+        "outlast.called",
+        "",
+        R.MESSENGER,
+        "python tracebacks: raised by torch or Python's library, which outlast had called",
+        C.SOFTWARE_BUG,
+        G.HINT,
+        (),
+        M.EXCEPTION,
+    ),
+    Rule(
         "loader.pipe",
         "",
         R.MESSENGER,

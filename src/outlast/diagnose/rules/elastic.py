@@ -120,6 +120,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.bus",
+        r"terminated with signal sigbus|"
         r"signal 7 \(sigbus\)|exitcode ?: -7\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
         r" {0,8}135\b|died with <signals\.sigbus"
         r"|(?<!pcie )\bbus error\b",
@@ -131,6 +132,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.segv",
+        r"terminated with signal sigsegv|"
         r"signal 11 \(sigsegv\)|exitcode ?: -11\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
         r" {0,8}139\b|caught signal 11"
         r"|segmentation fault|died with <signals\.sigsegv|return code = -11",
@@ -142,6 +144,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.illegal",
+        r"terminated with signal sigill|"
         r"signal 4 \(sigill\)|exitcode ?: -4\b|illegal instruction \(core|died with"
         r" <signals\.sigill",
         "posix signal(7): SIGILL, code for another processor",
@@ -152,6 +155,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.fpe",
+        r"terminated with signal sigfpe|"
         r"signal 8 \(sigfpe\)|exitcode ?: -8\b|floating point exception",
         "posix signal(7): SIGFPE",
         failure_class=C.SOFTWARE_BUG,
@@ -161,6 +165,7 @@ RULES: tuple[Rule, ...] = (
     ),
     messenger(
         "exit.abort",
+        r"terminated with signal sigabrt|"
         r"signal 6 \(sigabrt\)|exitcode ?: -6\b|(?:exitcode|exit code|exit_code)[\"' ]{0,2}[:=]?"
         r" {0,8}134\b|died with <signals\.sigabrt"
         r"|fatal python error: aborted",
@@ -255,7 +260,7 @@ RULES: tuple[Rule, ...] = (
     ),
     advice(
         "ray.worker",
-        r"\(node_id=\w{1,64}, ip=[\d.]{7,15}, pid=\d{1,9}\) world_rank=\d{1,6}",
+        r"\((?:node_id=\w{1,64}, )?ip=[\d.]{7,15}, pid=\d{1,9}\) world_rank=\d{1,6}",
         "ray train/_internal/backend_executor.py: which process is which rank",
         priority=11185,
     ),
