@@ -6,8 +6,8 @@
                    alone
     3. clocks      times of ranks are put on one clock, as collectives show them apart
     4. foreign     remarks of people (`prose.py`), lines that are older than the job or about
-                   processes that are not its own (`foreign_lines.py`), and lines that a
-                   dump refutes (`contradictions.py`) lose weight
+                   processes that are not its own (`foreign_lines.py`), states that passed
+                   (`passed.py`), and lines that a dump refutes (`contradictions.py`) lose weight
     5. ends        the ends of the logs show which rank is behind, and whether the job had hung when
     it was ended (`log_ends.py`)
     6. verdict     everything that is left is weighed together (`fuse/decide.py`)
@@ -39,6 +39,7 @@ from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.verdict_context import scheduler_of
 from outlast.diagnose.logs.headings import with_single_nodes
 from outlast.diagnose.logs.went_on import with_handled_marked
+from outlast.diagnose.passed import with_passed_marked
 from outlast.diagnose.processes import with_ranks_of_processes
 from outlast.diagnose.prose import with_remarks_marked
 from outlast.diagnose.recovered import (
@@ -137,6 +138,8 @@ def conclude(material: Material) -> Conclusion:
         last_signs_s=_last_signs_s(split.dumps),
     )
     notes += [strangers] if strangers else []
+    findings, passed = with_passed_marked(findings, material.ends)
+    notes += [passed] if passed else []
     findings, contradicted = with_contradicted_marked(findings, blame, split.dumps)
     notes += [contradicted] if contradicted else []
     findings = log_ends.with_ends(findings, material.ends)

@@ -6,6 +6,7 @@ failures, and Ray's where it starts its workers.
 
     torchrun    exitcode  : -6 (pid: 8812)            in the entry of rank 9
     Ray         (node_id=ab, ip=10.0.0.5, pid=3113) world_rank=2, local_rank=0, node_rank=1
+    NCCL        n1:8812:8900 [2] ... comm 0x55 rank 9 nranks 16 (`logs/nccl_processes.py`)
     the driver  NVRM: Xid (PCI:0000:2a:00): 94, pid=8812, name=python, ...
 
 A pid counts only if one rank alone had it; on two nodes two processes may have the same one, and
@@ -23,8 +24,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.nccl_processes import RULE
 
 _TABLE = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
+_BY_NCCL = re.compile(r"process (\d{1,9}) is rank (\d{1,7})")
 _RAY = re.compile(r"ip=([\d.]{7,15}), pid=(\d{1,9})\) world_rank=(\d{1,6})")
 _PID = re.compile(r"\bpid=(\d{1,9})\b")
 _BY_DRIVER = ("xid.",)
@@ -40,6 +43,8 @@ def with_ranks_of_processes(findings: Sequence[Finding]) -> list[Finding]:
         if one.rule.startswith("elastic.") and one.rank is not None:
             if found := _TABLE.match(one.evidence.text):
                 owners[found[1]].add((one.rank, one.node or ""))
+        elif one.rule == RULE and (found := _BY_NCCL.search(one.evidence.text)):
+            owners[found[1]].add((int(found[2]), one.node or ""))
         elif one.rule == "ray.worker" and (found := _RAY.search(one.evidence.text)):
             owners[found[2]].add((int(found[3]), found[1]))
     if not owners:

@@ -38,6 +38,16 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=1020,
     ),
+    root(  # what a monitor says of a GPU by its number; of the host's memory no line names a GPU
+        "gpu.memory",
+        r"\bgpu[ #:]{0,2}\d{1,2}\b.{0,60}(?:uncorrectable (?:memory|ecc)|double.bit|\(dbe\)"
+        r"|row.?remapp\w{1,4} fail)|uncorrectable memory errors?.{0,20} on gpu\b",
+        C.HBM,
+        G.LIKELY,
+        "dcgm diagnostics and health watches; nvidia-smi",
+        also=(C.SRAM, C.GPU),
+        priority=1025,
+    ),
     root(
         "cuda.nvlink",
         r"uncorrectable nvlink error|cudaerrornvlinkuncorrectable",
@@ -316,6 +326,16 @@ RULES: tuple[Rule, ...] = (
         RUNTIME + "; nvidia NVML",
         mechanism=EXC,
         priority=1250,
+    ),
+    root(  # torch asks for the memory of a GPU after it got none: of a slice, or of a wrong device
+        "nvml.refused",
+        r"nvml_success == r internal assert",
+        C.DEPENDENCY,
+        G.POSSIBLE,
+        "torch c10/cuda/CUDACachingAllocator.cpp; nvidia NVML under MIG",
+        also=(C.GPU_OOM, C.SOFTWARE_BUG, C.USER_CODE),
+        mechanism=EXC,
+        priority=1255,
     ),
     root(
         "nvml.container",

@@ -259,6 +259,13 @@ RULES: tuple[Rule, ...] = (
         priority=5210,
     ),
     # file systems over the network
+    advice(
+        "fs.back",
+        r"nfs: server .{0,80} ok$|lustre: .{0,120}connection restored to|ceph: .{0,60}reconnect"
+        r" success",
+        "nfs, lustre and ceph clients of the linux kernel: what was lost is there again",
+        priority=5215,
+    ),
     root(
         "fs.remote",
         r"nfs: server .{0,80}not"
@@ -267,7 +274,8 @@ RULES: tuple[Rule, ...] = (
         r"|timed out|evicted|not available|reconnect)|lnet(?:error)?:|ceph:"
         r" .{0,60}(?:hung|lost|timeout|denied)|libceph.{0,60}(?:error"
         r"|socket|lost)"
-        r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)"
+        r"|beegfs.{0,60}(?:error|timed|fail)|mmfs.{0,60}(?:error|unmount|panic)|expelled from the"
+        r" cluster"
         r"|gpfs.{0,60}(?:error|unmount|stale)|juicefs.{0,60}(?:error"
         r"|slow|timeout|blocked|fail)|cifs.{0,60}(?:not responding|error|has not"
         r" responded)|(?:\b|gcs|s3)fuse\b.{0,40}(?:abort|error|dead|not connected)"

@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
         "host.allocator",
         r"defaultcpuallocator: (?:can't allocate|not enough) memory|std::bad_alloc|cannot allocate"
         r" memory|errno 12\]|(?:_arraymemoryerror"
-        r"|memoryerror)\b|unable to allocate .{0,40}(?:gib|mib|tib|kib|bytes)"
+        r"|(?<!outof)memoryerror)\b|unable to allocate .{0,40}(?:gib|mib|tib|kib|bytes)"
         r"|out of memory \(needed|malloc(?:\(\))?.{0,20}(?:failed|of size)|virtual memory"
         r" exhausted|unable to mmap \d+ bytes"
         r"|failed to allocate (?:host|pinned|cpu) memory|pin(?:ned)? memory.{0,40}out of memory",

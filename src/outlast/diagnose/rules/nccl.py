@@ -132,6 +132,25 @@ RULES: tuple[Rule, ...] = (
         grade=G.HINT,
         priority=7110,
     ),
+    root(  # an adapter of AWS: nobody answers at the far end, or it was never reached
+        "efa.unresponsive",
+        r"unresponsive (?:receiver|remote)|remote is unreachable|unestablished_recv_unresp",
+        C.NETWORK,
+        G.POSSIBLE,
+        "aws libfabric prov/efa/src/efa_errno.h",
+        also=(C.NIC, C.CHASSIS),
+        mechanism=EXC,
+        priority=7112,
+    ),
+    messenger(
+        "efa.failed",
+        r"net/ofi .{0,60}completed with error|efa_rdm_\w{1,40}error\w{0,10}\(\)",
+        "aws aws-ofi-nccl",
+        failure_class=C.NETWORK,
+        grade=G.HINT,
+        mechanism=EXC,
+        priority=7114,
+    ),
     root(
         "ib.no_route",
         r"(?:ibv_modify_qp|modify_qp|ibv_create_ah|call to connect)[^:]{0,60}"

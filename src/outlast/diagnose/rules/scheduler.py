@@ -93,7 +93,8 @@ RULES: tuple[Rule, ...] = (
         r"|scheduled"
         r" event.{0,40}(?:reboot|redeploy|freeze|terminate|preempt)|instance-(?:stop"
         r"|retirement|reboot)|system-(?:reboot"
-        r"|maintenance)",
+        r"|maintenance)"
+        r"|(?:preempt|reboot|redeploy|freeze|terminate)scheduled\b|scheduled for preemption",
         C.HOST_MAINTENANCE,
         G.NAMED,
         "cloud maintenance notices (aws, gce, azure scheduled events)",
