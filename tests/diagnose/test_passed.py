@@ -13,6 +13,7 @@ STALL = {
     "nfs": "kernel: nfs: server fs01 not responding, still trying",
     "lustre": "kernel: LustreError: 11-0: OST0012: operation ost_read to node failed: rc = -107",
     "link": "kernel: mlx5_core 0000:5e:00.0 mlx5_0: link down",
+    "memory": "kernel: EDAC MC0: 1 CE memory read error on CPU_SrcID#0_MC#0_Chan#1_DIMM#0",
     "task": "kernel: INFO: task python:4411 blocked for more than 120 seconds.",
 }
 FAILED = (

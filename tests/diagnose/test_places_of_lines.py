@@ -29,6 +29,8 @@ def test_the_end_of_a_link_whose_port_is_down_is_named(tmp_path: Path) -> None:
         },
     )
     assert (got.failure_class.value, got.nodes) == ("network", ("n07",))
+    assert "on n07" in got.reason
+    assert "on n06" not in got.reason
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """Mark what a host suffered for a while before the job's end, and the job went on after.
 
 A mount that does not answer, a link that is down and a task that is blocked are states. They may
-pass, as "nfs: server fs01 OK" says. If the job took steps long after such a line, it ended nothing
-then. The same line may come again later, and that one counts.
+pass, as "nfs: server fs01 OK" says. An error of memory that was corrected is over at once. If the
+job took steps long after such a line, it ended nothing then. The same line may come again later,
+and that one counts.
 
 An order in time between a host's log and a job's needs one clock. Where the two times differ by
 about a multiple of half an hour, two time zones may be all that lies between them. Then a line is
@@ -21,7 +22,7 @@ from outlast.diagnose.log_ends import ZONE_S, LogEnd
 from outlast.model.texts import duration
 from outlast.model.verdict import Role
 
-# lines about a state that may pass
+# lines about a state that may pass, or about what was corrected
 STATES = (
     "fs.remote",
     "task.hung",
@@ -32,6 +33,8 @@ STATES = (
     "nic.transmit",
     "cpu.soft_lockup",
     "cpu.rcu",
+    "cpu.logged",
+    "memory.corrected",
 )
 BACK = "fs.back"
 PASSED_S = 600.0  # steps that much later were taken after the state, and not before it

@@ -88,11 +88,19 @@ def decide(
         accounts, blame, everything, named=named, supporting=supporting, confidence=confidence
     )
     mechanism = _how_it_ended(culprits, accounts, named, supporting, everything)
+    where = places_of(named, supporting, everything, {one.rank for one in culprits.ranks})
     facts = VerdictFacts(
-        named, best, tuple(supporting), blame, desync, culprits, mechanism, tuple(everything)
+        named,
+        best,
+        tuple(supporting),
+        blame,
+        desync,
+        culprits,
+        mechanism,
+        tuple(everything),
+        where[0],
     )
     winner = supporting[0].finding if supporting and named is not _UNKNOWN else None
-    where = places_of(named, supporting, everything, {one.rank for one in culprits.ranks})
     return Verdict(
         failure_class=named,
         mechanism=mechanism,

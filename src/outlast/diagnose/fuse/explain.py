@@ -59,6 +59,7 @@ class VerdictFacts:
     best         the likeliest class, whether it is named or not
     supporting   the votes for `best`, strongest first
     findings     all that was read, with what the graph, the waits and the stacks add
+    nodes        where it failed
     """
 
     named: FailureClass
@@ -69,6 +70,7 @@ class VerdictFacts:
     culprits: Culprits
     mechanism: Mechanism | None
     findings: tuple[Finding, ...]
+    nodes: tuple[str, ...] = ()
 
 
 def evidence_of(facts: VerdictFacts) -> tuple[Evidence, ...]:
@@ -152,7 +154,10 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
         if first.evidence.line
         else first.evidence.file
     )
-    on = "".join(f" on {what}" for what in (first.device, first.node) if what)
+    # The line may be of the healthy end of a link, and the verdict names the other one.
+    elsewhere = bool(facts.nodes) and first.node not in (None, *facts.nodes)
+    node = some(facts.nodes, 3) if elsewhere else first.node
+    on = "".join(f" on {what}" for what in (first.device, node) if what)
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
     at = f", raised in {first.place}" if isinstance(first, RaisedAt) else ""
     return f"{means}{on}: {said} ({where}){at}."
