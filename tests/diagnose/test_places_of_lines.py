@@ -60,6 +60,16 @@ def test_a_pid_of_the_driver_is_the_rank_that_nccl_tells(tmp_path: Path) -> None
     assert (got.nodes, [one.rank for one in got.ranks]) == (("b12",), [12])
 
 
+def test_the_node_of_a_rendezvous_is_its_host(tmp_path: Path) -> None:
+    """torchelastic adds the launcher's pid and a number to the host's name."""
+    said = (
+        "W0505 04:00:40.000000 77 torch/distributed/elastic/rendezvous/dynamic_rendezvous.py:1267]"
+        " The node 'n07_77_0' has failed to send a keep-alive heartbeat to the rendezvous 'j1' due"
+        " to an error of type RendezvousConnectionError.\n"
+    )
+    assert verdict_of(tmp_path, {"node0.log": said}).nodes == ("n07",)
+
+
 def test_rays_new_line_about_its_workers_tells_the_rank(tmp_path: Path) -> None:
     """The error of the task is torch's, and not Ray's own about memory of the host."""
     failed = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
@@ -91,9 +101,8 @@ def test_rays_new_line_about_its_workers_tells_the_rank(tmp_path: Path) -> None:
             "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at CUDACachingAllocator.cpp",
             "dependency",
         ),
+        ("RuntimeError: still have inflight params [{'id': 723}]", "software_bug"),
     ],
 )
-def test_words_of_clouds_and_their_networks_are_known(
-    tmp_path: Path, said: str, named: str
-) -> None:
+def test_words_of_clouds_and_their_tools_are_known(tmp_path: Path, said: str, named: str) -> None:
     assert verdict_of(tmp_path, {"out.log": f"{said}\n"}).failure_class.value == named

@@ -87,6 +87,7 @@ _BARE_FIELD_HOST = re.compile(
     re.IGNORECASE,
 )
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
+_OF_RENDEZVOUS = re.compile(r"_\d{1,8}_\d{1,4}$")  # torchelastic's node: host, pid, local id
 FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
 _NAME_RANK = re.compile(
     r"(?:^|[/_.-])(?:global)?rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/"
@@ -125,6 +126,7 @@ def read_prefix(text: str) -> Prefix:
         time_of(head),
         _first(head, _RAY_HOST, _SYSLOG_HOST, _NCCL_HOST, _SRUN_HOST, _PDSH_HOST, _PEER_HOST),
     )
+    node = node if node is None else _OF_RENDEZVOUS.sub("", node)
     if (node is None and '="' in text) or head.startswith("{"):
         fields = text[:FIELDS]
         node = node or _first(fields, _FIELD_HOST)

@@ -227,6 +227,16 @@ RULES: tuple[Rule, ...] = (
         also=(C.CHASSIS,),
         priority=9170,
     ),
+    root(  # its record of which weights are asked for next, and the modules that were called
+        "deepspeed.order",
+        r"still have inflight params|parameters in the parameter fetch queue to be",
+        C.SOFTWARE_BUG,
+        G.POSSIBLE,
+        "deepspeed runtime/zero/partitioned_param_coordinator.py",
+        also=(C.USER_CODE, C.DEPENDENCY),
+        mechanism=Mechanism.EXCEPTION,
+        priority=9175,
+    ),
     # hangs that frameworks notice
     messenger(
         "hang.noticed",
