@@ -52,6 +52,7 @@ from outlast.diagnose.stacks.together import with_shared_waits
 from outlast.diagnose.task_labels import (
     with_global_ranks,
     with_ranks_of_tasks,
+    without_local_ranks_of_spawn,
     without_node_labels,
 )
 from outlast.model.verdict import Evidence, Verdict
@@ -101,6 +102,7 @@ def conclude(material: Material) -> Conclusion:
     words = {sample.name: sample.words for sample in material.samples}
     own, remark = with_remarks_marked(list(with_single_nodes(own)), words)
     notes += [remark] if remark else []
+    own = without_local_ranks_of_spawn(own, same_job.world_size(material.samples))
     own = with_ranks_of_tasks(
         with_global_ranks(without_node_labels(own)),
         has_launcher=any(sample.has_launcher for sample in material.samples),

@@ -11,6 +11,8 @@ torchrun's label of a line ("[default3]:", with --tee) and its folders of logs (
 the local rank. On the first node that is the rank. On another one the ranks begin later: lines with
 both labels show where, and so does the launcher's table beside its line about the same process.
 
+The processes that torch's spawn starts are numbered on their node, too.
+
 This module is pure: no clock, no files, no torch.
 """
 
@@ -22,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.logs.prefixes import rank_of, rank_of_name
 
 _LABEL = re.compile(r"^\s{0,4}(\d{1,5}): (?! ?\[rank\d)")
 _TASKS = re.compile(
@@ -36,6 +39,8 @@ _SAID = re.compile(r"^\s{0,4}\[rank(\d{1,6})\]")
 _TREE = re.compile(r"^(.*?attempt_\d{1,4})/(\d{1,5})/[^/]*$")
 _NOTICED = re.compile(r"failed \(exitcode: -?\d{1,3}\) local_rank: (\d{1,5}) \(pid: (\d{1,9})\)")
 _ROW = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
+_SPAWNED = "ProcessExitedException: process "
+ONE_NODE_MAX = 8  # so many processes a script starts on one node
 _OF_A_LAUNCHER = ("elastic.", "rdzv.", "exit.closing", "exit.outside")
 _CRASHES = ("slurm.signals", "exit.segv", "exit.bus", "exit.illegal", "exit.fpe")
 _ENDS = ("slurm.oom", "slurm.kill", "slurm.terminated", *_CRASHES)
@@ -134,6 +139,30 @@ def with_ranks_of_tasks(
         and one.rule in (_ENDS if several_here or labels else _BY_SIGNAL)
         and (found := _TASKS.search(one.evidence.text))
         and not found["more"]
+        else one
+        for one in findings
+    ]
+
+
+def without_local_ranks_of_spawn(findings: Sequence[Finding], world_size: int) -> list[Finding]:
+    """Return the findings, without the numbers of torch's spawn where they are local ranks.
+
+    A script that calls it starts the processes of its own node. They number ranks if it is the
+    only one. Scripts on several nodes leave several logs, or tell of more ranks than a node has.
+    """
+    files = {
+        one.evidence.file
+        for one in findings
+        if one.rule == "spawn.process" or _SPAWNED in one.evidence.text
+    }
+    if len(files) < 2 and world_size <= ONE_NODE_MAX:
+        return list(findings)
+    return [
+        replace(one, rank=None)
+        if one.evidence.file in files
+        and one.rank is not None
+        and rank_of_name(one.evidence.file) is None
+        and (_SPAWNED in one.evidence.text or rank_of(one.evidence.text) is None)
         else one
         for one in findings
     ]

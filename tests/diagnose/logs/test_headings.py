@@ -115,6 +115,16 @@ def test_spawn_tells_which_process_failed(tmp_path: Path, end: str, named: str, 
     assert (got.failure_class.value, [one.rank for one in got.ranks]) == (named, [rank])
 
 
+def test_processes_that_are_spawned_on_several_nodes_have_local_ranks(tmp_path: Path) -> None:
+    calm = STEPS + "done\n"
+    two = {"a/out.txt": STEPS + SPAWN + RAISED, "b/out.txt": STEPS + SPAWN + RAISED}
+    assert verdict_of(tmp_path / "two", two).ranks == ()
+    sixteen = {"out.txt": "WORLD_SIZE=16\n" + STEPS + SPAWN + RAISED, "other.txt": calm}
+    assert verdict_of(tmp_path / "sixteen", sixteen).ranks == ()
+    four = {"out.txt": "WORLD_SIZE=4\n" + STEPS + SPAWN + RAISED, "other.txt": calm}
+    assert [one.rank for one in verdict_of(tmp_path / "four", four).ranks] == [1]
+
+
 # --- srun's tasks ----------------------
 
 

@@ -367,6 +367,7 @@ class LineReader:
             self._nccl.feed(line, text)
         if SPAWNED in owners and (spawned := _SPAWNED.match(text)):
             self._spawned = int(spawned[1])
+            done.append(self._finding(RULES["spawn.process"], line, text))
         header = _GPU_HEADER.match(low)
         if header:
             self._device = header["device"]

@@ -63,6 +63,12 @@ DEDUCED: tuple[Rule, ...] = (
         "nccl src/init.cc: which process is which rank of a communicator",
     ),
     Rule(
+        "spawn.process",
+        "",
+        R.ADVICE,
+        "torch multiprocessing/spawn.py: the traceback of one process follows",
+    ),
+    Rule(
         "outlast.called",
         "",
         R.MESSENGER,
