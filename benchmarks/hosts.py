@@ -39,11 +39,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from side_by_side import HOME, PEERS, Commit, CommitLog, summary, write_result
+from side_by_side import PEERS, Commit, CommitLog, summary, write_result
 
-sys.path.insert(0, str(HOME))  # the hosts are those of the tests
-
-from tests.drills._hosts import Hosts, may_be_made
+from outlast.runtime.drill_hosts import Hosts, may_be_made
 
 HOSTS = 4  # that train, one rank on each; one more stands ready
 SPARE = f"host{HOSTS}"

@@ -18,11 +18,9 @@ import sys
 import time
 from pathlib import Path
 
+from outlast.runtime.drill_hosts import Hosts, may_be_made
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))  # the hosts are those of the tests
-
-from tests.drills._hosts import Hosts, may_be_made  # noqa: E402
-
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 PORT = 29_400
 TOKEN = "a token of this machine alone, 32 bytes"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.drills._hosts import Hosts
+from outlast.runtime.drill_hosts import Hosts
 from tests.drills._run import CalmRun, Outcome, drilled
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from outlast.runtime.drill_hosts import Hosts, may_be_made
 from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import local
 from tests.app.command import outlast_anew
 from tests.drills._host_run import HostRun
-from tests.drills._hosts import Hosts, may_be_made
 from tests.drills._pids import alive, below, until
 from tests.drills._run import CalmRun, Drill, Outcome, drilled
 from tests.objects import s3_server
