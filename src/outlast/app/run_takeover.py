@@ -56,6 +56,7 @@ from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.quorum import QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.coordinator.upload_process import UploadProcess
+from outlast.runtime.leader_file import write_leader
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket
 from outlast.runtime.loop import Loop
@@ -203,6 +204,10 @@ class Leadership:
             lives=lives,
             ended=place.loop.stop,
         )
+        host, port = listening.getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        with contextlib.suppress(OSError):  # it is a hint for nodes that are started later
+            write_leader(folder.path, node=nodes.name, epoch=epoch, endpoint=address)
         uploads = object_storage.start_uploads(
             place.options, run=folder.run, root=Path(place.facts.checkpoints), loop=place.loop,
             tell=place.view.print_line, record=books.record,

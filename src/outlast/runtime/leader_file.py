@@ -1,0 +1,63 @@
+"""`leader.json` in a run's folder: which node leads a run on several, and where agents connect.
+
+A node that is started later needs the address of the node that leads now as its --rdzv-endpoint.
+The file is written when a node begins to lead, into the folder in which its ledger lies: the run's,
+or `nodes/<node>` below it, where another launcher still holds the run's.
+
+Limits   It says who began to lead, and not whether that node still does. Which file is the newest
+         is told by the nodes' wall clocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from outlast.runtime import clock
+
+NAME = "leader.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """A node that leads. `endpoint`: HOST:PORT for agents; `epoch`: number of its leadership."""
+
+    node: str
+    epoch: int
+    endpoint: str
+    since_wall_s: float
+
+
+def write_leader(folder: Path, *, node: str, epoch: int, endpoint: str) -> None:
+    """Write down that this node leads from now on. Raises OSError."""
+    told = asdict(Leader(node, epoch, endpoint, clock.wall_s()))
+    part = folder / f".{NAME}.{os.getpid()}"
+    part.write_text(json.dumps(told) + "\n")
+    part.replace(folder / NAME)
+
+
+def folders(run: Path) -> Iterator[Path]:
+    """Yield the folders in which the ledger of a run may be: its own, and those of nodes below it.
+
+    A node that joined under another leader than the first has its folder below that one's.
+    """
+    yield run
+    for folder in run.glob("nodes/*/"):
+        yield from folders(folder)
+
+
+def read_leader(run: Path) -> Leader | None:
+    """Return the node that began to lead last, or None if no file says it.
+
+    run   the folder in which the run has begun; those of nodes are below it
+    """
+    found = []
+    for folder in folders(run):
+        try:
+            found.append(Leader(**json.loads((folder / NAME).read_text())))
+        except (OSError, ValueError, TypeError):
+            continue  # it is not there, or not of this version
+    return max(found, key=lambda one: one.since_wall_s, default=None)
