@@ -10,13 +10,15 @@ import pytest
 
 from outlast.app import drill
 from outlast.app.drill_page import drill_page
+from outlast.app.drill_place import DrillPlace, refuse_missing
 from outlast.app.drill_result import Result
-from outlast.app.drill_text import by_kind, result_text
+from outlast.app.drill_text import by_kind, left_out_notes, result_text
 from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError
-from outlast.model.drill_faults import KINDS
+from outlast.model.drill_faults import HOST_KINDS, KINDS
 from outlast.model.drill_plan import NAMED
 from outlast.model.drill_score import Ended, Outcome, Struck, score
+from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_runs import DrilledRun
 from outlast.sim.drill_calendar import draw
 from tests.app.command import outlast
@@ -38,6 +40,8 @@ SCRIPT = ("--", "train.py")
         (("smoke", "--html", "none/x.html", *SCRIPT), "none"),
         (("smoke", "--predict", "none.toml", *SCRIPT), "none.toml cannot be read"),
         (("smoke", "--run-dir", "full", *SCRIPT), "full is not empty"),
+        (("smoke", "--hosts", "2", *SCRIPT), "3 to 200 hosts"),
+        (("smoke", "--hosts", "3", "--", "--spare-nodes", "2", "train.py"), "--spare-nodes"),
     ],
 )
 def test_bad_input_is_refused_and_leaves_nothing(
@@ -78,6 +82,43 @@ def test_a_rank_that_the_run_does_not_have_is_named() -> None:
     plan = drill.drill_plan.parse(text, source="x")
     with pytest.raises(UsageError, match="rank 4, and the run has 4 ranks"):
         drill._refuse_ranks(draw(plan, seed=1, world_size=4, spares=1), 4)
+
+
+def test_a_host_that_there_is_not_is_named() -> None:
+    text = "schema = 1\n[[fault]]\nkind='cut'\ntarget={node = 3}\nwhen={at_s = 1.0}"
+    plan = drill.drill_plan.parse(text, source="x", hosts=True)
+    calendar = draw(plan, seed=1, world_size=2, spares=1)
+    layout = HostLayout(3, 1)
+    with pytest.raises(UsageError, match="strikes host 3, and there are 3"):
+        DrillPlace(layout, 1, layout).refuse(calendar, plan)
+    DrillPlace(HostLayout(4, 1), 1).refuse(calendar, plan)
+
+
+def test_hosts_that_are_struck_too_fast_are_refused_with_a_scale() -> None:
+    layout = HostLayout(5, 1)
+    plan = drill.drill_plan.scaled(drill._plan("maintenance", None, hosts=True), 10.0)
+    calendar = draw(plan, seed=1, world_size=4, spares=1)
+    with pytest.raises(UsageError, match="--time-scale 3 or less"):
+        DrillPlace(layout, 1, layout).refuse(calendar, plan)
+
+
+def test_without_permission_the_faults_of_hosts_are_named_and_counted() -> None:
+    """With --allow-missing the drill goes on with the others, on one host with as many ranks."""
+    plan = drill._plan("smoke", None, hosts=True)
+    layout, why = HostLayout(5, 1), "network namespaces need root (CAP_SYS_ADMIN)"
+    place = DrillPlace(None, 4, layout, why)
+    words = ["smoke", "--hosts", "5"]
+    with pytest.raises(UsageError) as refused:
+        refuse_missing(place, plan, drill.parser().parse_args(words), seed=1)
+    assert "CAP_SYS_ADMIN" in str(refused.value)
+    assert "the plan's 7 faults of hosts" in str(refused.value)
+    assert all(f"1 x {name}" in str(refused.value) for name in HOST_KINDS)
+    allowed = drill.parser().parse_args([*words, "--allow-missing"])
+    refuse_missing(place, plan, allowed, seed=1)
+    calendar = place.left_out(draw(plan, seed=1, world_size=4, spares=1))
+    assert set(calendar.left_out) == set(HOST_KINDS)
+    (note, *_) = left_out_notes({"cut": 1}, why)
+    assert note == f"Left out: 1 x cut, because {why}."
 
 
 def result(*, wrong: tuple[str, ...] = ()) -> Result:

@@ -6,7 +6,7 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.model import drill_plan
-from outlast.model.drill_faults import KINDS, LLAMA3, NOT_HERE, PLANNED
+from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3, NOT_HERE, PLANNED
 from outlast.model.fault_plan import KINDS as PLAN_KINDS
 from outlast.model.terms import Mechanism
 
@@ -109,3 +109,55 @@ def test_every_kind_says_how_it_shows() -> None:
         assert one.how
         assert set(one.shows) <= {mechanism.value for mechanism in Mechanism}
         assert one.interrupts or one.passes or one.struck != "rank"
+
+
+def test_on_several_hosts_a_plan_keeps_the_faults_of_hosts() -> None:
+    """`stop` of an agent has a kind of its own. What no drill can have is left out as ever."""
+    more = """
+[[fault]]
+kind = "stop"
+target = { agent = 1 }
+when = { at_s = 3.0 }
+for_s = 1.5
+[[fault]]
+kind = "maintenance"
+target = { rank = 1 }
+when = { at_s = 4.0 }
+[[fault]]
+kind = "part"
+target = { link = [0, 1] }
+when = { at_s = 5.0 }
+"""
+    plan = drill_plan.parse(PLAN + more, source="plan.toml", hosts=True)
+    assert [(one.kind, one.rank, one.node) for one in plan.fixed[3:]] == [
+        ("lose_node", None, 0),
+        ("stop_agent", None, 1),
+        ("maintenance", 1, None),
+    ]
+    assert plan.fixed[4].for_s == 1.5
+    assert "cut" in {name for one in plan.portions for name in one.kinds}
+    assert dict(plan.left_out) == {"part": 1}
+    here = drill_plan.parse(PLAN + more, source="plan.toml")
+    assert dict(here.left_out) == {
+        "cut": 1,
+        "lose_node": 1,
+        "maintenance": 1,
+        "part": 1,
+        "stop_agent": 1,
+    }
+
+
+@pytest.mark.parametrize("name", list(drill_plan.NAMED))
+def test_each_named_plan_strikes_hosts_where_there_are_several(name: str) -> None:
+    """As many faults come, by the same classes, and on one host no host is struck."""
+    one, several = drill_plan.named(name), drill_plan.named(name, hosts=True)
+    assert one is not None
+    assert several is not None
+    kinds = {kind for portion in one.portions for kind in portion.kinds} | set(one.each)
+    more = {kind for portion in several.portions for kind in portion.kinds} | set(several.each)
+    assert not kinds & set(HOST_KINDS)
+    assert more & set(HOST_KINDS)
+    assert several.count == one.count
+    if name.startswith("llama3"):
+        rows = [[(row.stands_for, row.count) for row in plan.portions] for plan in (one, several)]
+        assert rows[0] == rows[1]

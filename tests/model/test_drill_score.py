@@ -9,15 +9,24 @@ from typing import Any
 
 import pytest
 
-from outlast.model.drill_faults import KINDS
+from outlast.model.drill_faults import ALL_KINDS
 from outlast.model.drill_score import Ended, Struck, outcomes, score, spread, wrong
 
 WELL = Ended(well=True, step=100)
 NO_LEAKS = {"processes": 0, "segments": 0}
 
 
-def struck(number: int, kind: str, *, rank: int = 1, at_s: float, step: int = 10) -> Struck:
-    return Struck(str(number), KINDS[kind], KINDS[kind].stands_for, rank, 77, at_s, step)
+def struck(
+    number: int,
+    kind: str,
+    *,
+    rank: int = 1,
+    at_s: float,
+    step: int = 10,
+    ranks: tuple[int, ...] = (),
+) -> Struck:
+    known = ALL_KINDS[kind]
+    return Struck(str(number), known, known.stands_for, rank, 77, at_s, step, ranks)
 
 
 def interruption(number: int, mechanism: str, at_s: float, **more: Any) -> dict[str, Any]:
@@ -178,3 +187,22 @@ def test_the_spread_is_by_rank_of_the_values() -> None:
         "p95": 95.0,
         "max": 100.0,
     }
+
+
+def test_a_lost_host_has_the_interruption_of_any_of_its_ranks() -> None:
+    """Its lease has to end first, so it is noticed seconds later, and then as a lost node."""
+    lost = struck(1, "lose_node", rank=-1, at_s=5.0, ranks=(1, 2))
+    found = outcomes(
+        [lost], report(interruption(1, "lost_node", 8.0, ranks=[2], resumed_s=9.0)), WELL
+    )
+    assert (found[0].interruption, found[0].mttr_s) == (1, pytest.approx(4.0))
+    for other in ({"ranks": [0]}, {"mechanism": "signal"}, {"detected_s": 90.0}):
+        facts = report(interruption(1, "lost_node", 8.0, resumed_s=9.0) | other)
+        assert outcomes([lost], facts, WELL)[0].interruption is None, other
+
+
+def test_a_lost_host_without_ranks_interrupts_nothing() -> None:
+    idle = outcomes([struck(1, "lose_node", rank=-1, at_s=5.0)], report(), WELL)
+    held = outcomes([struck(1, "lose_node", rank=-1, at_s=5.0, ranks=(1,))], report(), WELL)
+    assert not wrong(scored(idle, report()), idle, "")
+    assert "no interruption for 1 faults" in wrong(scored(held, report()), held, "")[0]

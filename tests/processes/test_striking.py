@@ -68,11 +68,11 @@ def test_nothing_is_found_once_the_launcher_is_gone() -> None:
     with subprocess.Popen(["true"]) as gone:
         target = Target(gone.pid)
     assert target.find("true") is None
-    assert target.usage() is None
+    assert target.usages() == {}
 
 
 def test_the_usage_of_a_launcher_counts_what_it_holds(launcher: subprocess.Popen[bytes]) -> None:
-    usage = Target(launcher.pid).usage()
+    usage = Target(launcher.pid).usages().get(launcher.pid)
     assert usage is not None
     assert usage.descriptors >= 3
     assert usage.threads == 1

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from outlast.model.drill_faults import KINDS, LLAMA3
-from outlast.model.drill_plan import NAMED, parse
+from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3
+from outlast.model.drill_plan import NAMED, named, parse
 from outlast.model.terms import FailureClass
-from outlast.sim.drill_calendar import draw, why_left_out, without_hangs
+from outlast.sim.drill_calendar import draw, why_left_out, without_hangs, without_hosts
 
 
 def test_the_same_seed_draws_the_same_calendar() -> None:
@@ -99,3 +99,25 @@ def test_the_plan_of_make_run_ends_before_its_training_does() -> None:
     assert len(faults) == 12
     assert {one.kind.name for one in faults} == {"kill", "stop"}
     assert max(one.at_step or 0 for one in faults) <= int(steps) - 20
+
+
+def test_a_host_is_struck_by_a_rank_that_lives_there_or_by_its_number() -> None:
+    """The one that leads is struck whatever rank it has. Each is away for a while."""
+    plan = named("llama3", hosts=True)
+    assert plan is not None
+    faults = [one for one in draw(plan, seed=1, world_size=4, spares=1).faults if one.kind.of_host]
+    assert {one.kind.name for one in faults} == set(HOST_KINDS) - {"stop_agent"}
+    for one in faults:
+        assert one.rank == -1 if one.kind.struck == "leader" else 0 <= one.rank < 4
+        assert one.for_s > 0
+    text = "schema = 1\n[[fault]]\nkind='cut'\ntarget={node = 4}\nwhen={at_s = 1.0}"
+    (fixed,) = draw(parse(text, source="x", hosts=True), seed=1, world_size=4, spares=1).faults
+    assert (fixed.rank, fixed.node, fixed.for_s) == (-1, 4, 4.0)
+
+
+def test_without_hosts_their_faults_are_counted_and_the_others_stay() -> None:
+    plan = named("smoke", hosts=True)
+    assert plan is not None
+    calendar = without_hosts(draw(plan, seed=1, world_size=4, spares=1))
+    assert calendar.left_out == dict.fromkeys(HOST_KINDS, 1)
+    assert sorted(one.kind.name for one in calendar.faults) == sorted(KINDS)

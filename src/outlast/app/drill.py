@@ -20,7 +20,7 @@ import sys
 import typing
 from collections.abc import Sequence
 
-from outlast.app import drill_text
+from outlast.app import drill_place, drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
@@ -43,7 +43,15 @@ TAIL_LINES = 12
 TAIL_S = 5.0  # of training after the last fault, in which it is survived
 STANDSTILL_S = 300.0  # a run under fire without a new step for so much longer than all of its steps
 NEAREST_S = 0.5  # faults that come nearer than this on average come faster than a recovery
-NOT_OURS = ("--run-dir", "--resume", "--from-scratch", "--nnodes", "--node-rank")
+NOT_OURS = (
+    "--run-dir",
+    "--resume",
+    "--from-scratch",
+    "--nnodes",
+    "--spare-nodes",
+    "--node-rank",
+    "--rdzv-endpoint",
+)
 OURS = ("--nproc-per-node", "--spares")
 
 
@@ -51,12 +59,14 @@ def main(argv: Sequence[str]) -> int:
     """Run a drill and return its exit code."""
     own, words = _split(list(argv))
     args = parser().parse_args(own)
-    plan = _plan(args.plan, args.time_scale)
+    plan = _plan(args.plan, args.time_scale, hosts=args.hosts is not None)
     _check(words, args)
+    place = drill_place.place_of(args)
     seed = args.seed if args.seed is not None else int(clock.wall_s()) % 100_000
+    drill_place.refuse_missing(place, plan, args, seed=seed)
     folder = DrillFolder.make(args.run_dir, name=f"{plan.name.rpartition('/')[2]}-{seed}")
     with stop_signals.raising():
-        drill = _Drill(args, plan, seed, words, folder)
+        drill = _Drill(args, plan, seed, words, folder, place)
         calm = drill.undisturbed()
         calendar = drill.calendar(calm)
         fire = drill.under_fire(calm, calendar)
@@ -101,9 +111,7 @@ def parser() -> Parser:
         metavar="X",
         help="divide the plan's times by X (default: the number in the plan)",
     )
-    out.add_argument(
-        "--nproc-per-node", type=whole, default=4, metavar="N", help="number of ranks (default: 4)"
-    )
+    drill_place.add_options(out)
     out.add_argument(
         "--spares",
         type=whole,
@@ -134,13 +142,15 @@ class _Drill:
         seed: int,
         words: Sequence[str],
         folder: DrillFolder,
+        place: drill_place.DrillPlace,
     ) -> None:
         self._args = args
+        self._place = place
         self._plan = plan
         self._seed = seed
         self._words = [
             "--nproc-per-node",
-            str(args.nproc_per_node),
+            str(place.ranks),
             "--spares",
             str(args.spares),
             *words,
@@ -149,13 +159,14 @@ class _Drill:
         self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
         self._foreseen: float | None = None
+        self._inexact = ""  # why the state may differ, as the run itself has warned
 
     # --- the two runs -----------------------------------------------------------------------------
 
     def undisturbed(self, name: str = "undisturbed") -> DrilledRun:
         """Train undisturbed. Raises OutlastError if the script fails by itself."""
         self._progress.begin(f"{name}: the same training, and nobody strikes")
-        run = self._folder.run(name, self._words, self._progress.show)
+        run = self._folder.run(name, self._words, self._progress.show, launch=self._place.launch)
         if run.code == 0:
             run.step = look(str(run.path)).step  # the last ones may have come between two looks
         self._progress.end(run.step, run.trained_s)
@@ -177,12 +188,15 @@ class _Drill:
         view = look(str(calm.path))
         size = view.records.world_size
         self._plain = not calm.ends
-        calendar = draw(self._plan, seed=self._seed, world_size=size, spares=self._args.spares)
+        calendar = self._place.left_out(
+            draw(self._plan, seed=self._seed, world_size=size, spares=self._args.spares)
+        )
         if self._plain and "--hang-after" not in _options_of_run(self._words):
             calendar = without_hangs(calendar)
         _refuse_ranks(calendar, size)
+        self._place.refuse(calendar, self._plan)
         _refuse_pace(calendar, self._plan, calm)
-        _refuse_length(calendar, self._plan, calm)
+        _refuse_length(calendar, self._plan, calm, more_s=self._place.tail_s)
         if self._args.predict is not None:
             self._foreseen = expected_of(
                 self._args.predict, gpus=size, training_s=calm.trained_s, source=str(calm.path)
@@ -206,6 +220,7 @@ class _Drill:
             self._progress.show,
             faults=calendar.faults,
             patience_s=STANDSTILL_S + calm.trained_s,
+            launch=self._place.launch,
         )
         self._progress.end(run.step, run.trained_s)
         return run
@@ -213,12 +228,12 @@ class _Drill:
     # --- the score --------------------------------------------------------------------------------
 
     def judged(self, calm: DrilledRun, fire: DrilledRun, calendar: Calendar) -> Result:
-        view = look(str(fire.path))
+        view = drill_place.look_at_end(fire.path)
         report = report_facts(view)
         ended = Ended(fire.code == 0 and view.state == "ended", view.step)
         struck = _struck(fire, calendar, view)
         found = outcomes(struck, report, ended)
-        equal, varies = self._compared(calm, fire, ended)
+        equal, varies = self._compared(calm, fire, ended, report["warnings"])
         facts = score(
             found,
             report,
@@ -247,9 +262,11 @@ class _Drill:
         )
 
     def _compared(
-        self, calm: DrilledRun, fire: DrilledRun, ended: Ended
+        self, calm: DrilledRun, fire: DrilledRun, ended: Ended, warnings: Sequence[str]
     ) -> tuple[bool | None, bool]:
         """Compare the states. If they differ, see whether those of two undisturbed runs do, too.
+
+        A run that has warned that it is not bit-exact any more promises nothing about them.
 
         Return whether they are equal (None: not known), and whether the script varies by itself.
         """
@@ -257,13 +274,18 @@ class _Drill:
             return None, False
         if calm.ends == fire.ends:
             return True, False
+        self._inexact = next((one for one in warnings if "not bit-exact" in one), "")
+        if self._inexact and self._place.layout:
+            return None, False
         again = self.undisturbed("undisturbed-again")
         return (False, False) if again.ends == calm.ends else (None, True)
 
     def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
-        notes = drill_text.left_out_notes(calendar.left_out)
-        if self._plan.name.startswith("llama3"):
+        notes = drill_text.left_out_notes(calendar.left_out, self._place.missing)
+        if self._plan.name.startswith("llama3") and not self._place.asked:
             notes.append(drill_text.ONE_HOST)
+        if self._inexact:
+            notes.append(f"The states differ, and the run has warned of that: {self._inexact}.")
         if self._plain:
             notes.append(
                 "The script makes no outlast call. So it is restarted as a whole, and goes on from"
@@ -291,6 +313,7 @@ def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]
             one.pid,
             one.at_s - began_s,
             one.step,
+            one.ranks,
         )
         for one in sorted(fire.fired, key=lambda fired: fired.at_s)
     ]
@@ -317,15 +340,15 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     return argv[:at], argv[at + 1 :]
 
 
-def _plan(name: str, time_scale: float | None) -> DrillPlan:
-    plan = drill_plan.named(name)
+def _plan(name: str, time_scale: float | None, *, hosts: bool) -> DrillPlan:
+    plan = drill_plan.named(name, hosts=hosts)
     if plan is None and not name.endswith(".toml") and not os.path.exists(name):
         raise UsageError(
             f"there is no plan {name!r}",
             hint=f"one of {', '.join(drill_plan.NAMED)}, or a TOML file",
         )
     if plan is None:
-        plan = drill_plan.parse(read_text(name), source=name)
+        plan = drill_plan.parse(read_text(name), source=name, hosts=hosts)
     return drill_plan.scaled(plan, time_scale)
 
 
@@ -337,13 +360,11 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
         name = word.partition("=")[0].replace("_", "-")
         if name in NOT_OURS:
             raise UsageError(
-                f"{word} cannot be given to a drill: it makes two runs on this host",
+                f"{word} cannot be given to a drill: it makes two runs on this machine",
                 hint="leave it out; --run-dir in front of `--` names the drill's folder",
             )
         if name in OURS:
             raise UsageError(f"{word} stands after `--`", hint=f"give {name} in front of `--`")
-    if args.nproc_per_node < 1:
-        raise UsageError("--nproc-per-node 0: no rank", hint="give 1 or more")
     if args.html is not None:
         check_page(args.html)
     if args.predict is not None:
@@ -382,13 +403,15 @@ def _refuse_pace(calendar: Calendar, plan: DrillPlan, calm: DrilledRun) -> None:
     )
 
 
-def _refuse_length(calendar: Calendar, plan: DrillPlan, calm: DrilledRun) -> None:
-    """Refuse a plan that is longer than the script trains."""
+def _refuse_length(
+    calendar: Calendar, plan: DrillPlan, calm: DrilledRun, *, more_s: float = 0.0
+) -> None:
+    """Refuse a plan that is longer than the script trains. `more_s`: of training after it."""
     last_step = max((one.at_step or 0 for one in calendar.faults), default=0)
     pace_s = max(calm.pace_s, 1e-6)
-    needed = max(math.ceil((plan.length_s + TAIL_S) / pace_s), last_step + 5)
+    needed = max(math.ceil((plan.length_s + more_s + TAIL_S) / pace_s), last_step + 5)
     timed = any(one.at_s is not None for one in calendar.faults)
-    enough = calm.trained_s >= plan.length_s + TAIL_S / 2 or not timed
+    enough = calm.trained_s >= plan.length_s + more_s + TAIL_S / 2 or not timed
     if enough and calm.step >= last_step + 2:
         return
     what = f"for {plan.length_s:.0f} s" if timed else f"up to step {last_step}"

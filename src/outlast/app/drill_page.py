@@ -6,7 +6,7 @@ from outlast.app.drill_result import Result
 from outlast.app.drill_text import by_kind, rows, said, verdict_word
 from outlast.app.page.page_html import environment, shipped
 from outlast.diagnose.self_output import DRILL_GENERATOR
-from outlast.model.drill_faults import KINDS
+from outlast.model.drill_faults import ALL_KINDS
 
 FAULTS_MOST = 500  # in the page; the newest ones
 
@@ -21,7 +21,7 @@ def drill_page(result: Result) -> str:
             rows=rows(result),
             kinds=by_kind(result.found),
             most=FAULTS_MOST,
-            how={name: one.how for name, one in KINDS.items()},
+            how={name: one.how for name, one in ALL_KINDS.items()},
             verdict=verdict_word(result),
             style=shipped("page.css"),
             generator=DRILL_GENERATOR,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from outlast.app import words
 from outlast.app.drill_result import Result
-from outlast.model.drill_faults import Leaves
+from outlast.model.drill_faults import HOST_KINDS, Leaves
 from outlast.model.drill_score import Outcome, spread
 from outlast.model.terms import FailureClass
 from outlast.model.texts import count, escaped
@@ -55,10 +55,11 @@ class DrillProgress:
         self._stream.flush()
 
 
-def left_out_notes(left_out: Mapping[str, int]) -> list[str]:
-    """Say which faults were left out, and why."""
+def left_out_notes(left_out: Mapping[str, int], missing: str = "") -> list[str]:
+    """Say which faults were left out, and why. `missing`: why there are no other hosts."""
     return [
-        f"Left out: {number} x {name}, because {why_left_out(name)}."
+        f"Left out: {number} x {name}, because"
+        f" {missing if missing and name in HOST_KINDS else why_left_out(name)}."
         for name, number in sorted(left_out.items())
     ]
 

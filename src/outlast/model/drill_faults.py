@@ -39,7 +39,8 @@ class FaultKind:
     """One kind of fault.
 
     how         what is done, for people
-    struck      "rank", "spare", "store" or "zygote": the process that is struck
+    struck      "rank", "spare", "store" or "zygote": the process that is struck; of several hosts
+                also a "host", its "agent" (the launcher there), or the agent that leads ("leader")
     signal      the signal that is sent from outside; "": the process does it itself
     stands_for  the class of Llama 3's table, where a plan does not say another one
     leaves      what evidence it leaves
@@ -61,11 +62,18 @@ class FaultKind:
     @property
     def inside(self) -> bool:
         """Return whether the process that is struck does it itself."""
-        return not self.signal
+        return not self.signal and not self.of_host
+
+    @property
+    def of_host(self) -> bool:
+        """Return whether a whole host is struck, or the agent of one."""
+        return self.struck in ("host", "agent", "leader")
 
     @property
     def shows(self) -> tuple[str, ...]:
         """Return the mechanisms by which the ledger can show it."""
+        if self.of_host:
+            return (Mechanism.LOST_NODE.value, Mechanism.LOST_CONTACT.value, Mechanism.HANG.value)
         if self.passes or self.leaves is Leaves.STACK:
             return (Mechanism.HANG.value, Mechanism.SLOW.value)
         if self.leaves is Leaves.TRACEBACK:
@@ -180,13 +188,83 @@ KINDS: Mapping[str, FaultKind] = {
     )
 }
 
+# Faults of whole hosts. `for_s` is how long the host is away, or cut off.
+_LOST = frozenset(
+    {C.NETWORK, C.NIC, C.POWER_SUPPLY, C.CHASSIS, C.IO_BOARD, C.HOST_MAINTENANCE, C.SYSTEM_MEMORY}
+)
+HOST_KINDS: Mapping[str, FaultKind] = {
+    one.name: one
+    for one in (
+        FaultKind(
+            "lose_node",
+            "the host's link goes down, and SIGKILL ends all of its processes; it is back after"
+            " for_s, with nothing in memory",
+            C.CHASSIS,
+            struck="host",
+            classes=_LOST,
+            passes=True,
+        ),
+        FaultKind(
+            "cut",
+            "the host's link is down for for_s, and nothing says so to anybody",
+            C.NIC,
+            struck="host",
+            classes=frozenset({C.NETWORK, C.NIC}),
+            passes=True,
+            interrupts=False,
+        ),
+        FaultKind(
+            "flap",
+            "the host's link goes down and up again in turn, for for_s",
+            C.NETWORK,
+            struck="host",
+            classes=frozenset({C.NETWORK, C.NIC}),
+            passes=True,
+            interrupts=False,
+        ),
+        FaultKind(
+            "lose_agent",
+            "SIGKILL to the host's launcher; it is started again after for_s",
+            C.HOST_MAINTENANCE,
+            struck="agent",
+            classes=_LOST,
+            passes=True,
+        ),
+        FaultKind(
+            "stop_agent",
+            "SIGSTOP to the host's launcher, and SIGCONT after for_s",
+            C.HOST_MAINTENANCE,
+            struck="agent",
+            classes=_LOST,
+            passes=True,
+            interrupts=False,
+        ),
+        FaultKind(
+            "lose_coordinator",
+            "SIGKILL to the launcher that leads the run; it is started again after for_s",
+            C.HOST_MAINTENANCE,
+            struck="leader",
+            classes=_LOST,
+            passes=True,
+        ),
+        FaultKind(
+            "maintenance",
+            "SIGTERM to the host's launcher, the notice that the machine is taken away; the"
+            " launcher is started again for_s after it has ended",
+            C.HOST_MAINTENANCE,
+            struck="agent",
+            classes=_LOST,
+            passes=True,
+        ),
+    )
+}
+ALL_KINDS: Mapping[str, FaultKind] = {**KINDS, **HOST_KINDS}
+
 # What one host cannot have, or what no run survives. A plan may name these; they are left out.
 NOT_HERE: Mapping[str, str] = {
     "refuse": "it ends a run on purpose",
-    **dict.fromkeys(
-        ("lose_node", "cut", "lag", "freeze", "part", "snap", "lose_coordinator"),
-        "it needs more than one host",
-    ),
+    **dict.fromkeys(HOST_KINDS, "it needs more than one host (--hosts)"),
+    **dict.fromkeys(("lag", "freeze", "part", "snap"), "no drill can have it"),
     **dict.fromkeys(
         ("slow_disk", "full_disk", "torn_write", "corrupt_disk"),
         "it needs a disk that can be made to fail",
@@ -233,3 +311,25 @@ LLAMA3: tuple[Portion, ...] = (
     _row(C.SYSTEM_MEMORY, 2, segv=1),
 )
 PLANNED = Portion(C.HOST_MAINTENANCE, 47, {"kill": 1.0})  # Llama 3's planned interruptions
+
+# The same on several hosts: a broken link is one, and a host that is lost or taken out is one.
+_HOST_ROWS: Mapping[FailureClass, Mapping[str, float]] = {
+    C.NETWORK: {"cut": 1, "flap": 2, "stop": 2},
+    C.NIC: {"cut": 1},
+    C.HOST_MAINTENANCE: {"lose_node": 4, "lose_agent": 2, "lose_coordinator": 1, "kill_spare": 1},
+    C.POWER_SUPPLY: {"lose_node": 1},
+    C.CHASSIS: {"lose_node": 1},
+    C.IO_BOARD: {"lose_node": 1},
+}
+LLAMA3_ON_HOSTS: tuple[Portion, ...] = tuple(
+    Portion(one.stands_for, one.count, _HOST_ROWS.get(one.stands_for, one.kinds)) for one in LLAMA3
+)
+PLANNED_ON_HOSTS = Portion(C.HOST_MAINTENANCE, 47, {"maintenance": 1.0})
+
+# Plans about one thing, on one host and on several.
+NETWORK_DAY = (_row(C.NETWORK, 3, stop=1), _row(C.NIC, 1, stop=1))
+NETWORK_DAY_ON_HOSTS = (_row(C.NETWORK, 3, flap=2, stop=1), _row(C.NIC, 1, cut=1))
+LEMON = (_row(C.GPU, 2, kill=1, abort=1), _row(C.UNKNOWN, 1, hang=1), _row(C.NETWORK, 1, stop=1))
+LEMON_ON_HOSTS = (*LEMON[:2], _row(C.CHASSIS, 1, lose_node=1), _row(C.NIC, 1, cut=1))
+MAINTENANCE = (_row(C.HOST_MAINTENANCE, 1, kill=2, kill_spare=1, lose_zygote=1),)
+MAINTENANCE_ON_HOSTS = (_row(C.HOST_MAINTENANCE, 1, maintenance=4, lose_agent=1),)

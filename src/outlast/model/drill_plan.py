@@ -13,7 +13,7 @@
 
     [draw.kinds]              # weights; all kinds stand in `drill_faults.KINDS`
     kill = 3
-    raise = 1
+    raise = 1                 # on several hosts also those in `drill_faults.HOST_KINDS`
 
     [[fault]]                 # beside them: exact ones, as in the plans of `outlast sim`
     kind = "segv"
@@ -33,8 +33,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from outlast.errors import UsageError
+from outlast.model import drill_faults as library
 from outlast.model import fault_plan
-from outlast.model.drill_faults import KINDS, LLAMA3, NOT_HERE, PLANNED, Portion
+from outlast.model.drill_faults import (
+    ALL_KINDS,
+    HOST_KINDS,
+    KINDS,
+    LLAMA3,
+    LLAMA3_ON_HOSTS,
+    NOT_HERE,
+    PLANNED,
+    PLANNED_ON_HOSTS,
+    Portion,
+)
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.strict import known, meant, toml, whole
 from outlast.model.strict import seconds as checked_s
@@ -80,6 +91,12 @@ class DrillPlan:
         return self.count + len(self.each) + len(self.fixed)
 
 
+def _one_of_each(
+    kinds: Mapping[str, library.FaultKind], *, weight: float = 1.0
+) -> tuple[Portion, ...]:
+    return tuple(Portion(one.stands_for, weight, {one.name: 1.0}) for one in kinds.values())
+
+
 _LLAMA3_MIX = (*LLAMA3, PLANNED)
 NAMED: Mapping[str, DrillPlan] = {
     one.name: one
@@ -110,25 +127,44 @@ NAMED: Mapping[str, DrillPlan] = {
             count=2_000,
             waves=0.3,
             lemon=0.1,
-            portions=tuple(Portion(one.stands_for, 1, {one.name: 1.0}) for one in KINDS.values()),
+            portions=_one_of_each(KINDS),
         ),
+        DrillPlan("network-bad-day", over_s=60.0, count=8, portions=library.NETWORK_DAY, waves=0.5),
+        DrillPlan("lemon-node", over_s=60.0, count=8, portions=library.LEMON, lemon=0.8),
+        DrillPlan("maintenance", over_s=60.0, count=5, portions=library.MAINTENANCE),
     )
+}
+_HOST_MIX = (*LLAMA3_ON_HOSTS, PLANNED_ON_HOSTS)
+_ON_HOSTS: Mapping[str, Mapping[str, Any]] = {
+    "smoke": {"each": tuple(ALL_KINDS), "over_s": 120.0},
+    "llama3-day": {"portions": _HOST_MIX},
+    "llama3": {"portions": _HOST_MIX},
+    # a tenth strike hosts: the run has to be whole again in between
+    "everything": {"portions": (*_one_of_each(KINDS), *_one_of_each(HOST_KINDS, weight=0.25))},
+    "network-bad-day": {"portions": library.NETWORK_DAY_ON_HOSTS, "over_s": 120.0},
+    "lemon-node": {"portions": library.LEMON_ON_HOSTS, "over_s": 120.0},
+    "maintenance": {"portions": library.MAINTENANCE_ON_HOSTS, "over_s": 120.0},
 }
 
 
-def named(name: str) -> DrillPlan | None:
-    """Return the plan of this name, or None if there is none."""
-    return NAMED.get(name)
+def named(name: str, *, hosts: bool = False) -> DrillPlan | None:
+    """Return the plan of this name, or None. `hosts`: there are several, so they fail, too."""
+    plan = NAMED.get(name)
+    return replace(plan, **_ON_HOSTS[name]) if plan is not None and hosts else plan
 
 
-def parse(text: str, *, source: str) -> DrillPlan:
-    """Read a plan. Raises UsageError, which names `source` and the key."""
+def parse(text: str, *, source: str, hosts: bool = False) -> DrillPlan:
+    """Read a plan. Raises UsageError, which names `source` and the key.
+
+    hosts   there are several; without them their faults are left out
+    """
     given = toml(text, source=source, schema=SCHEMA)
     known(given, ("schema", "name", "time_scale", "draw", "fault"), source)
     name = given.get("name", source)
     if not isinstance(name, str) or not name:
         raise UsageError(f"{source}: name is {name!r}; it is a text")
-    fixed, left_out = _fixed(given, source)
+    kinds = ALL_KINDS if hosts else KINDS
+    fixed, left_out = _fixed(given, source, kinds)
     plan = DrillPlan(
         name,
         fixed=fixed,
@@ -136,7 +172,7 @@ def parse(text: str, *, source: str) -> DrillPlan:
         time_scale=_positive(given.get("time_scale", 1.0), f"{source}: time_scale"),
     )
     if "draw" in given:
-        plan = _drawn(plan, given["draw"], f"{source}: draw")
+        plan = _drawn(plan, given["draw"], f"{source}: draw", kinds)
     if not plan.planned_count:
         raise UsageError(
             f"{source} plans no fault that this host can have",
@@ -153,20 +189,21 @@ def scaled(plan: DrillPlan, factor: float | None) -> DrillPlan:
 
 
 def _fixed(
-    given: Mapping[str, Any], source: str
+    given: Mapping[str, Any], source: str, kinds: Mapping[str, library.FaultKind]
 ) -> tuple[tuple[PlannedFault, ...], dict[str, int]]:
     """Read the faults that are named one by one, without those that this host cannot have."""
-    more = {name: one.passes for name, one in KINDS.items()}
+    more = {name: one.passes for name, one in ALL_KINDS.items()}
     faults = fault_plan.read(
         {"schema": SCHEMA, "fault": given.get("fault", [])}, source=source, more=more
     )
     kept, left_out = [], dict[str, int]()
     for one in faults:
-        if one.kind in NOT_HERE or one.agent:
-            what = f"{one.kind} of an agent" if one.agent else one.kind
-            left_out[what] = left_out.get(what, 0) + 1
+        if one.agent:  # of the kinds that a plan can name, only "stop" strikes one
+            one = replace(one, kind="stop_agent")
+        if one.kind not in kinds and one.kind in NOT_HERE:
+            left_out[one.kind] = left_out.get(one.kind, 0) + 1
             continue
-        if one.kind not in KINDS:
+        if one.kind not in kinds:
             raise UsageError(f"{source}, fault {one.id}: no drill has the kind {one.kind!r}")
         if one.mark:
             raise UsageError(
@@ -179,7 +216,7 @@ def _fixed(
 
 def _meant_for(one: PlannedFault, where: str) -> PlannedFault:
     """Return the fault. One that strikes a spare has a kind of its own."""
-    kind = KINDS[one.kind]
+    kind = ALL_KINDS[one.kind]
     if one.rank != -1 or kind.struck == "spare":
         return one
     if one.kind != "kill":
@@ -189,24 +226,27 @@ def _meant_for(one: PlannedFault, where: str) -> PlannedFault:
     return replace(one, kind="kill_spare")
 
 
-def _drawn(plan: DrillPlan, table: object, where: str) -> DrillPlan:
+def _drawn(
+    plan: DrillPlan, table: object, where: str, known_kinds: Mapping[str, library.FaultKind]
+) -> DrillPlan:
     if not isinstance(table, dict):
         raise UsageError(f"{where} is {table!r}; it is a table", hint="write it as [draw]")
     known(table, ("count", "over_s", "over_steps", "waves", "lemon", "kinds"), where)
     if ("over_s" in table) == ("over_steps" in table):
         raise UsageError(f"{where} needs one of over_s and over_steps", hint="as in over_s = 600")
-    kinds = table.get("kinds", dict.fromkeys(KINDS, 1))
+    kinds = table.get("kinds", dict.fromkeys(known_kinds, 1))
     if not isinstance(kinds, dict) or not kinds:
         raise UsageError(f"{where}.kinds is {kinds!r}; it is a table of kinds and weights")
     portions, left_out = [], dict(plan.left_out)
     for name, weight in kinds.items():
         share = _positive(weight, f"{where}.kinds.{name}")
-        if name in NOT_HERE:
+        if name in known_kinds:
+            portions.append(Portion(known_kinds[name].stands_for, share, {name: 1.0}))
+        elif name in NOT_HERE:
             left_out[name] = left_out.get(name, 0) + 1
-        elif name not in KINDS:
-            raise UsageError(f"{where}.kinds: there is no kind {name!r}", hint=meant(name, KINDS))
         else:
-            portions.append(Portion(KINDS[name].stands_for, share, {name: 1.0}))
+            hint = meant(name, known_kinds)
+            raise UsageError(f"{where}.kinds: there is no kind {name!r}", hint=hint)
     count = whole(table.get("count"), f"{where}.count")
     if count > COUNT_MAX:
         raise UsageError(f"{where}.count is {count:,}; at most {COUNT_MAX:,} faults are drawn")

@@ -25,13 +25,19 @@ SURE = 0.8  # of a wrong verdict from which on it is counted as confident
 EARLY_S = 0.1  # an interruption's own time may be this far before the strike that caused it
 # what is detected later than this does not belong to a strike: the end of a process, and a hang
 LATE_S, HANG_LATE_S = 5.0, 120.0
+HOST_LATE_S = 30.0  # a host that is lost: its lease has to end first
 
 Facts = Mapping[str, Any]  # the JSON of `outlast report`, or a part of it
 
 
 @dataclass(frozen=True, slots=True)
 class Struck:
-    """One fault that has fired. `at_s`: seconds since the run began. `rank` -1: no rank."""
+    """One fault that has fired.
+
+    rank    -1: no rank
+    at_s    seconds since the run began
+    others  of a fault of a whole host, the ranks that lived there
+    """
 
     id: str
     kind: FaultKind
@@ -40,6 +46,17 @@ class Struck:
     pid: int
     at_s: float
     step: int
+    others: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the ranks that were struck."""
+        return self.others if self.kind.of_host else (self.rank,)
+
+    @property
+    def interrupts(self) -> bool:
+        """Return whether the run must book an interruption. A host without ranks causes none."""
+        return self.kind.interrupts and bool(self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +112,7 @@ def _owners(
         if able:
             owned[max(able, key=lambda fault: fault.at_s).id] = (one, True)
     for fault in struck:
-        if fault.id in owned or not fault.kind.interrupts:
+        if fault.id in owned or not fault.interrupts:
             continue
         around = [one for one in interruptions if _spans(one, fault.at_s)]
         if around:
@@ -113,9 +130,11 @@ def _begins(one: Facts, fault: Struck) -> bool:
 
     It shows on the same rank, in the way in which this kind shows, and soon enough.
     """
-    if fault.rank not in one["ranks"] or one["mechanism"] not in fault.kind.shows:
+    if one["mechanism"] not in fault.kind.shows or not set(fault.ranks) & set(one["ranks"]):
         return False
     late_s = float(one["detected_s"]) - fault.at_s
+    if fault.kind.of_host:
+        return -EARLY_S <= late_s <= HOST_LATE_S
     hangs = one["mechanism"] in (Mechanism.HANG.value, Mechanism.SLOW.value)
     return -EARLY_S <= late_s <= (HANG_LATE_S if hangs else LATE_S)
 
@@ -231,9 +250,7 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = 
         out.append(f"{facts['steps_lost']} committed steps were lost")
     if facts["digest_equal"] is False:
         out.append("the state differs from that of the undisturbed run")
-    unbooked = [
-        one.struck for one in found if one.struck.kind.interrupts and one.interruption is None
-    ]
+    unbooked = [one.struck for one in found if one.struck.interrupts and one.interruption is None]
     if unbooked:
         ids = ", ".join(f"{one.id} ({one.kind.name})" for one in unbooked[:5])
         out.append(f"the ledger has no interruption for {len(unbooked)} faults: {ids}")

@@ -111,6 +111,7 @@ SIM_ONLY = (
     "corrupt_disk",
 )
 NODE_KINDS = ("lose_node", "cut", "lag", "freeze")
+DRILL_NODE_KINDS = ("flap", "lose_agent", "maintenance")  # a drill has these beside them
 LINK_KINDS = ("part", "snap")
 DISK_KINDS = ("slow_disk", "full_disk", "torn_write", "corrupt_disk")
 MARKS = (
@@ -343,7 +344,7 @@ def _link(given: object, where: str) -> dict[str, Any]:
 def _struck_by(kind: str) -> tuple[str, ...]:
     if kind in LINK_KINDS:
         return ("link",)
-    if kind in NODE_KINDS:
+    if kind in (*NODE_KINDS, *DRILL_NODE_KINDS):
         return ("node", "rank")  # the node that the rank lives on
     if kind in DISK_KINDS:
         return ("disk",)

@@ -39,16 +39,45 @@ class Due(Protocol):
     def at_step(self) -> int | None: ...
     @property
     def for_s(self) -> float: ...
+    @property
+    def node(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A fault that has fired. `at_s`: the monotonic clock."""
+    """A fault that has fired.
+
+    at_s    the monotonic clock
+    ranks   of a fault of a whole host, the ranks that lived there
+    """
 
     id: str
     at_s: float
     pid: int
     step: int
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StruckHost:
+    """A host that was struck: its number, the pid of its launcher, and the ranks that it had."""
+
+    number: int
+    pid: int
+    ranks: tuple[int, ...]
+
+
+class HostFaults(Protocol):
+    """Strikes at whole hosts (`runtime/drill_host_strikes.py`)."""
+
+    def strike(self, one: Due, now_s: float) -> StruckHost | None:
+        """Strike a host. Return None if it cannot be struck now. Then try again later."""
+
+    def look(self, now_s: float) -> None:
+        """End what has lasted long enough."""
+
+    def close(self) -> None:
+        """End all that lasts."""
 
 
 @dataclass(slots=True)
@@ -65,9 +94,18 @@ class _Held:
 class DrillStrikes:
     """The faults of one drill. `orders` is the folder of those that a process causes in itself."""
 
-    def __init__(self, target: Target, faults: Sequence[Due], *, orders: Path, truth: Path) -> None:
+    def __init__(
+        self,
+        target: Target,
+        faults: Sequence[Due],
+        *,
+        orders: Path,
+        truth: Path,
+        hosts: HostFaults | None = None,
+    ) -> None:
         self.fired: list[Fired] = []
         self._target = target
+        self._hosts = hosts
         self._waiting = list(faults)
         self._orders = orders
         self._truth = truth
@@ -83,11 +121,16 @@ class DrillStrikes:
     def look(self, now_s: float, *, since_s: float, step: int) -> None:
         """Inject what is due. `since_s`: when seconds began to count; `step`: the newest one."""
         self._let_go(now_s)
+        if self._hosts is not None:
+            self._hosts.look(now_s)
         self._collect()
         if now_s < self._again_s:
             return
         for one in [due for due in self._waiting if _is_due(due, now_s - since_s, step)]:
-            done = self._order(one) if one.kind.inside else self._strike(one, now_s, step)
+            if one.kind.of_host:
+                done = self._strike_host(one, now_s, step)
+            else:
+                done = self._order(one) if one.kind.inside else self._strike(one, now_s, step)
             if done:
                 self._waiting.remove(one)
             else:
@@ -105,6 +148,13 @@ class DrillStrikes:
             slow = one.kind.name == "slow"
             self._held.append(_Held(process, now_s + one.for_s, slow, now_s + SLOW_TURN_S))
         self._note(one, Fired(one.id, now_s, process.pid, step))
+        return True
+
+    def _strike_host(self, one: Due, now_s: float, step: int) -> bool:
+        struck = None if self._hosts is None else self._hosts.strike(one, now_s)
+        if struck is None:
+            return False
+        self._note(one, Fired(one.id, now_s, struck.pid, step, struck.ranks), host=struck.number)
         return True
 
     def _find(self, one: Due) -> RunProcess | None:
@@ -159,9 +209,9 @@ class DrillStrikes:
         """Note the strikes that ranks carried out last. Call it once the run is over."""
         self._collect()
 
-    def _note(self, one: Due, fired: Fired) -> None:
+    def _note(self, one: Due, fired: Fired, *, host: int | None = None) -> None:
         self.fired.append(fired)
-        line = {
+        line: dict[str, object] = {
             "id": one.id,
             "kind": one.kind.name,
             "rank": one.rank,
@@ -170,6 +220,8 @@ class DrillStrikes:
             "step": fired.step,
             "for_s": one.for_s,
         }
+        if host is not None:
+            line |= {"host": host, "ranks": fired.ranks}
         with self._truth.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -7,13 +7,14 @@
 A process gets a signal only if it is a child of that launcher, has the title that outlast gave it,
 and has the start time with which it was found. All of this is checked again once its pidfd is open.
 So a process that has got the same pid meanwhile never gets a signal. The launcher itself has to be
-the one that was started: its start time is kept.
+the one that was started: its start time is kept. A run on several hosts has several launchers.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +26,16 @@ _STATE, _PARENT, _THREADS, _BEGAN = 0, 1, 17, 19  # in the fields from the third
 
 @dataclass(frozen=True, slots=True)
 class RunProcess:
-    """A process as it was found. `began`: its start time, in ticks since the machine booted."""
+    """A process as it was found.
+
+    began    its start time, in ticks since the machine booted
+    parent   the pid of its launcher
+    """
 
     pid: int
     began: int
     title: str
+    parent: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,66 +58,97 @@ class Usage:
 
 
 class Target:
-    """The run whose processes may be struck. `launcher` is a child of this process."""
+    """The run whose processes may be struck. Its launchers descend from this process."""
 
-    def __init__(self, launcher: int) -> None:
-        self._launcher = launcher
-        self._began = _began(launcher)
+    def __init__(self, *launchers: int) -> None:
+        self._launchers: dict[int, int] = {}  # the start time of each, by its pid
+        for launcher in launchers:
+            self.add(launcher)
+
+    def add(self, launcher: int) -> None:
+        """Add a launcher that this process has started."""
+        self._launchers[launcher] = _began(launcher)
+
+    def drop(self, launcher: int) -> None:
+        """Take a launcher out: it has ended, or is about to. Dropping it twice is no error."""
+        self._launchers.pop(launcher, None)
 
     def find(self, title: str) -> RunProcess | None:
-        """Return the newest living child of the launcher with this title, or None."""
+        """Return the newest living child of a launcher with this title, or None."""
         found = [one for one in self.children() if one.title == title[:_TITLE_BYTES]]
         return max(found, key=lambda one: (one.began, one.pid), default=None)
 
     def children(self) -> list[RunProcess]:
-        """Return the launcher's living children. This reads one file for each process here."""
-        if not self._is_there():
+        """Return the launchers' living children. This reads one file for each process here."""
+        there = {launcher for launcher in self._launchers if self._is_there(launcher)}
+        if not there:
             return []
         return [
-            RunProcess(pid, int(fields[_BEGAN]), title)
+            RunProcess(pid, int(fields[_BEGAN]), title, int(fields[_PARENT]))
             for pid, title, fields in _processes()
-            if int(fields[_PARENT]) == self._launcher and fields[_STATE] not in (b"Z", b"X")
+            if int(fields[_PARENT]) in there and fields[_STATE] not in (b"Z", b"X")
         ]
 
     def send(self, process: RunProcess, what: signal.Signals) -> bool:
         """Send a signal. Return False, and send nothing, if it is not that process any more."""
-        try:
-            fd = os.pidfd_open(process.pid)
-        except ProcessLookupError:
-            return False
-        try:
-            now = _look(process.pid)
-            if now is None or not self._is_there():
-                return False
-            title, fields = now
+
+        def is_same(title: str, fields: list[bytes]) -> bool:
             same = int(fields[_BEGAN]) == process.began and title == process.title
-            if not same or int(fields[_PARENT]) != self._launcher or fields[_STATE] == b"Z":
-                return False
-            signal.pidfd_send_signal(fd, what)
-        except ProcessLookupError:
+            return same and fields[_STATE] != b"Z" and self._is_there(int(fields[_PARENT]))
+
+        return _send(process.pid, what, is_same)
+
+    def send_launcher(self, launcher: int, what: signal.Signals) -> bool:
+        """Send a signal to a launcher. Return False, and send nothing, if it has ended."""
+
+        def is_same(title: str, fields: list[bytes]) -> bool:
+            return self._launchers.get(launcher) == int(fields[_BEGAN]) and fields[_STATE] != b"Z"
+
+        return _send(launcher, what, is_same)
+
+    def usages(self) -> dict[int, Usage]:
+        """Return what each launcher that lives uses now, by its pid."""
+        out, processes = {}, _processes()
+        for launcher in filter(self._is_there, self._launchers):
+            zombies = sum(
+                int(one[_PARENT]) == launcher and one[_STATE] == b"Z" for _, _, one in processes
+            )
+            usage = _usage(launcher, zombies)
+            if usage is not None:
+                out[launcher] = usage
+        return out
+
+    def _is_there(self, launcher: int) -> bool:
+        began = self._launchers.get(launcher, 0)
+        return began != 0 and _began(launcher) == began
+
+
+def _send(pid: int, what: signal.Signals, is_same: Callable[[str, list[bytes]], bool]) -> bool:
+    """Send a signal to the process that has this pid, if it is the same one as before."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        now = _look(pid)
+        if now is None or not is_same(*now):
             return False
-        finally:
-            os.close(fd)
-        return True
+        signal.pidfd_send_signal(fd, what)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
-    def usage(self) -> Usage | None:
-        """Return what the launcher uses now; None if it is gone."""
-        try:
-            fields = stat_fields(Path(f"/proc/{self._launcher}/stat").read_bytes())
-            pages = int(Path(f"/proc/{self._launcher}/statm").read_bytes().split()[1])
-            descriptors = len(os.listdir(f"/proc/{self._launcher}/fd"))
-        except (OSError, IndexError):
-            return None
-        zombies = sum(
-            int(one[_PARENT]) == self._launcher and one[_STATE] == b"Z"
-            for _, _, one in _processes()
-        )
-        return Usage(
-            descriptors, int(fields[_THREADS]), pages * os.sysconf("SC_PAGE_SIZE"), zombies
-        )
 
-    def _is_there(self) -> bool:
-        return self._began != 0 and _began(self._launcher) == self._began
+def _usage(launcher: int, zombies: int) -> Usage | None:
+    try:
+        fields = stat_fields(Path(f"/proc/{launcher}/stat").read_bytes())
+        pages = int(Path(f"/proc/{launcher}/statm").read_bytes().split()[1])
+        descriptors = len(os.listdir(f"/proc/{launcher}/fd"))
+    except (OSError, IndexError):
+        return None
+    return Usage(descriptors, int(fields[_THREADS]), pages * os.sysconf("SC_PAGE_SIZE"), zombies)
 
 
 def still_there(some: set[RunProcess]) -> list[RunProcess]:

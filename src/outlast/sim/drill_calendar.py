@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from outlast.model.drill_faults import KINDS, NOT_HERE, FaultKind, Leaves, Portion
+from outlast.model.drill_faults import ALL_KINDS, NOT_HERE, FaultKind, Leaves, Portion
 from outlast.model.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
@@ -28,9 +28,10 @@ DRAWN_FOR_S = (0.5, 4.0)
 class Scheduled:
     """One fault of a calendar.
 
-    rank      the rank that is struck; -1: no rank, but what the kind says
+    rank      the rank that is struck, or whose host is; -1: no rank, but what the kind says
     at_s      real seconds since the third step of the run under fire; None: `at_step` says when
     for_s     how long it lasts, if it passes
+    node      the number of the host that is struck; None: that of the rank, or no host
     """
 
     id: str
@@ -40,6 +41,7 @@ class Scheduled:
     at_s: float | None
     at_step: int | None = None
     for_s: float = 0.0
+    node: int | None = None
 
     @property
     def order(self) -> tuple[float, int]:
@@ -66,14 +68,14 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
         strikes_lemon = chance.random() < plan.lemon
         rank = lemon if strikes_lemon else chance.randrange(world_size)
         for_s = chance.uniform(*DRAWN_FOR_S)
-        kind = KINDS[name]
+        kind = ALL_KINDS[name]
         at_step = FIRST_STEP + round(at) if plan.over_steps else None
         faults.append(
             Scheduled(
                 str(number),
                 kind,
                 stands_for,
-                rank if kind.struck == "rank" else -1,
+                rank if kind.struck in ("rank", "host", "agent") else -1,
                 at / plan.time_scale if at_step is None else None,
                 at_step,
                 for_s=for_s if kind.passes else 0.0,
@@ -98,9 +100,18 @@ def without_hangs(calendar: Calendar) -> Calendar:
     return Calendar(tuple(one for one in calendar.faults if one not in hangs), left_out)
 
 
+def without_hosts(calendar: Calendar) -> Calendar:
+    """Return the calendar for a run on one host: faults of whole hosts are left out."""
+    left_out = dict(calendar.left_out)
+    for one in calendar.faults:
+        if one.kind.of_host:
+            left_out[one.kind.name] = left_out.get(one.kind.name, 0) + 1
+    return Calendar(tuple(one for one in calendar.faults if not one.kind.of_host), left_out)
+
+
 def why_left_out(name: str) -> str:
     """Return the reason why a kind was left out of a calendar."""
-    if name in KINDS and KINDS[name].leaves is Leaves.STACK:
+    if name in ALL_KINDS and ALL_KINDS[name].leaves is Leaves.STACK:
         return "a script without outlast calls needs --hang-after for it"
     if name == "kill_spare":
         return "the run has no spare"
@@ -109,8 +120,9 @@ def why_left_out(name: str) -> str:
 
 def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
     for one in plan.fixed:
-        kind = KINDS[one.kind]
-        rank = one.rank if kind.struck == "rank" and one.rank is not None else -1
+        kind = ALL_KINDS[one.kind]
+        strikes_rank = kind.struck in ("rank", "host", "agent")
+        rank = one.rank if strikes_rank and one.rank is not None else -1
         at_s = None if one.at_s is None else (one.at_s + one.after_s) / plan.time_scale
         yield Scheduled(
             f"plan-{one.id}",
@@ -120,6 +132,7 @@ def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
             at_s,
             one.at_step,
             for_s=one.for_s if kind.passes else 0.0,
+            node=one.node,
         )
 
 
@@ -129,7 +142,7 @@ def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
 def _each(plan: DrillPlan, chance: random.Random) -> list[tuple[FailureClass, str]]:
     order = list(plan.each)
     chance.shuffle(order)
-    return [(KINDS[name].stands_for, name) for name in order]
+    return [(ALL_KINDS[name].stands_for, name) for name in order]
 
 
 def _mixed(plan: DrillPlan, chance: random.Random) -> list[tuple[FailureClass, str]]:

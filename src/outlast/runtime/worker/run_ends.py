@@ -19,14 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from outlast.runtime.worker import random_state
+from outlast.runtime.worker.run_ends_folder import same_draws
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.transaction import Transaction
 from outlast.runtime.worker.trial import state_prints
 
 
 def begin(worker: int) -> None:
-    """Let unseeded draws be the same in both runs. A worker's number is the same in both."""
-    random_state.fresh(seed=1_000_003 * (worker + 1))
+    """Let unseeded draws be the same in both runs. A worker's number is the same in both.
+
+    On several hosts they are the same on all ranks, because a rank whose host is lost takes the
+    random state of a peer.
+    """
+    random_state.fresh(seed=1_000_003 * (1 if same_draws() else worker + 1))
 
 
 def watched(transaction: Transaction, steps: Iterator[Step], folder: str) -> Iterator[Step]:

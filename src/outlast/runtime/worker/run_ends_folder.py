@@ -8,11 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "OUTLAST_DRILL_ENDS"
+SAME_DRAWS = "OUTLAST_DRILL_SAME_DRAWS"
 
 
 def asked() -> str:
     """Return the folder that this process is asked to write to, or "" if nobody asks."""
     return os.environ.get(VARIABLE, "")
+
+
+def same_draws() -> bool:
+    """Return whether all ranks are to draw the same numbers where the script sets no seed."""
+    return os.environ.get(SAME_DRAWS) == "1"
 
 
 @dataclass(frozen=True, slots=True)

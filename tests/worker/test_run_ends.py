@@ -1,0 +1,31 @@
+"""The draws of a drill's ranks where the script sets no seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from outlast.runtime.worker import run_ends
+from outlast.runtime.worker.run_ends_folder import SAME_DRAWS
+
+
+def drawn(worker: int) -> tuple[float, float]:
+    run_ends.begin(worker)
+    return torch.rand(()).item(), random.random()
+
+
+def test_ranks_draw_alike_only_where_their_hosts_may_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank whose host is lost takes the random state of a peer: that is its own then.
+
+    On one host each worker has draws of its own, which are the same in both runs of a drill.
+    """
+    with torch.random.fork_rng(devices=[]):
+        before = random.getstate()
+        assert drawn(0) == drawn(0) != drawn(1)
+        monkeypatch.setenv(SAME_DRAWS, "1")
+        assert drawn(0) == drawn(0) == drawn(1)
+        random.setstate(before)
