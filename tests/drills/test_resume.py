@@ -290,13 +290,13 @@ def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(
     two_sessions_that_sum_up(tmp_path, outcome)
 
 
-# --- a checkpoint as often as it pays ---------------------------------------------------------------
+# --- a checkpoint as often as it pays ------------------------------------------------------------
 
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_checkpoints_come_by_themselves_as_often_as_they_pay(tmp_path: Path) -> None:
-    """The first comes after ten seconds of training. What it costs decides when the next one does.
+    """The first comes after ten seconds of training. Its cost decides when the next one comes.
 
     The run is stopped after that, and leaves a last checkpoint.
     """

@@ -27,7 +27,7 @@ from outlast.sim.drill_calendar import Scheduled
 pytestmark = pytest.mark.skipif(
     bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"
 )
-# It notes its host and endpoint, and ends with 0 at SIGTERM, and with 7 once there is a file "over".
+# It notes its host and endpoint. It ends with 0 at SIGTERM, and with 7 once a file "over" exists.
 STAND_IN = """
 import ctypes, os, platform, signal, sys, time
 host, words = platform.node(), sys.argv

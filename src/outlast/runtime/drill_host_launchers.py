@@ -198,7 +198,7 @@ class HostLaunchers:
             node.ended_s, node.code = now_s, code
 
     def _is_over(self, now_s: float) -> bool:
-        """Return whether the run is over: nobody is left, or the leading launcher ended a while ago.
+        """Return whether the run is over: all have ended, or the leading launcher did a while ago.
 
         A host that was struck last may still be away then.
         """

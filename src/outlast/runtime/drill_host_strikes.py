@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.runtime.drill_host_launchers import HostLaunchers, HostLayout, HostNode
-from outlast.runtime.drill_strikes import Due, StruckHost
+from outlast.runtime.drill_strikes import Due, HitHost
 from outlast.runtime.striking import RunProcess
 
 SETTLED_S = 3.0  # voters are named anew two seconds after one was lost
@@ -75,7 +75,7 @@ class HostStrikes:
         everywhere = all(has or waits for has, waits in zip(housed, waiting, strict=True))
         return len(ranks) == self._run.layout.world_size and everywhere and any(waiting)
 
-    def strike(self, one: Due, now_s: float) -> StruckHost | None:
+    def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None while the run is not whole, or nobody leads it."""
         since_s = self._whole_since_s
         if since_s is None or now_s < since_s + SETTLED_S:
@@ -84,7 +84,7 @@ class HostStrikes:
         node = self._node(one, {number: _ranks(some) for number, some in homes.items()})
         if node is None or not node.launcher or self._run.leading() is None:
             return None
-        struck = StruckHost(node.number, node.launcher, tuple(sorted(_ranks(homes[node.number]))))
+        struck = HitHost(node.number, node.launcher, tuple(sorted(_ranks(homes[node.number]))))
         if not self._strike(one, node, now_s):
             return None
         self._whole_since_s = None

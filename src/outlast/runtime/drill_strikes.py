@@ -59,7 +59,7 @@ class Fired:
 
 
 @dataclass(frozen=True, slots=True)
-class StruckHost:
+class HitHost:
     """A host that was struck: its number, the pid of its launcher, and the ranks that it had."""
 
     number: int
@@ -70,7 +70,7 @@ class StruckHost:
 class HostFaults(Protocol):
     """Strikes at whole hosts (`runtime/drill_host_strikes.py`)."""
 
-    def strike(self, one: Due, now_s: float) -> StruckHost | None:
+    def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None if it cannot be struck now. Then try again later."""
 
     def look(self, now_s: float) -> None:

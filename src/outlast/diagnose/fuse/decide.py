@@ -115,19 +115,30 @@ def decide(
         refuted_by=refuted_by_of(facts),
         next_test=next_test_of(facts),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
-        commands=commands_of(
-            named,
-            nodes=where[0],
-            devices=where[1],
-            scheduler=scheduler,
-            winner=winner,
-            alike=_alike(winner, everything),
-            asked=recovery_asked(everything),
-            hosts=hosts_of_pods(everything),
-        ),
+        commands=_commands(named, where, scheduler, winner, everything),
         stacks=stacks_of(read, culprits.ranks),
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
+    )
+
+
+def _commands(
+    named: FailureClass,
+    where: tuple[tuple[str, ...], tuple[str, ...]],
+    scheduler: str,
+    winner: Finding | None,
+    findings: Sequence[Finding],
+) -> tuple[str, ...]:
+    """Return the commands to paste. `where`: the nodes, and the devices on them."""
+    return commands_of(
+        named,
+        nodes=where[0],
+        devices=where[1],
+        scheduler=scheduler,
+        winner=winner,
+        alike=_alike(winner, findings),
+        asked=recovery_asked(findings),
+        hosts=hosts_of_pods(findings),
     )
 
 

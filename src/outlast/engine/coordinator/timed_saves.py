@@ -1,6 +1,6 @@
 """`--keep disk:auto`: decide how often a checkpoint pays, and ask for one when it is due.
 
-    first look in training ──ten seconds──> asked ──manifest written──> decided ──interval──> asked ...
+    training begins ──ten seconds──> asked ──manifest written──> decided ──interval──> asked
 
 Each checkpoint that is written measures what the next one will cost. Each recovery that had to go
 back to a checkpoint tells how often one is needed. So the interval is decided again after each

@@ -78,7 +78,7 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
     sock = socket.socket(fileno=channel_fd)
     try:
         session = start(spec, sock)
-    except BaseException as error:
+    except BaseException as error:  # boundary: the start of a worker
         # The agent kills a process whose channel is closed, and would not try again then. So the
         # channel stays open until the process has ended.
         sock.detach()
