@@ -136,8 +136,8 @@ def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(
 
 @pytest.mark.drill
 def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_path: Path) -> None:
-    steps = 600
-    process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, width=2_000, steps=steps)
+    steps, width = 600, 2_000
+    process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, width=width, steps=steps)
     assert process.stdout is not None
     logs = tmp_path / "run" / "logs"
     process.stdout.readline()
@@ -148,8 +148,12 @@ def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_
     )
     rest = process.stdout.read().decode()
     assert process.wait(WITHIN_S) == 0
-    left_out = sum(int(line.split()[1]) for line in rest.splitlines() if "left out" in line)
-    shown = sum(line.startswith(("step ", "digest ")) for line in rest.splitlines())
+    left_out = sum(
+        int(line.split()[1]) for line in rest.splitlines() if line.startswith("outlast: ")
+    )
+    shown = sum(
+        line.endswith(width * ".") or line.startswith("digest ") for line in rest.splitlines()
+    )
     assert left_out > 0
     assert 1 + shown + left_out == 2 * (steps + 1)
 

@@ -64,6 +64,20 @@ def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
     assert len(shown) - len(notices) + sum(int(one.split()[1]) for one in notices) == put
 
 
+def test_a_notice_stands_in_a_line_of_its_own(pipe: tuple[int, int]) -> None:
+    """The end of a line is left out, whose beginning is shown."""
+    reader, end = pipe
+    writer = ConsoleWriter()
+    beginning = b"x" * CONSOLE_BUFFER_BYTES
+    writer.put(end, beginning)
+    writer.put(end, b" and its end\nanother\n")
+    closing = threading.Thread(target=lambda: (writer.close(idle_s=10.0), os.close(end)))
+    closing.start()
+    shown = read_all(reader)
+    closing.join(10)
+    assert shown.startswith(beginning + b"\noutlast: 2 lines were left out")
+
+
 def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
     reader, end = pipe
     writer = ConsoleWriter()

@@ -61,7 +61,7 @@ class ConsoleWriter:
                 self._left_out[fd] = self._left_out.get(fd, 0) + data.count(b"\n")
                 return
             if fd in self._left_out:
-                self._append(fd, _left_out(self._left_out.pop(fd)))
+                self._append_notice(fd, self._left_out.pop(fd))
             self._append(fd, data)
             self._mid_line = not data.endswith(b"\n")
             self._changed.notify_all()
@@ -75,7 +75,7 @@ class ConsoleWriter:
         """Wait until everything is written, or until nothing has moved for `idle_s`."""
         with self._changed:
             for fd, count in self._left_out.items():
-                self._append(fd, _left_out(count))
+                self._append_notice(fd, count)
             self._left_out.clear()
             self._changed.notify_all()
             while self._waiting:
@@ -86,6 +86,11 @@ class ConsoleWriter:
 
     def _moved_since(self, seen: int) -> bool:
         return self._moves != seen
+
+    def _append_notice(self, fd: int, count: int) -> None:
+        """Say how many lines were left out, in a line of its own."""
+        self._append(fd, (b"\n" if self._mid_line else b"") + _left_out(count))
+        self._mid_line = False
 
     def _append(self, fd: int, data: bytes) -> None:
         self._waiting.append((fd, data))
