@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,36 +23,77 @@ pytest.importorskip("fastapi")
 CHROMIUM = shutil.which("chromium")
 
 
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+HIDE = """
+Object.defineProperty(document, "hidden", {get: () => true, configurable: true});
+document.dispatchEvent(new Event("visibilitychange"));
+"""
+SHOW = HIDE.replace("true,", "false,", 1)
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Serve a run, and yield the address of its page."""
+    command = [sys.executable, "-m", "outlast.app.cli", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = re.search(r"http://\S+", server.stdout.readline())
+            assert url is not None
+            yield url[0]
+        finally:
+            server.kill()
+
+
 @pytest.mark.drill
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
 @pytest.mark.parametrize("width", [380, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_a_run_without_an_error(tmp_path: Path, width: int, scheme: str) -> None:
     """Method: a warning that comes while the page is open must appear on it, by itself."""
     folder, ledger = a_run.live_run(tmp_path)
-    command = [sys.executable, "-m", "outlast.app.cli", "serve", str(folder.path), "--port", "0"]
     with (
         contextlib.closing(folder),
         contextlib.closing(ledger),
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        served(folder.path) as url,
         playwright.sync_playwright() as driver,
     ):
-        try:
-            assert server.stdout is not None
-            url = re.search(r"http://\S+", server.stdout.readline())
-            assert url is not None
-            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-            errors: list[str] = []
-            page.on("console", lambda message: errors.append(message.text))
-            page.on("pageerror", lambda error: errors.append(str(error)))
-            page.goto(url[0])
-            assert page.locator("#warnings").is_hidden()
-            ledger.add(Event(1.0, 1.0, "warning", {"text": "<b>late</b>"}))
-            ledger.flush()
-            page.get_by_text("<b>late</b>").wait_for(timeout=20_000)
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-            assert not errors
-            browser.close()
-        finally:
-            server.kill()
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(url)
+        assert page.locator("#warnings").is_hidden()
+        ledger.add(Event(1.0, 1.0, "warning", {"text": "<b>late</b>"}))
+        ledger.flush()
+        page.get_by_text("<b>late</b>").wait_for(timeout=20_000)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert not errors
+        browser.close()
+
+
+@pytest.mark.drill
+def test_tabs_that_nobody_sees_hold_no_connection(tmp_path: Path) -> None:
+    """A browser opens six connections to a server. Eight tabs are open, and one is seen."""
+    folder, ledger = a_run.live_run(tmp_path)
+    with (
+        contextlib.closing(folder),
+        contextlib.closing(ledger),
+        served(folder.path) as url,
+        playwright.sync_playwright() as driver,
+    ):
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tabs = browser.new_context()
+        pages = []
+        for _ in range(8):
+            page = tabs.new_page()
+            page.goto(url, timeout=20_000)
+            page.get_by_text("live", exact=True).wait_for(timeout=20_000)
+            page.evaluate(HIDE)
+            pages.append(page)
+        ledger.add(Event(1.0, 1.0, "warning", {"text": "it is late"}))
+        ledger.flush()
+        pages[0].evaluate(SHOW)
+        pages[0].get_by_text("it is late").wait_for(timeout=20_000)
+        assert pages[1].get_by_text("it is late").count() == 0
+        browser.close()

@@ -72,26 +72,54 @@
     }
   });
 
+  // A browser opens six connections to a server at most, and each stream holds one. So a tab that
+  // nobody sees holds none, and asks for its title now and then.
   const follow = (url) => {
-    const source = new EventSource(url);
-    source.addEventListener("open", () => say("live"));
-    source.addEventListener("part", (event) => {
-      const part = JSON.parse(event.data);
-      say("live");
-      later(part.name, part.html);
-    });
-    source.addEventListener("title", (event) => {
-      document.title = JSON.parse(event.data);
-    });
-    source.addEventListener("trouble", (event) => say(JSON.parse(event.data).error, true));
-    source.addEventListener("over", () => {
-      source.close();
-      say("the run is over");
-    });
-    source.addEventListener("error", () => {
-      say("not connected: what you see may be old", true);
-      if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(url), 10000);
-    });
+    let source = null;
+    let isOver = false;
+    const open = () => {
+      if (source || isOver || document.hidden) return;
+      const mine = new EventSource(url);
+      source = mine;
+      mine.addEventListener("open", () => say("live"));
+      mine.addEventListener("part", (event) => {
+        const part = JSON.parse(event.data);
+        say("live");
+        later(part.name, part.html);
+      });
+      mine.addEventListener("title", (event) => {
+        document.title = JSON.parse(event.data);
+      });
+      mine.addEventListener("trouble", (event) => say(JSON.parse(event.data).error, true));
+      mine.addEventListener("over", () => {
+        isOver = true;
+        close();
+        say("the run is over");
+      });
+      mine.addEventListener("error", () => {
+        say("not connected: what you see may be old", true);
+        if (mine.readyState !== EventSource.CLOSED || source !== mine) return;
+        source = null;
+        setTimeout(open, 10000);
+      });
+    };
+    const close = () => {
+      if (source) source.close();
+      source = null;
+    };
+    const retitle = async () => {
+      if (!document.hidden || isOver) return;
+      try {
+        const text = await (await fetch(location.href)).text();
+        const title = new DOMParser().parseFromString(text, "text/html").title;
+        if (title) document.title = title;
+      } catch {
+        // the next look may reach the server
+      }
+    };
+    document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
+    setInterval(retitle, 30000);
+    open();
   };
 
   const again = async (seconds) => {
