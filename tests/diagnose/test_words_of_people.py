@@ -77,6 +77,13 @@ def test_what_programs_print_in_sentences_is_no_remark(
     assert got.failure_class.value == named
 
 
+def test_texts_that_a_model_writes_make_no_notes_of_a_log(tmp_path: Path) -> None:
+    said = "sample: she told me that yesterday she saw it happened again, and I remember\n"
+    log = "".join(f"step {at} loss 2.{at}\n{said * 2}" for at in range(40))
+    got = verdict_of(tmp_path, {"out.txt": f"{log}Segmentation fault (core dumped)\n"})
+    assert got.failure_class.value == "software_bug"
+
+
 def test_a_remark_that_a_script_prints_into_its_log_decides_nothing(tmp_path: Path) -> None:
     said = "excluding n12, last week it had Xid 79: GPU has fallen off the bus\n"
     got = verdict_of(tmp_path, {"slurm-77.out": said + STEPS})

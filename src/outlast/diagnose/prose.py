@@ -31,18 +31,21 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 # no program speaks so
-_STRONG = (
-    r"i'm|i've|we've|we'd|she|yesterday|tonight|guess|saw|told|rma|rma'd|thanks|thx|btw|fyi|no idea"
-    r"|remember|remembers|happened|last (?:week|month|year|night|time)|back then|this time"
-    r"|in (?:january|february|march|april|may|june|july|august|september|october|november|december)"
+_STRONG_WORDS = (
+    "i'm i've we've we'd she yesterday tonight guess saw told rma rma'd thanks thx btw fyi remember"
+    " remembers happened"
 )
-_WEAK = (
-    r"i|we|our|my|he|had|seen|today|ago|maybe|perhaps|think|thought|asked|ticket|vendor|hi|hello"
-    r"|idea|replaced|swapped|suspect|suspected|same as|again|looks like|seems"
+_STRONG = frozenset(_STRONG_WORDS.split())
+_STRONG_PHRASE = re.compile(
+    r"\b(?:no idea|last (?:week|month|year|night|time)|back then|this time|in (?:january|february"
+    r"|march|april|may|june|july|august|september|october|november|december))\b"
 )
-_OF_PEOPLE = re.compile(
-    rf"(?<![\w'/.-])(?:(?P<strong>{_STRONG})|{_WEAK})(?![\w'/-])", re.IGNORECASE
+_WEAK_WORDS = (
+    "i we our my he had seen today ago maybe perhaps think thought asked ticket vendor hi hello idea"
+    " replaced swapped suspect suspected again seems"
 )
+_WEAK = frozenset(_WEAK_WORDS.split())
+_WEAK_PHRASE = re.compile(r"\b(?:same as|looks like)\b")
 # what programs put in front: a time of day, a label, a level, the name of an exception
 _HEAD = re.compile(
     r"^\s{0,8}(?:<\d{1,3}>|\[(?!\w{1,12}\] \w{2,12} )|\|"
@@ -50,9 +53,19 @@ _HEAD = re.compile(
     r"|\w{3} \w{3} {1,2}\d{1,2} \d\d:\d\d:\d\d |\d{1,5}: |\d{1,3}(?:\.\d{1,3}){3}|[IWEF]\d{4} \d\d:"
     r"|(?:[A-Za-z_]\w{0,40}\.){0,6}[A-Z]\w{1,60}(?:Error|Exception|Exit|Interrupt|Warning):"
     r"|(?:slurmstepd|srun|slurmd|slurmctld|kernel|NVRM|bash|sh|python\d?|mpirun|ERROR|WARNING|INFO"
-    r"|DEBUG|FATAL|CRITICAL|E|W|I)\b[^:]{0,40}: |Traceback \(|File \"|[{]\"|NCCL |CUDA error: "
+    r"|DEBUG|FATAL|CRITICAL|E|W|I)\b[^:]{0,40}: |Traceback \(|File \"|[{][\"']|NCCL |CUDA error: "
     r"|[\w.-]{1,80}:\d{2,8}:\d{2,8} \[)",
 )
+# steps of training: a log may show texts that its model writes
+_STEP = re.compile(
+    r"(?:loss|step|epoch|iter(?:ation)?|batch|lr)\b\S{0,12}[ =:\[(]{1,4}\d|\d(?:it/s|s/it)",
+    re.IGNORECASE,
+)
+STEPS_MAX = 3  # so many lines of steps make a log
+HEADED_MAX = 60  # as do so many with the heads of programs; people paste fewer
+LINES_MAX = 120  # few write longer notes
+_TOKEN = re.compile(r"(?<![/.-])[a-z']+(?![/-])")
+_OF_PHRASES = frozenset({"no", "last", "back", "this", "in", "same", "looks"})
 _WORD = re.compile(r"[A-Za-z']{1,20}")
 _SENTENCE_WORDS = 4
 
@@ -63,13 +76,26 @@ class WordsOfPeople:
 
     headed_count: int = 0
     bare_count: int = 0
+    steps_count: int = 0
     strong: set[str] = field(default_factory=set)  # words that no program says
     weak: set[str] = field(default_factory=set)
 
+    @property
+    def is_log(self) -> bool:
+        """Return True once it is certain that the file is no prose."""
+        return (
+            self.steps_count >= STEPS_MAX
+            or self.headed_count >= HEADED_MAX
+            or self.bare_count > LINES_MAX
+        )
+
     def look(self, line: bytes) -> None:
+        if self.is_log:
+            return
         text = line[:TEXT_MAX].decode("utf-8", "replace").rstrip()
         if not text.strip():
             return
+        self.steps_count += _STEP.search(text) is not None
         if _HEAD.match(text):
             self.headed_count += 1
         else:
@@ -80,7 +106,7 @@ class WordsOfPeople:
 
     def is_prose(self, name: str) -> bool:
         """Return True if most of these lines are a person's, by the file's name or its words."""
-        if self.bare_count <= self.headed_count:
+        if self.is_log or self.bare_count <= self.headed_count:
             return False
         if _NAMED.search(name):
             return bool(self.strong or self.weak)
@@ -88,9 +114,13 @@ class WordsOfPeople:
 
 
 def _words(text: str) -> tuple[set[str], set[str]]:
-    found = list(_OF_PEOPLE.finditer(text))
-    strong = {one[0].lower() for one in found if one["strong"]}
-    return strong, {one[0].lower() for one in found if not one["strong"]}
+    low = text.lower()
+    found = set(_TOKEN.findall(low))
+    strong, weak = found & _STRONG, found & _WEAK
+    if found & _OF_PHRASES:
+        strong |= set(_STRONG_PHRASE.findall(low))
+        weak |= set(_WEAK_PHRASE.findall(low))
+    return strong, weak
 
 
 def _are_of_people(strong: set[str], weak: set[str]) -> bool:

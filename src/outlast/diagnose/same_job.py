@@ -92,6 +92,7 @@ _START = re.compile(
     rb"|NCCL version \d|NCCL INFO Bootstrap"
 )
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
+_LAUNCHER_WORDS = (b"torch", b"TORCH", b"launch", b"OMP_")
 # a program that starts the ranks of a node, which a scheduler starts on each node
 _LAUNCHER = re.compile(
     rb"torchrun|torch[./]distributed[./](?:run|launch|elastic)|TORCHELASTIC|accelerate launch"
@@ -126,7 +127,8 @@ class Sample:
             if _HINT.search(line):
                 self._identify(line)
             self.words.look(line)
-            self.has_launcher = self.has_launcher or _LAUNCHER.search(line) is not None
+            if not self.has_launcher and any(word in line for word in _LAUNCHER_WORDS):
+                self.has_launcher = _LAUNCHER.search(line) is not None
             at_s = time_of(line)
             if at_s is not None:
                 self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)
