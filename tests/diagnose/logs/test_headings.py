@@ -65,6 +65,8 @@ def test_lines_below_a_heading_of_a_rank_are_of_that_rank(tmp_path: Path) -> Non
         "### Results ###",
         "node: the loss of a node is fatal",
         "host: 3",
+        "host: localhost",
+        "--host node1",
     ],
 )
 def test_other_lines_between_rulers_and_signs_name_no_node(text: str) -> None:

@@ -61,9 +61,10 @@ _FOLDED = re.compile(rf"^({_PART})(?: \(\d{{1,5}}\))?$")
 _RANGE = re.compile(r"^([\w.-]{0,60})\[([\d,-]{1,120})\]([\w.-]{0,20})$")
 _FIELD = re.compile(rf"^(?:node|host|hostname|node ?name) {{0,2}}[:=] ?({_NAME})$", re.IGNORECASE)
 _FRAMED = re.compile(
-    rf"^(?:[=#*>-]{{2,40}}) ?(?:(?:node|host|on|from) ?:? ?)?({_NAME}) ?(?:[=#*<-]{{2,40}})?:?$",
+    rf"^(?:[=#*>-]{{2,40}}) ?(?:(?:node|host|on|from) ?:? ?)?({_NAME}) ?([=#*<-]{{2,40}})?:?$",
     re.IGNORECASE,
 )
+_NO_NAMES = {"localhost", "none", "null", "true", "false", "auto", "any", "all", "unknown"}
 _FRAMED_RANK = re.compile(
     r"^[=#*>-]{2,40} ?(?:global ?)?rank ?[_:=#]? ?(\d{1,6}) ?(?:[=#*<-]{2,40})?:?$", re.IGNORECASE
 )
@@ -102,9 +103,11 @@ def read_heading(text: str, above: Sequence[str]) -> Heading | None:
     if rank := _FRAMED_RANK.match(text):
         return Heading(rank=int(rank[1]))
     if named := _FIELD.match(text) or _PROMPT.match(text) or _ANSIBLE.match(text):
-        return Heading(named[1])
+        return None if named[1].lower() in _NO_NAMES else Heading(named[1])
     framed = _FRAMED.match(text)
-    return Heading(framed[1]) if framed and _is_host(framed[1]) else None
+    # "--node1" may be an option of a command
+    is_heading = framed is not None and (framed[2] is not None or not text.startswith("-"))
+    return Heading(framed[1]) if framed and is_heading and _is_host(framed[1]) else None
 
 
 def _of_file(path: str) -> Heading:
