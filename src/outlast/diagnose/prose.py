@@ -41,8 +41,8 @@ _STRONG_PHRASE = re.compile(
     r"|march|april|may|june|july|august|september|october|november|december))\b"
 )
 _WEAK_WORDS = (
-    "i we our my he had seen today ago maybe perhaps think thought asked ticket vendor hi hello idea"
-    " replaced swapped suspect suspected again seems"
+    "i we our my he had seen today ago maybe perhaps think thought asked ticket vendor hi hello"
+    " idea replaced swapped suspect suspected again seems"
 )
 _WEAK = frozenset(_WEAK_WORDS.split())
 _WEAK_PHRASE = re.compile(r"\b(?:same as|looks like)\b")

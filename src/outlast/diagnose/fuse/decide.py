@@ -115,7 +115,7 @@ def decide(
         refuted_by=refuted_by_of(facts),
         next_test=next_test_of(facts),
         others=tuple((name, share) for name, share in shares.items() if name is not named),
-        commands=_commands(named, where, scheduler, winner, everything),
+        commands=_commands(facts, where[1], winner, scheduler),
         stacks=stacks_of(read, culprits.ranks),
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
@@ -123,22 +123,17 @@ def decide(
 
 
 def _commands(
-    named: FailureClass,
-    where: tuple[tuple[str, ...], tuple[str, ...]],
-    scheduler: str,
-    winner: Finding | None,
-    findings: Sequence[Finding],
+    facts: VerdictFacts, devices: tuple[str, ...], winner: Finding | None, scheduler: str
 ) -> tuple[str, ...]:
-    """Return the commands to paste. `where`: the nodes, and the devices on them."""
     return commands_of(
-        named,
-        nodes=where[0],
-        devices=where[1],
+        facts.named,
+        nodes=facts.nodes,
+        devices=devices,
         scheduler=scheduler,
         winner=winner,
-        alike=_alike(winner, findings),
-        asked=recovery_asked(findings),
-        hosts=hosts_of_pods(findings),
+        alike=_alike(winner, facts.findings),
+        asked=recovery_asked(facts.findings),
+        hosts=hosts_of_pods(facts.findings),
     )
 
 
