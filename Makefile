@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
 run: $(STAMP)  ## train for a minute undisturbed, then under fire, and compare; ARGS="--hosts 3" loses a host
 	$(if $(findstring --hosts,$(ARGS)),$(BIN)/python examples/lost_host.py $(ARGS),$(BIN)/outlast drill examples/rehearse.toml $(ARGS) -- examples/train_gpt.py --steps 400)
 
-llama3: $(STAMP)  ## Llama 3's 466 interruptions in 54 days, in 54 minutes on real processes; two hours in all
+llama3: $(STAMP)  ## Llama 3's 466 interruptions in 54 days, in 54 minutes on real processes; two hours in all; ARGS="--hosts 5" on five hosts
 	$(BIN)/outlast drill llama3 --html llama3.html $(ARGS) -- examples/train_gpt.py --steps $(STEPS)
 
 test: $(STAMP)  ## the tests, real processes included; under six minutes on two quiet cores

@@ -46,6 +46,7 @@ DRILLS = (
         "tests/drills/test_fsdp.py",
     ),
     (
+        "tests/drills/test_drill_hosts.py",
         "tests/drills/test_hang.py",
         "tests/drills/test_hosts.py",
         "tests/drills/test_hosts_copies.py",

@@ -20,7 +20,7 @@ from outlast.runtime.drill_hosts import children_of, may_be_made
 
 pytestmark = [
     pytest.mark.drill,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(500),
     pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
 ]
 PLAN = """
@@ -69,7 +69,7 @@ def fault(kind: str, target: str, step: int) -> str:
 def drill(tmp_path: Path, *faults: str, **more: object) -> dict[str, object]:
     """Drill two ranks on two hosts and a third one in reserve. Nothing is lost."""
     words = command(tmp_path, PLAN + "".join(faults), **more)  # type: ignore[arg-type]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=380)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=480)
     logs = "\n".join(
         f"--- {one.name}\n{one.read_text(errors='replace')[-3000:]}"
         for one in sorted((tmp_path / "d").glob("under-fire*.log"))
@@ -88,15 +88,15 @@ def test_a_host_is_lost_and_another_one_is_taken_out(tmp_path: Path) -> None:
         fault("lose_node", "{ rank = 1 }", 20),
         fault("kill", "{ rank = 0 }", 30),
         fault("maintenance", "{ rank = 0 }", 40),
-        steps=400,
+        steps=900,
     )
     assert facts["digest_equal"] is True, facts
     leaks = facts["leaks"]
     assert isinstance(leaks, dict)
     assert (leaks["processes"], leaks["segments"]) == (0, 0)
     truth = [json.loads(line) for line in (tmp_path / "d" / "under-fire.jsonl").open()]
-    assert [one["kind"] for one in truth] == ["lose_node", "kill", "maintenance"]
-    assert truth[0]["ranks"] == [1]
+    ranks = {one["kind"]: one.get("ranks") for one in truth}
+    assert ranks == {"lose_node": [1], "kill": None, "maintenance": [0]}
 
 
 def test_the_launcher_that_leads_is_lost_and_a_link_is_cut(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_launcher_that_leads_is_lost_and_a_link_is_cut(tmp_path: Path) -> No
         fault("lose_coordinator", "{ coordinator = true }", 20),
         fault("cut", "{ rank = 1 }", 40),
         fault("stop", "{ agent = 2 }", 60),
-        steps=500,
+        steps=1100,
     )
     assert facts["digest_equal"] is True, facts
 

@@ -1,14 +1,17 @@
 """Strikes at whole hosts: what each kind does to a launcher, when it comes back, and when it waits.
 
 Method: three real hosts, with a small program in place of `outlast run` on each. It has a child
-with the title of a rank, or of a spare. tests/drills/test_drill_hosts.py has the real one.
+with the title of a rank, or of a spare. The test writes what the ledger says of nodes.
+tests/drills/test_drill_hosts.py has the real one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,17 +20,19 @@ from pathlib import Path
 import pytest
 
 from outlast.model.drill_faults import ALL_KINDS
+from outlast.model.records import LEADS, Meta
 from outlast.runtime import clock, drill_host_launchers, drill_host_strikes
 from outlast.runtime.drill_host_launchers import HostLaunchers, HostLayout
 from outlast.runtime.drill_host_strikes import FLAP_S, HostStrikes
 from outlast.runtime.drill_hosts import may_be_made
 from outlast.runtime.leader_file import write_leader
+from outlast.runtime.ledger.store import Ledger
 from outlast.sim.drill_calendar import Scheduled
 
 pytestmark = pytest.mark.skipif(
     bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"
 )
-# It notes its host and endpoint. It ends with 0 at SIGTERM, and with 7 once a file "over" exists.
+# It notes its host and endpoint. It ends with 0 at SIGTERM, and with 7 once there is a file "over".
 STAND_IN = """
 import ctypes, os, platform, signal, sys, time
 host, words = platform.node(), sys.argv
@@ -67,10 +72,24 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostLaunche
     )
     try:
         until(made, lambda: all(made.homes().values()), "three launchers")
+        meta = Meta("r", "r", 2, "1", clock.now_s(), clock.wall_s())
+        Ledger.create(tmp_path / "run" / "ledger.db", meta, pid=1).close()
+        for host in range(3):
+            note("node_joined", node=f"host{host}")
+        note(LEADS, node="host0", epoch=1, voters=["host0", "host1", "host2"])
         yield made
     finally:
         Path("over").touch()  # a real one tells the others to end
         made.stop()
+
+
+def note(kind: str, **data: object) -> None:
+    """Write an event as the launcher that leads does."""
+    with contextlib.closing(sqlite3.connect("run/ledger.db")) as ledger, ledger:
+        ledger.execute(
+            "INSERT INTO events (session, at_s, wall_s, kind, data) VALUES (1, ?, ?, ?, ?)",
+            (clock.now_s(), clock.wall_s(), kind, json.dumps(data)),
+        )
 
 
 def until(run: HostLaunchers, condition: Callable[[], object], what: str) -> None:
@@ -176,15 +195,31 @@ def test_a_stopped_launcher_goes_on(run: HostLaunchers) -> None:
     drill.until(lambda: state() in "SR", "it goes on")
 
 
-def test_no_host_is_struck_before_a_spare_stands_ready(run: HostLaunchers) -> None:
-    """Without a spare, the rank of a lost host would have no place. The spare's death ends that."""
+def test_no_host_is_struck_before_all_are_in_and_voters_vote(run: HostLaunchers) -> None:
+    """A launcher that was started again counts once it has joined since."""
     drill = Striking(run)
-    (spare,) = run.homes()[2]
-    assert spare.title == "outlast-hot"
-    run.target.send(spare, signal.SIGKILL)
-    until(run, lambda: not run.homes()[2], "its end")
+    note("node_lost", node="host2")
     drill.look()
-    assert drill.strikes.strike(fault("lose_node"), clock.now_s()) is None
+    assert drill.strikes.strike(fault("stop_agent"), clock.now_s()) is None
+    note("node_joined", node="host2")
+    note(LEADS, node="host0", epoch=1, voters=[])
+    drill.look()
+    assert drill.strikes.strike(fault("stop_agent"), clock.now_s()) is None
+    note(LEADS, node="host0", epoch=1, voters=["host0", "host1", "host2"])
+    run.nodes[2].started_wall_s = clock.wall_s() + 1.0
+    drill.look()
+    assert drill.strikes.strike(fault("stop_agent"), clock.now_s()) is None
+    run.nodes[2].started_wall_s -= 2.0
+    assert drill.strike(fault("stop_agent")) == 1
+
+
+def test_no_host_is_struck_while_a_rank_has_no_process(run: HostLaunchers) -> None:
+    drill = Striking(run)
+    (rank,) = run.homes()[1]
+    run.target.send(rank, signal.SIGKILL)
+    until(run, lambda: not run.homes()[1], "its end")
+    drill.look()
+    assert drill.strikes.strike(fault("lose_node", node=2), clock.now_s()) is None
 
 
 def test_a_host_is_struck_only_once_the_run_has_been_whole_for_a_while(

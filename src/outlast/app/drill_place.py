@@ -25,7 +25,9 @@ from outlast.sim.drill_calendar import Calendar, draw, without_hosts
 RANKS = 4  # on one host, and on all hosts together
 HOSTS_LEAST = 3  # with fewer, no node can take over the run from the one that leads
 HOSTS_MOST = 200  # their addresses are in one network
-HOST_FAULT_S = 8.0  # a host is struck only once the one before is back; about as long as that takes
+HOST_FAULT_S = (
+    10.0  # a host is struck only once the one before is back, which takes about this long
+)
 TAIL_S = 15.0  # so the last of these strikes come later than the plan says
 
 

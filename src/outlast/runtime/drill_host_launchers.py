@@ -28,7 +28,8 @@ from outlast.runtime import clock, stop_signals
 from outlast.runtime.drill_hosts import Hosts, program_of
 from outlast.runtime.drill_launch import COMMAND
 from outlast.runtime.drill_strikes import HostFaults
-from outlast.runtime.leader_file import Leader, read_leader
+from outlast.runtime.leader_file import Leader, find_leader
+from outlast.runtime.ledger.node_events import NodesIn, read_nodes
 from outlast.runtime.run_folder import read_card
 from outlast.runtime.striking import RunProcess, Target, Usage
 from outlast.runtime.tiers.vault import Vault
@@ -136,7 +137,7 @@ class HostLaunchers:
         self.machines = Hosts(layout.hosts)
         self.nodes = [HostNode(number) for number in range(layout.hosts)]
         self.hosts: HostFaults | None = None  # set by whoever strikes at them
-        self._leader: Leader | None = None
+        self._led: tuple[Path, Leader] | None = None  # who leads, and the folder of its ledger
         self._code: int | None = None
         self._closing = contextlib.ExitStack()
         self._closing.enter_context(self.machines)
@@ -168,7 +169,7 @@ class HostLaunchers:
         """Look after the launchers. Return the exit code of the run once it is over."""
         if self._code is not None:
             return self._code
-        now_s, self._leader = clock.now_s(), read_leader(self._given.run)
+        now_s, self._led = clock.now_s(), find_leader(self._given.run)
         for node in self.nodes:
             self._look_at(node, now_s)
         if self._is_over(now_s):
@@ -176,8 +177,8 @@ class HostLaunchers:
             return self._code
         leads = self.leading()
         for node in self.nodes:
-            if leads is not None and self._leader is not None:
-                self._bring_back(node, leads, self._leader, now_s)
+            if leads is not None and self._led is not None:
+                self._bring_back(node, leads, self._led[1], now_s)
         return None
 
     def _look_at(self, node: HostNode, now_s: float) -> None:
@@ -198,7 +199,7 @@ class HostLaunchers:
             node.ended_s, node.code = now_s, code
 
     def _is_over(self, now_s: float) -> bool:
-        """Return whether the run is over: all have ended, or the leading launcher did a while ago.
+        """Return whether the run is over: none is left, or the leading launcher ended a while ago.
 
         A host that was struck last may still be away then.
         """
@@ -247,7 +248,7 @@ class HostLaunchers:
 
     def _leading(self) -> HostNode | None:
         """Return the host that began to lead last, which may be away."""
-        named = "" if self._leader is None else self._leader.node
+        named = "" if self._led is None else self._led[1].node
         return next((one for one in self.nodes if Hosts.name(one.number) == named), None)
 
     def leading(self) -> HostNode | None:
@@ -284,6 +285,17 @@ class HostLaunchers:
             if one.parent in numbers:
                 out[numbers[one.parent]].append(one)
         return out
+
+    def are_all_in(self) -> bool:
+        """Return whether every launcher has joined the run since it was started, and voters vote.
+
+        Only then can the host that leads be lost, too.
+        """
+        nodes = NodesIn() if self._led is None else read_nodes(self._led[0] / "ledger.db")
+        since = nodes.since_wall_s
+        return bool(nodes.voters) and all(
+            since.get(Hosts.name(node.number), 0.0) >= node.started_wall_s for node in self.nodes
+        )
 
     def segments_left(self) -> int:
         """Count the files that launchers have left which ended by themselves."""

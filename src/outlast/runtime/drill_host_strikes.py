@@ -1,8 +1,8 @@
 """Strikes of a drill at whole hosts, or at the launchers there (`HostFaults`).
 
-A run promises to outlive the loss of any one host. So a host is struck only while all hosts are in
-the run, each rank lives, and a spare stands ready, and have been for SETTLED_S. Otherwise the
-strike waits. Only hosts that this process has made are struck, and launchers that it has started.
+A run promises to outlive the loss of any one host. So a host is struck only once all hosts have
+been in the run for SETTLED_S, with a process for each rank, and with voters. Otherwise the strike
+waits. Only hosts that this process has made are struck, and launchers that it has started.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ SETTLED_S = 3.0  # voters are named anew two seconds after one was lost
 LOOK_EACH_S = 0.5  # a look at all processes takes milliseconds
 FLAP_S = 0.3  # a flapping link is down for so long, and up for so long, in turn
 _RANK = "outlast-rank"
-_SPARES = ("outlast-hot", "outlast-warm")
 
 
 @dataclass(slots=True)
@@ -65,15 +64,11 @@ class HostStrikes:
             one.end()
 
     def _is_whole(self) -> bool:
-        """Return whether all ranks live, and every host has a rank or a spare that stands ready."""
+        """Return whether all hosts are in the run, and each rank has a process."""
         if self._lasting or any(_is_away(node) for node in self._run.nodes):
             return False
-        homes = self._run.homes()
-        ranks = {rank for some in homes.values() for rank in _ranks(some)}
-        waiting = [any(one.title in _SPARES for one in some) for some in homes.values()]
-        housed = [bool(_ranks(some)) for some in homes.values()]
-        everywhere = all(has or waits for has, waits in zip(housed, waiting, strict=True))
-        return len(ranks) == self._run.layout.world_size and everywhere and any(waiting)
+        ranks = {rank for some in self._run.homes().values() for rank in _ranks(some)}
+        return len(ranks) == self._run.layout.world_size and self._run.are_all_in()
 
     def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None while the run is not whole, or nobody leads it."""

@@ -54,10 +54,16 @@ def read_leader(run: Path) -> Leader | None:
 
     run   the folder in which the run has begun; those of nodes are below it
     """
+    found = find_leader(run)
+    return None if found is None else found[1]
+
+
+def find_leader(run: Path) -> tuple[Path, Leader] | None:
+    """Return the node that began to lead last, and the folder in which its ledger is."""
     found = []
     for folder in folders(run):
         try:
-            found.append(Leader(**json.loads((folder / NAME).read_text())))
+            found.append((folder, Leader(**json.loads((folder / NAME).read_text()))))
         except (OSError, ValueError, TypeError):
             continue  # it is not there, or not of this version
-    return max(found, key=lambda one: one.since_wall_s, default=None)
+    return max(found, key=lambda one: one[1].since_wall_s, default=None)
