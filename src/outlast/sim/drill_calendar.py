@@ -11,7 +11,7 @@ chance.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from outlast.model.drill_faults import ALL_KINDS, NOT_HERE, FaultKind, Leaves, Portion
@@ -93,11 +93,17 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
 
 def without_hangs(calendar: Calendar) -> Calendar:
     """Return the calendar for a run in which no hang would be noticed."""
-    hangs = [one for one in calendar.faults if one.kind.leaves is Leaves.STACK]
+    return without(calendar, [one.name for one in KINDS.values() if one.leaves is Leaves.STACK])
+
+
+def without(calendar: Calendar, names: Collection[str]) -> Calendar:
+    """Return the calendar without the kinds of these names, and count them as left out."""
     left_out = dict(calendar.left_out)
-    for one in hangs:
-        left_out[one.kind.name] = left_out.get(one.kind.name, 0) + 1
-    return Calendar(tuple(one for one in calendar.faults if one not in hangs), left_out)
+    for one in calendar.faults:
+        if one.kind.name in names:
+            left_out[one.kind.name] = left_out.get(one.kind.name, 0) + 1
+    kept = tuple(one for one in calendar.faults if one.kind.name not in names)
+    return Calendar(kept, left_out)
 
 
 def without_hosts(calendar: Calendar) -> Calendar:
@@ -113,8 +119,8 @@ def why_left_out(name: str) -> str:
     """Return the reason why a kind was left out of a calendar."""
     if name in ALL_KINDS and ALL_KINDS[name].leaves is Leaves.STACK:
         return "a script without outlast calls needs --hang-after for it"
-    if name == "kill_spare":
-        return "the run has no spare"
+    if name in KINDS and KINDS[name].struck != "rank":
+        return f"the run, or one that it is compared with, has no {KINDS[name].struck}"
     return NOT_HERE.get(name, "it needs more than one host")
 
 
