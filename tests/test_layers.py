@@ -57,6 +57,7 @@ MAY_USE: dict[str, set[str]] = {
         "ray",
         "transformers",
         "lightning",
+        "torchft",
         "torchmetrics",
         "obstore",
     },

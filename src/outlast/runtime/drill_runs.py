@@ -11,6 +11,7 @@ is left.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.errors import RunFolderError
+from outlast.model.drill_sides import FIRST_STEPS, SeenStep
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock
 from outlast.runtime.drill_launch import Launched, OneLauncher
@@ -30,7 +32,6 @@ from outlast.runtime.worker.run_ends_folder import VARIABLE, RankEnd, read_ends
 
 TICK_S = 0.02
 USAGE_EACH_S = 1.0
-FIRST_STEPS = 3  # a run that has committed so many trains
 RUN_WORD = "{run}"
 
 
@@ -98,6 +99,18 @@ class DrillFolder:
     def write(self, name: str, text: str) -> None:
         (self.path / name).write_text(text)
 
+    def steps_file(self, name: str) -> Path:
+        """Return the file in which a run's steps are noted: when each was first seen.
+
+        The first line is the start of the launcher, and the last one its end.
+        """
+        return self.path / f"{name}.steps.jsonl"
+
+    def steps_of(self, name: str) -> tuple[SeenStep, ...]:
+        """Return what is noted of an `outlast run` that is over."""
+        lines = self.steps_file(name).read_text().splitlines()
+        return tuple(SeenStep(**json.loads(line)) for line in lines)
+
     def tail(self, name: str, lines: int) -> str:
         """Return the last lines that a run has printed."""
         text = (self.path / f"{name}.log").read_text(errors="replace")
@@ -138,19 +151,47 @@ class DrillFolder:
         run = launch(own, given, environment=environment, log=self.path / f"{name}.log")
         try:
             strikes = DrillStrikes(run.target, faults, orders=orders, truth=truth, hosts=run.hosts)
-            _Watching(run, strikes, out).until_over(watch, patience_s)
+            notes = _StepNotes(self.steps_file(name))
+            _Watching(run, strikes, notes, out).until_over(watch, patience_s)
         finally:
             out.code = run.stop()
         out.fired, out.ends = tuple(strikes.fired), read_ends(ends)
         return out
 
 
+class _StepNotes:
+    """A file in which each new step of a run is noted, with its time.
+
+    A beacon that is being written cannot be read, so the newest step that can be read may be one
+    less for a moment. Whether steps were lost is in the ledger.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last = 0
+        self.write(clock.now_s())
+
+    def look(self, now_s: float, step: int) -> None:
+        """Note this step if it is a new one."""
+        if step > self._last:
+            self._last = step
+            self.write(now_s)
+
+    def write(self, now_s: float) -> None:
+        """Write down the newest step once more."""
+        with self._path.open("a") as file:
+            file.write(json.dumps({"at_s": now_s, "step": self._last}) + "\n")
+
+
 class _Watching:
     """The watch over one run: its step, its faults, and what its launchers use."""
 
-    def __init__(self, run: Launched, strikes: DrillStrikes, out: DrilledRun) -> None:
+    def __init__(
+        self, run: Launched, strikes: DrillStrikes, notes: _StepNotes, out: DrilledRun
+    ) -> None:
         self._run = run
         self._strikes = strikes
+        self._notes = notes
         self._out = out
         self._began: tuple[float, int] | None = None  # when it trained, and with which step
         self._usage = UsageWatch()
@@ -163,6 +204,7 @@ class _Watching:
         while self._run.poll() is None:
             now_s = clock.now_s()
             step = self._run.step()
+            self._notes.look(now_s, step)
             if step > out.step:
                 out.step, last_s = step, now_s
             if self._began is None and step >= FIRST_STEPS:
@@ -174,9 +216,11 @@ class _Watching:
                 left = self._strikes.left_count
                 watch(DrillView(out.step, now_s - since_s, len(self._strikes.fired), left))
                 if now_s - last_s > patience_s:
+                    self._notes.write(now_s)
                     out.stood_still_s = now_s - last_s
                     return
             time.sleep(TICK_S)
+        self._notes.write(clock.now_s())
         self._strikes.close()
         if self._began is not None:
             out.trained_s = max(0.0, last_s - self._began[0])
