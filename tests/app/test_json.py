@@ -151,6 +151,11 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--run-dir": (of("--run-dir", "new", code=2),),
         "--predict": (of("--predict", "{given}/cluster.toml", code=2),),
         "--html": (of("--html", "page.html", code=2),),
+        # which train (tests/drills/test_drill_against.py)
+        "--against": (of("--against", "torchrun", code=2),),
+        "--against-script": (of("--against-script", "ddp.py", code=2),),
+        "--against-python": (of("--against-python", "python", code=2),),
+        "--steps": (of("--steps", "9", code=2),),
     },
     "policy test": {"--apart": (of("--apart", "60"), of("--apart", "inf", code=2))},
     "calibrate": {

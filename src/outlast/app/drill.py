@@ -20,10 +20,11 @@ import sys
 import typing
 from collections.abc import Sequence
 
-from outlast.app import drill_place, drill_text
+from outlast.app import drill_against, drill_place, drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
+from outlast.app.opponents import Opponents
 from outlast.app.report_facts import report_facts
 from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
@@ -60,17 +61,23 @@ def main(argv: Sequence[str]) -> int:
     own, words = _split(list(argv))
     args = parser().parse_args(own)
     plan = _plan(args.plan, args.time_scale, hosts=args.hosts is not None)
-    _check(words, args)
     place = drill_place.place_of(args)
+    asked = drill_against.asked(args, words, ranks=place.ranks)
+    words = words if asked is None else asked.words(words)
+    _check(words, args)
     seed = args.seed if args.seed is not None else int(clock.wall_s()) % 100_000
     drill_place.refuse_missing(place, plan, args, seed=seed)
     folder = DrillFolder.make(args.run_dir, name=f"{plan.name.rpartition('/')[2]}-{seed}")
+    others = None if asked is None else Opponents(asked, plan, folder)
     with stop_signals.raising():
+        words = words if others is None else others.prepare(words)
         drill = _Drill(args, plan, seed, words, folder, place)
         calm = drill.undisturbed()
         calendar = drill.calendar(calm)
+        calendar = calendar if others is None else others.fitting(calendar, calm)
         fire = drill.under_fire(calm, calendar)
         result = drill.judged(calm, fire, calendar)
+        result = result if others is None else others.beside(result, calm, fire, calendar)
     folder.write("score.json", json_text(result.facts) + "\n")
     if args.html is not None:
         from outlast.app.drill_page import drill_page
@@ -128,6 +135,7 @@ def parser() -> Parser:
         help="before the faults, predict the ETTR by this cluster file (`outlast calibrate`)",
     )
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
+    drill_against.add_against(out)
     add_json(out)
     return out
 

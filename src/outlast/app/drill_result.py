@@ -6,6 +6,24 @@ import typing
 from dataclasses import dataclass
 
 from outlast.model.drill_score import Outcome
+from outlast.model.drill_sides import SideRun
+
+
+@dataclass(frozen=True, slots=True)
+class Charted:
+    """One of the runs that lie side by side, for the chart."""
+
+    name: str
+    run: SideRun
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Other launchers under the same faults. `rows`: as `--json` prints them, outlast first."""
+
+    rows: tuple[dict[str, typing.Any], ...]
+    shown: tuple[Charted, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +35,7 @@ class Result:
     wrong   what was lost, a sentence each
     notes   what was promised less than usual, and what was left out and why
     varies  the script gives other results each time, so states cannot be compared
+    beside  the same faults under other launchers, if that was asked for
     """
 
     facts: dict[str, typing.Any]
@@ -25,3 +44,4 @@ class Result:
     notes: tuple[str, ...]
     folder: str
     varies: bool = False
+    beside: Beside | None = None

@@ -6,7 +6,7 @@ import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from outlast.app import words
+from outlast.app import drill_sides_text, words
 from outlast.app.drill_result import Result
 from outlast.model.drill_faults import HOST_KINDS, Leaves
 from outlast.model.drill_score import Outcome, spread
@@ -69,6 +69,8 @@ def result_text(result: Result) -> str:
     lines = [f"{name:<13}{value}" for name, value in rows(result)]
     lines += ["", *_table(by_kind(result.found)), ""]
     lines += list(result.notes)
+    if result.beside is not None:
+        lines += ["", *drill_sides_text.table(result.beside), "", *result.beside.notes]
     lines.append(f"Both runs are in {result.folder}; `outlast report` shows each second.")
     lines += ["", *(f"failed: {one}" for one in result.wrong)]
     if not result.wrong:

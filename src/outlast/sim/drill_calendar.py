@@ -93,7 +93,7 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
 
 def without_hangs(calendar: Calendar) -> Calendar:
     """Return the calendar for a run in which no hang would be noticed."""
-    return without(calendar, [one.name for one in KINDS.values() if one.leaves is Leaves.STACK])
+    return without(calendar, [one.name for one in ALL_KINDS.values() if one.leaves is Leaves.STACK])
 
 
 def without(calendar: Calendar, names: Collection[str]) -> Calendar:
@@ -108,19 +108,15 @@ def without(calendar: Calendar, names: Collection[str]) -> Calendar:
 
 def without_hosts(calendar: Calendar) -> Calendar:
     """Return the calendar for a run on one host: faults of whole hosts are left out."""
-    left_out = dict(calendar.left_out)
-    for one in calendar.faults:
-        if one.kind.of_host:
-            left_out[one.kind.name] = left_out.get(one.kind.name, 0) + 1
-    return Calendar(tuple(one for one in calendar.faults if not one.kind.of_host), left_out)
+    return without(calendar, [one.name for one in ALL_KINDS.values() if one.of_host])
 
 
 def why_left_out(name: str) -> str:
     """Return the reason why a kind was left out of a calendar."""
     if name in ALL_KINDS and ALL_KINDS[name].leaves is Leaves.STACK:
         return "a script without outlast calls needs --hang-after for it"
-    if name in KINDS and KINDS[name].struck != "rank":
-        return f"the run, or one that it is compared with, has no {KINDS[name].struck}"
+    if name in ALL_KINDS and ALL_KINDS[name].struck in ("spare", "store", "zygote"):
+        return f"the run, or one that it is compared with, has no {ALL_KINDS[name].struck}"
     return NOT_HERE.get(name, "it needs more than one host")
 
 

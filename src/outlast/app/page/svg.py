@@ -72,6 +72,29 @@ def logged(one: Curve, marks: Iterable[Mark], *, to_s: float) -> Markup:
     return _svg("curve", CURVE_WIDE, CURVE_HIGH, shapes)
 
 
+def progress(
+    lines: Sequence[Sequence[tuple[float, float]]],
+    marks: Iterable[float],
+    *,
+    to_s: float,
+    most: float,
+) -> Markup:
+    """Draw several lines, each of points (seconds, value), with upright marks at some seconds.
+
+    The lines have the classes s1, s2 and so on.
+    """
+    if to_s <= 0 or most <= 0:
+        return Markup("")
+    x_scale, y_scale = CURVE_WIDE / to_s, CURVE_HIGH / most
+    faint = "".join(f"M{at_s * x_scale:.1f} 0V{CURVE_HIGH}" for at_s in marks)
+    shapes = [f'<path class="faint" d="{faint}"/>'] if faint else []
+    for number, points in enumerate(lines, 1):
+        path = "L".join(f"{x * x_scale:.1f} {CURVE_HIGH - y * y_scale:.1f}" for x, y in points)
+        if path:
+            shapes.append(f'<path class="line s{number}" d="M{path}"/>')
+    return _svg("curve", CURVE_WIDE, CURVE_HIGH, shapes)
+
+
 def bar(begin: float, end: float, kind: str) -> Markup:
     """Draw a bar from one share of the width to another."""
     x, width = round(begin * BAR_WIDE, 1), round(max(0.0, end - begin) * BAR_WIDE, 1)
