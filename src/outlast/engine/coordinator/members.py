@@ -60,10 +60,10 @@ class Roster:
         """Add the member for a process that is about to be started, and return it."""
         member = Member(worker=self.next_worker, rank=rank, kind=kind, started_s=now_s, home=home)
         self.next_worker += 1
-        self.seat(member)
+        self.assign(member)
         return member
 
-    def seat(self, member: Member) -> None:
+    def assign(self, member: Member) -> None:
         """Make `member` the holder of its rank, or a spare if it has none.
 
         If the rank moves to another node, the images on the old node do not count any more.
@@ -82,7 +82,7 @@ class Roster:
         """Give `rank` to a spare, and return that member."""
         spare = self._spares.pop(worker)
         spare.rank, spare.started_s, spare.process.parked = rank, now_s, False
-        self.seat(spare)
+        self.assign(spare)
         return spare
 
     def in_rank(self, rank: int) -> Member | None:

@@ -52,7 +52,7 @@ class ProcessExits:
         run.note_of_rank(message.committed, max(message.committed, *message.prepared, 0))
         roster.remains.note_done(member.rank, message.committed)
         had_state = member.script.attached and not member.life.node_lost
-        roster.remains.bury(member.rank, message, had_state=had_state)
+        roster.remains.record_exit(member.rank, message, had_state=had_state)
         if run.lifecycle.is_in(Stage.STOPPING):
             return self.stop.when_stopped()
         if run.lifecycle.is_in(Stage.CLEARING):

@@ -61,7 +61,7 @@ class Remains:
     # --- where ranks live ----------------------------------------------------------------------
 
     def note_move(self, rank: int, home: str) -> None:
-        """Note that `rank` moves to `home`: what it had sealed on another node stays there."""
+        """Note that `rank` moves to `home`. Its images on another node stay there, and are lost."""
         if self.homes.get(rank, home) != home:
             self.lose_rank(rank)
 
@@ -92,8 +92,9 @@ class Remains:
         self.imageless.add(rank)
 
     def lose_images(self, node: str) -> None:
-        """Note that what lay in the memory of `node` is gone with it: images of its ranks, and
-        copies of others.
+        """Note that the memory of `node` is lost.
+
+        With it go the images of the ranks that live there, and the copies of other ranks' images.
         """
         self.copies.lose_node(node)
         for rank, home in self.homes.items():
@@ -113,12 +114,12 @@ class Remains:
         """Note that the holder of `rank` has attached: its images are where it lives now."""
         self.imageless.discard(rank)
 
-    def bury(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
-        """Remember what the agent found sealed in a dead rank's slots.
+    def record_exit(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
+        """Record what the agent found sealed in the slots of `rank` after its holder ended.
 
-        had_state   the holder had attached its state, and its node is there. Otherwise the slots
-                    hold what a predecessor has sealed, and what was known before is kept where the
-                    message says nothing
+        had_state   the holder had attached its state, and its node is still in the run. If this is
+                    False, the slots hold what a predecessor sealed. Then each field that is empty
+                    in the message keeps its known value
         """
         if had_state:
             committed, prepared, sealed = message.committed, message.prepared, message.sealed

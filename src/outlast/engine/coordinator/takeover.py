@@ -399,7 +399,7 @@ class Takeover:
                 # Another process holds the same rank: the older one is killed.
                 roster.adopt_orphan(other)
                 out += run.kill(now_s, [other], "another process was given its rank")
-            roster.seat(member)
+            roster.assign(member)
         for member, broke in self._found.broke:
             if broke.generation == run.lifecycle.generation:
                 self.reports.note_links(now_s, member, broke)
@@ -445,7 +445,7 @@ class Takeover:
         run = self.run
         if not run.lifecycle.generation:
             return self._nothing_begun(now_s)
-        out = self._bury_unknown(now_s, lost)
+        out = self._add_dead_holders(now_s, lost)
         if run.sources.transfer is not None:
             run.sources.choose(Restart(run.sources.transfer.step, "transfer", "slot"))
         for member in run.roster.live():
@@ -492,7 +492,7 @@ class Takeover:
             else begun
         )
 
-    def _bury_unknown(self, now_s: float, lost: list[int]) -> list[Output]:
+    def _add_dead_holders(self, now_s: float, lost: list[int]) -> list[Output]:
         """Give each rank without a process a dead holder, and kill a donor that was given up."""
         run, roster = self.run, self.run.roster
         for rank in lost:  # its process is gone, and it is not known how it ended
