@@ -138,7 +138,7 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     """The drain comes while one rank is late at a vote: all have sealed the step, so it is
     committed. The ranks that are given up commit it in their processes, before they end.
 
-    The rule FinishesSteps would see a rank that did not. A generation is begun for that.
+    The rule DrainFinishesStep would see a rank that did not. A generation is begun for that.
     """
     late = PlannedFault("late", "starve", 2, "voting", nth, for_s=0.3)
     world = a_world(replace(FOUR, recovery_mode=mode), KILL, late)

@@ -21,51 +21,51 @@ from outlast.sim import simulated_run
 from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.final_observations import (
     ActionDecided,
-    Booked,
+    CulpritsAtEnd,
     Diagnosed,
     DrainPlanned,
+    EventWritten,
     FirstFault,
-    Named,
-    Noted,
+    InterruptionAtEnd,
+    NodeStaysOut,
     NothingMoves,
+    RecordRewritten,
     RecoveryChosen,
-    Rewritten,
     RunEnded,
-    StartedThere,
-    StaysOut,
+    SecondsAtEnd,
+    StartedOnBarredNode,
     TextShown,
-    ToWarn,
-    Written,
+    WarningHeard,
 )
 from outlast.sim.rules.observations import (
-    Arrived,
-    Asked,
-    Begun,
+    AgentsAsked,
+    CheckpointOffered,
+    CheckpointsRemoved,
     Enrolled,
     Executed,
-    HungSaid,
+    GroupJoined,
+    HangReported,
     KillOrdered,
     ManifestOrdered,
+    ManifestToWrite,
     Observation,
-    Offered,
     OldStore,
-    OrderedEarly,
     Planned,
     PowerLost,
-    Pruned,
-    QuietSaid,
     RankGiven,
     Regrouped,
     Restored,
-    Saved,
+    RunBegun,
     SaveFailed,
     ShardHeard,
-    SharedLate,
+    SharedMessageLate,
+    SilenceReported,
+    SpareCount,
     StartedOver,
+    StartOrderedEarly,
     StepDone,
-    Stock,
     StopAsked,
-    WentOn,
+    StoppedProcessWentOn,
 )
 from outlast.sim.shrink import shrink
 
@@ -95,10 +95,10 @@ def over(**changes: object) -> RunEnded:
     return RunEnded(**(given | changes))  # type: ignore[arg-type]
 
 
-def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> Booked:
+def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> SecondsAtEnd:
     """One rank in a run of ten seconds."""
     given = {"productive": 6.0, "stall": 1.0, "startup": 3.0} | seconds
-    return Booked(
+    return SecondsAtEnd(
         10.0,
         (dict.fromkeys(CAUSES, 0.0) | {Cause(name): value for name, value in given.items()},),
         (worked_s,),
@@ -147,7 +147,7 @@ def noted(
     begun: int | None = None,
     late_s: float = 0.0,
     **changes: object,
-) -> Noted:
+) -> InterruptionAtEnd:
     """Rank 1 was killed in step 4.
 
     `late_s`: the run was at work again so much before that was said.
@@ -166,7 +166,7 @@ def noted(
         "error": "signal 9" if "mechanism" not in changes else "",
     }
     record = Interruption(**(given | changes))  # type: ignore[arg-type]
-    return Noted(
+    return InterruptionAtEnd(
         record, nodes, moved, begun, None if record.resumed_s is None else record.resumed_s - late_s
     )
 
@@ -178,7 +178,7 @@ STEP = [Regrouped(1, 2, (0, 1)), StepDone(7, 0, 20, 1, 1, (7,)), StepDone(8, 1, 
 DRAINED = [
     Diagnosed(1, {"a": 0.9}),
     replace(acted("drain", "a"), moves=True),
-    Written("node_barred", {"node": "a"}),
+    EventWritten("node_barred", {"node": "a"}),
 ]
 PLAN = Regroup(
     2, 1, 3, "here", 1, "none", "start", 4, -1, False, (), "none", "none", "", 4, None, None
@@ -188,72 +188,72 @@ PLAN = Regroup(
 @pytest.mark.parametrize(
     ("seen", "rule"),
     [
-        ([Planned(2, (4, 4, 3), 4, ())], "OnePlan"),
-        ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OnePlan"),
-        ([Planned(3, (4,), 4, (), cut_s=0.5)], "Patient"),
-        ([Planned(3, (4,), 4, (), cut_s=1.5, store_cut="node-0")], "Patient"),
+        ([Planned(2, (4, 4, 3), 4, ())], "OneStepPerGeneration"),
+        ([Planned(2, (4,), 4, ()), Planned(2, (4,), 4, ())], "OneStepPerGeneration"),
+        ([Planned(3, (4,), 4, (), cut_s=0.5)], "PauseAfterCutLink"),
+        ([Planned(3, (4,), 4, (), cut_s=1.5, store_cut="node-0")], "PauseAfterCutLink"),
         ([Planned(3, (4,), 5, (), follow=(1,))], "NothingLost"),
         ([Planned(3, (4,), 5, (), image=5)], "NothingLost"),
         ([Planned(3, (5,), 5, (), image=5, again=True)], "HandedOverOnce"),
-        ([Planned(3, (5,), 5, (), returning=("node-1",))], "Returning"),
+        ([Planned(3, (5,), 5, (), returning=("node-1",))], "ReturningNodeAwaited"),
         ([OldStore(3, 1, 2)], "NewestStore"),
-        ([StartedOver(7, 1, 4, (2, 3), read=True)], "SealedUsed"),
+        ([StartedOver(7, 1, 4, (2, 3), read=True)], "SealedStateUsed"),
         ([RankGiven(7, PLAN, (3,))], "OneOwner"),
         ([RankGiven(7, PLAN, (), beside=2, room=2)], "RoomOnNodes"),
         ([StepDone(7, 1, 2, 5, 5, (3, 7))], "OneOwner"),
         ([StepDone(7, 1, 2, 5, 5, (7,)), StepDone(8, 2, 1, 5, 5, (8,))], "Fenced"),
-        ([Arrived(7, 1, 2, 5, 4)], "OnePoint"),
-        ([StepDone(7, 1, 2, 5, 4, (7,))], "OnePoint"),
-        ([StepDone(7, 1, 2, 5, 5, (7,), odd=-1)], "OnePoint"),
-        ([over(), over()], "Ends"),
-        ([over(state="failed", exit_code=1, reason="refused")], "Ends"),
-        ([Arrived(7, 1, 2, 5, 5), Arrived(8, 2, 2, 4, 4)], "OnePoint"),
-        ([Restored(7, 1, "slots", 5, (4, 3))], "SealedOnly"),
-        ([Offered(2, 4, "there is no manifest")], "GoodOnly"),
-        ([Offered(2, 4, "the shard of rank 1 is torn")], "GoodOnly"),
-        ([Saved(4, False)], "OnePast"),
-        ([Pruned((2,), 2, 0)], "LastGoodStays"),
+        ([GroupJoined(7, 1, 2, 5, 4)], "StateFitsStep"),
+        ([StepDone(7, 1, 2, 5, 4, (7,))], "StateFitsStep"),
+        ([StepDone(7, 1, 2, 5, 5, (7,), odd=-1)], "StateFitsStep"),
+        ([over(), over()], "RunEnds"),
+        ([over(state="failed", exit_code=1, reason="refused")], "RunEnds"),
+        ([GroupJoined(7, 1, 2, 5, 5), GroupJoined(8, 2, 2, 4, 4)], "StateFitsStep"),
+        ([Restored(7, 1, "slots", 5, (4, 3))], "SealedStateExists"),
+        ([CheckpointOffered(2, 4, "there is no manifest")], "OnlyGoodOffered"),
+        ([CheckpointOffered(2, 4, "the shard of rank 1 is torn")], "OnlyGoodOffered"),
+        ([ManifestToWrite(4, False)], "ShardsOfOneHistory"),
+        ([CheckpointsRemoved((2,), 2, 0)], "LastGoodStays"),
         (
             [
                 SaveFailed(4, "no room"),
                 over(state="failed", exit_code=1, reason="crash loop", interruptions=0, strikes=0),
             ],
-            "SavesHurtNobody",
+            "FailedSaveEndsNoRun",
         ),
         ([Planned(2, (0, 0), 5, (), 4)], "NothingDurableLost"),
         ([Planned(2, (4, 4), 5, (0,))], "NothingLost"),
         ([Planned(2, (3, 3), 5, (), copied=4)], "NothingCopiedLost"),
         ([Planned(2, (5, 5), 5, (), beside=(1,))], "CopiedElsewhere"),
-        ([NothingMoves(10.0, "here")], "Ends"),
+        ([NothingMoves(10.0, "here")], "RunEnds"),
         ([over(interruptions=2)], "NoFalseAlarm"),
-        ([over(blamed=(1, 2))], "OnlyTheGuilty"),
-        ([Named(1, "signal", ("hang", "repeat"))], "RightName"),
-        ([Named(1, "hang", (), (-30.0, 4.0), 10.0, 1.0)], "InTime"),
-        ([Regrouped(2, 3, (0, 2))], "AllThere"),
-        ([WentOn(7, 1, 4.0)], "Prompt"),
-        ([WentOn(7, 1, 4.0, 2.5)], "Prompt"),
-        ([WentOn(7, 1, 11.0, 10.9)], "Prompt"),
-        ([over(done=(0, 2))], "Ends"),
-        ([over(alive=(3,))], "Ends"),
-        ([over(committed=5)], "Ends"),
-        ([over(exit_code=1)], "Ends"),
-        ([over(open_interruptions=(1,))], "Ends"),
-        ([over(state="failed", exit_code=1, reason="bad luck")], "Ends"),
-        ([failed("no node with room for ranks [1]")], "NotGivenUp"),
-        ([failed("processes [7] cannot be killed")], "NotGivenUp"),
+        ([over(blamed=(1, 2))], "OnlyStruckBlamed"),
+        ([CulpritsAtEnd(1, "signal", ("hang", "repeat"))], "MechanismFitsFault"),
+        ([CulpritsAtEnd(1, "hang", (), (-30.0, 4.0), 10.0, 1.0)], "TimesWithinRun"),
+        ([Regrouped(2, 3, (0, 2))], "AllRanksJoined"),
+        ([StoppedProcessWentOn(7, 1, 4.0)], "StoppedProcessEnded"),
+        ([StoppedProcessWentOn(7, 1, 4.0, 2.5)], "StoppedProcessEnded"),
+        ([StoppedProcessWentOn(7, 1, 11.0, 10.9)], "StoppedProcessEnded"),
+        ([over(done=(0, 2))], "RunEnds"),
+        ([over(alive=(3,))], "RunEnds"),
+        ([over(committed=5)], "RunEnds"),
+        ([over(exit_code=1)], "RunEnds"),
+        ([over(open_interruptions=(1,))], "RunEnds"),
+        ([over(state="failed", exit_code=1, reason="bad luck")], "RunEnds"),
+        ([failed("no node with room for ranks [1]")], "GivesUpWithCause"),
+        ([failed("processes [7] cannot be killed")], "GivesUpWithCause"),
         (
             [
                 *PLANS[:2],
                 failed("2 interruptions without a step committed after step 0: a crash loop"),
             ],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
         (
             [
                 *PLANS[:1],
                 failed("3 interruptions without a step committed after step 0: a crash loop"),
             ],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
         (
             [
@@ -262,7 +262,7 @@ PLAN = Regroup(
                 *PLANS[6:10],
                 failed("6 interruptions without a step executed after step 1: a crash loop"),
             ],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
         (
             [
@@ -270,7 +270,7 @@ PLAN = Regroup(
                 *PLANS[:7],
                 failed("20 interruptions without a step committed after step 1: a crash loop"),
             ],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
         (
             [
@@ -280,15 +280,21 @@ PLAN = Regroup(
                 *PLANS[6:10],
                 failed("6 interruptions without a step executed after step 0: a crash loop"),
             ],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
-        ([*PLANS[:3], failed("3 whole restarts without enough progress in between")], "NotGivenUp"),
-        ([*PLANS[:5], failed("2 whole restarts without enough progress in between")], "NotGivenUp"),
+        (
+            [*PLANS[:3], failed("3 whole restarts without enough progress in between")],
+            "GivesUpWithCause",
+        ),
+        (
+            [*PLANS[:5], failed("2 whole restarts without enough progress in between")],
+            "GivesUpWithCause",
+        ),
         (
             [*PLANS[:6], failed(f"the budget of {RESPAWNS_COUNT} replacements is spent")],
-            "NotGivenUp",
+            "GivesUpWithCause",
         ),
-        ([over(state="stopped", exit_code=130, asked=((130, ""),))], "Ends"),
+        ([over(state="stopped", exit_code=130, asked=((130, ""),))], "RunEnds"),
         (
             [
                 over(
@@ -299,9 +305,12 @@ PLAN = Regroup(
                     asked=((0, "its time is up"),),
                 )
             ],
-            "AsAsked",
+            "StoppedAsAsked",
         ),
-        ([over(state="stopped", stop_asked=True, asked=((0, ""),), ending_s=12.0)], "AsAsked"),
+        (
+            [over(state="stopped", stop_asked=True, asked=((0, ""),), ending_s=12.0)],
+            "StoppedAsAsked",
+        ),
         (
             [StopAsked(False, False, False, True), KillOrdered(7, False, unstruck=True)],
             "StopsSoftly",
@@ -320,13 +329,17 @@ PLAN = Regroup(
             ],
             "StopsSoftly",
         ),
-        ([Rewritten(noted(resumed_s=None).record, noted(left_s=1.15).record)], "Steady"),
+        ([RecordRewritten(noted(resumed_s=None).record, noted(left_s=1.15).record)], "WrittenOnce"),
         (
-            [Rewritten(noted(resumed_s=None, generation=2).record, noted(generation=1).record)],
-            "Steady",
+            [
+                RecordRewritten(
+                    noted(resumed_s=None, generation=2).record, noted(generation=1).record
+                )
+            ],
+            "WrittenOnce",
         ),
-        ([Rewritten(noted().record, noted(reason="another").record)], "Steady"),
-        ([over(spent=2, rungs=(("respawn", False),))], "Paid"),
+        ([RecordRewritten(noted().record, noted(reason="another").record)], "WrittenOnce"),
+        ([over(spent=2, rungs=(("respawn", False),))], "BudgetsPaid"),
         (
             [
                 RankGiven(7, PLAN, ()),
@@ -335,59 +348,63 @@ PLAN = Regroup(
             ],
             "FreshStore",
         ),
-        ([over(spent=0, rungs=(("respawn", False),), kinds=("raise",))], "Paid"),
-        ([over(spent=2, rungs=(("respawn", False),), kinds=("part",))], "Paid"),
-        ([Noted(noted(nodes=2).record, 2, None, stood_s=0.1)], "OverSoon"),
+        ([over(spent=0, rungs=(("respawn", False),), kinds=("raise",))], "BudgetsPaid"),
+        ([over(spent=2, rungs=(("respawn", False),), kinds=("part",))], "BudgetsPaid"),
+        ([InterruptionAtEnd(noted(nodes=2).record, 2, None, stood_s=0.1)], "ResumedOnceAllCommit"),
         (
-            [Noted(noted(nodes=2, resumed_s=None).record, 2, None, stood_s=0.1, unsure_s=9.0)],
-            "OverSoon",
+            [
+                InterruptionAtEnd(
+                    noted(nodes=2, resumed_s=None).record, 2, None, stood_s=0.1, unsure_s=9.0
+                )
+            ],
+            "ResumedOnceAllCommit",
         ),
-        ([HungSaid(0.5)], "SaysHowLong"),
-        ([HungSaid(True)], "SaysHowLong"),
-        ([HungSaid(600.0, 5.0)], "SaysHowLong"),
-        ([QuietSaid(False, 0.0)], "SaysHowLong"),
-        ([QuietSaid(5.0, 10.0)], "SaysHowLong"),
-        ([HungSaid(600.0, alone=True)], "AllAreHeard"),
-        ([HungSaid(600.0, looks=1)], "LooksAgain"),
-        ([Asked(number) for number in range(1, 10)], "AsksSeldom"),
-        ([SharedLate("node-0", (7, 8))], "NobodyAwaited"),
-        ([Enrolled("node-0", over=(7,))], "EnrolsTruly"),
-        ([Enrolled("node-0", unnamed=(7,))], "EnrolsTruly"),
-        ([Enrolled("node-0", lost_store=True)], "EnrolsTruly"),
-        ([Enrolled("node-0", untold_store=True)], "EnrolsTruly"),
-        ([StaysOut("node-0", 6.0)], "ComesBack"),
-        ([OrderedEarly("node-0")], "HeardTwice"),
+        ([HangReported(0.5)], "HangNamesDeadline"),
+        ([HangReported(True)], "HangNamesDeadline"),
+        ([HangReported(600.0, 5.0)], "HangNamesDeadline"),
+        ([SilenceReported(False, 0.0)], "HangNamesDeadline"),
+        ([SilenceReported(5.0, 10.0)], "HangNamesDeadline"),
+        ([HangReported(600.0, alone=True)], "AllRanksAsked"),
+        ([HangReported(600.0, looks=1)], "LaggardAskedTwice"),
+        ([AgentsAsked(number) for number in range(1, 10)], "FewInquiries"),
+        ([SharedMessageLate("node-0", (7, 8))], "SharedMessagePassedOn"),
+        ([Enrolled("node-0", over=(7,))], "EnrolmentIsTrue"),
+        ([Enrolled("node-0", unnamed=(7,))], "EnrolmentIsTrue"),
+        ([Enrolled("node-0", lost_store=True)], "EnrolmentIsTrue"),
+        ([Enrolled("node-0", untold_store=True)], "EnrolmentIsTrue"),
+        ([NodeStaysOut("node-0", 6.0)], "NodeEnrolsAgain"),
+        ([StartOrderedEarly("node-0")], "HeardBeforeOrders"),
         ([KillOrdered(7, True)], "KillsOnce"),
         ([KillOrdered(7, False, idle=True)], "KillsOnce"),
         ([KillOrdered(7, False), KillOrdered(7, False)], "KillsOnce"),
         (
             [*STEP, failed("no node with room for ranks [1] in 1800 s", kinds=("lose_node",))],
-            "NotTooSoon",
+            "FullTimeBeforeGivingUp",
         ),
         (
             [PLANS[0], failed("no node with room for ranks [1] in 600 s", kinds=("lose_node",))],
-            "NotTooSoon",
+            "FullTimeBeforeGivingUp",
         ),
-        ([Pruned((), 6, 6, (2, 4, 6))], "FewStay"),
+        ([CheckpointsRemoved((), 6, 6, (2, 4, 6))], "OldCheckpointsRemoved"),
         ([booked(startup=2.9)], "SecondsSum"),
         ([booked(startup=4.0, repeated=-1.0)], "SecondsSum"),
         ([booked(worked_s=5.9)], "SecondsSum"),
         ([booked(worked_s=7.1)], "SecondsSum"),
         ([booked(interrupted=False, startup=2.0, repeated=1.0)], "SecondsSum"),
-        ([answered("spare")], "RightRung"),
-        ([answered("respawn", taken=(1,), forked=())], "RightRung"),
-        ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RightRung"),
-        ([*STEP, answered("restart", **RESTARTED)], "NoDearer"),
-        ([*STEP, answered("respawn", there=(0, 1, 2))], "NoDearer"),
-        ([*STEP, answered("respawn", ready=1)], "NoDearer"),
-        ([failed("7 interruptions: a crash loop", plain=True)], "NotGivenUp"),
-        ([noted(ranks=(1, 1))], "SaidOnce"),
-        ([noted(pids=(1002, 1002))], "SaidOnce"),
-        ([noted(reason="rank 1 ended; rank 1 ended")], "SaidOnce"),
-        ([noted(reason="")], "SaidOnce"),
-        ([noted(rung=None)], "SaidOnce"),
-        ([noted(step=4, fault_s=None)], "SaysSinceWhen"),
-        ([noted(fault_not_before_s=1.5)], "SaysSinceWhen"),
+        ([answered("spare")], "RungAsRecorded"),
+        ([answered("respawn", taken=(1,), forked=())], "RungAsRecorded"),
+        ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RungAsRecorded"),
+        ([*STEP, answered("restart", **RESTARTED)], "CheapestRung"),
+        ([*STEP, answered("respawn", there=(0, 1, 2))], "CheapestRung"),
+        ([*STEP, answered("respawn", ready=1)], "CheapestRung"),
+        ([failed("7 interruptions: a crash loop", plain=True)], "GivesUpWithCause"),
+        ([noted(ranks=(1, 1))], "NamedOnce"),
+        ([noted(pids=(1002, 1002))], "NamedOnce"),
+        ([noted(reason="rank 1 ended; rank 1 ended")], "NamedOnce"),
+        ([noted(reason="")], "NamedOnce"),
+        ([noted(rung=None)], "NamedOnce"),
+        ([noted(step=4, fault_s=None)], "EarliestTimeNamed"),
+        ([noted(fault_not_before_s=1.5)], "EarliestTimeNamed"),
         (
             [noted(mechanism=Mechanism.EXCEPTION, failure_class=FailureClass.USER_CODE)],
             "WellFormed",
@@ -407,52 +424,55 @@ PLAN = Regroup(
         ([noted(parent=2)], "WellFormed"),
         ([noted(resumed_s=1.3), noted(id=2, parent=1)], "WellFormed"),
         ([noted(restored_s=1.25)], "TimesInOrder"),
-        ([noted(moved=2)], "Charged"),
-        ([noted(begun=1, steps_repeated=2)], "ChargedAgain"),
-        ([noted(moved=1, begun=2, steps_lost=1)], "ChargedAgain"),
-        ([noted(late_s=0.1)], "BackWhen"),
-        ([noted(late_s=-0.1)], "BackWhen"),
-        ([RankGiven(7, PLAN, ()), noted(generation=1, fault_s=None)], "ToldSince"),
-        ([TextShown("a hot spare ended before it could park: signal 9")], "SpareWasLost"),
-        ([over(early_s=2.0)], "SpareWasLost"),
+        ([noted(moved=2)], "LostStepsBooked"),
+        ([noted(begun=1, steps_repeated=2)], "RepeatedStepsBooked"),
+        ([noted(moved=1, begun=2, steps_lost=1)], "RepeatedStepsBooked"),
+        ([noted(late_s=0.1)], "ResumedWhenAtWork"),
+        ([noted(late_s=-0.1)], "ResumedWhenAtWork"),
+        ([RankGiven(7, PLAN, ()), noted(generation=1, fault_s=None)], "PlanNamesTimes"),
+        ([TextShown("a hot spare ended before it could park: signal 9")], "EarlySpareEndReported"),
+        ([over(early_s=2.0)], "EarlySpareEndReported"),
         (
-            [Written("script", {"sharded": False}), Written("script", {"sharded": False})],
-            "SaidWhatItIs",
+            [
+                EventWritten("script", {"sharded": False}),
+                EventWritten("script", {"sharded": False}),
+            ],
+            "ScriptFactsNotedOnce",
         ),
-        ([over(noted=False)], "SaidWhatItIs"),
-        ([replace(noted(step=3), committed=(4, 5))], "KnewItsStep"),
-        ([replace(noted(step=7), committed=(4, 5))], "KnewItsStep"),
+        ([over(noted=False)], "ScriptFactsNotedOnce"),
+        ([replace(noted(step=3), committed=(4, 5))], "CommittedStepNamed"),
+        ([replace(noted(step=7), committed=(4, 5))], "CommittedStepNamed"),
         (
-            [Written("warning", {"text": "slow"}), Written("warning", {"text": "slow"})],
+            [EventWritten("warning", {"text": "slow"}), EventWritten("warning", {"text": "slow"})],
             "WarnedOnce",
         ),
-        ([FirstFault("kill", 0.2, None, 0.01, 0.0)], "BackInTime"),
-        ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "BackInTime"),
-        ([FirstFault("exit", 0.01, None, 0.01, 0.0, 3, True, "lost_contact")], "BackInTime"),
-        ([FirstFault("hang", 2.0, None, 0.01, 0.0, 9, True)], "BackInTime"),
-        ([FirstFault("deaf", 22.0, None, 0.01, 0.0, 7, True)], "BackInTime"),
-        ([FirstFault("hang", 625.0, None, 0.01, 0.0, 0, True)], "BackInTime"),
-        ([FirstFault("hang", 17.0, None, 0.01, 0.0, silence_s=5.0)], "BackInTime"),
-        ([StartedOver(7, 1, 4, (3, 4))], "SealedUsed"),
-        ([Stock(2, 1, 0.1)], "Stocked"),
-        ([Stock(0, 1, 7.0)], "Stocked"),
-        ([Stock(1, 1, 7.0, 1)], "Stocked"),
-        ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "SureDrains"),
+        ([FirstFault("kill", 0.2, None, 0.01, 0.0)], "SingleFaultInTime"),
+        ([FirstFault("stop", 0.5, 1.2, 0.01, 0.0)], "SingleFaultInTime"),
+        ([FirstFault("exit", 0.01, None, 0.01, 0.0, 3, True, "lost_contact")], "SingleFaultInTime"),
+        ([FirstFault("hang", 2.0, None, 0.01, 0.0, 9, True)], "SingleFaultInTime"),
+        ([FirstFault("deaf", 22.0, None, 0.01, 0.0, 7, True)], "SingleFaultInTime"),
+        ([FirstFault("hang", 625.0, None, 0.01, 0.0, 0, True)], "SingleFaultInTime"),
+        ([FirstFault("hang", 17.0, None, 0.01, 0.0, silence_s=5.0)], "SingleFaultInTime"),
+        ([StartedOver(7, 1, 4, (3, 4))], "SealedStateUsed"),
+        ([SpareCount(2, 1, 0.1)], "SparesReplaced"),
+        ([SpareCount(0, 1, 7.0)], "SparesReplaced"),
+        ([SpareCount(1, 1, 7.0, 1)], "SparesReplaced"),
+        ([Diagnosed(1, {"a": 0.79}), acted("drain", "a")], "DrainNeedsReason"),
         (
             [Diagnosed(1, {"a": 0.79}), Diagnosed(1, {"a": 0.79}), acted("shrink", "a")],
-            "SureDrains",
+            "DrainNeedsReason",
         ),
-        ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "SureDrains"),
+        ([Diagnosed(1, {"a": 0.9}), acted("drain", "b")], "DrainNeedsReason"),
         ([acted("exclude", "a", "b"), acted("exclude", "c", at_s=5.0)], "WithinBudget"),
-        ([DrainPlanned(3, (4, 4), 5, True)], "UndoesNothing"),
-        ([DrainPlanned(3, (5, 5), 5, True, (2,))], "Empties"),
-        ([DrainPlanned(3, (5, 5), 5, True, (), (0,))], "FinishesSteps"),
-        ([replace(acted("page"), own=True)], "NotItsOwn"),
+        ([DrainPlanned(3, (4, 4), 5, True)], "DrainUndoesNoStep"),
+        ([DrainPlanned(3, (5, 5), 5, True, (2,))], "DrainEmptiesNode"),
+        ([DrainPlanned(3, (5, 5), 5, True, (), (0,))], "DrainFinishesStep"),
+        ([replace(acted("page"), own=True)], "NoActionOnOwnInterruption"),
         (
             [*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()],
             "DrainsSoon",
         ),
-        ([StartedThere("a", 7)], "NoWorkThere"),
+        ([StartedOnBarredNode("a", 7)], "NoWorkOnBarredNode"),
     ],
 )
 def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
@@ -480,14 +500,14 @@ def test_who_is_asked_to_end_at_once_does(
     assert [one.rule for one in checkers.violations] == rules
 
 
-@pytest.mark.parametrize(("at_s", "rules"), [(0.1, ["AllEnrol"]), (600.0, [])])
+@pytest.mark.parametrize(("at_s", "rules"), [(0.1, ["NodesAwaitedAtStart"]), (600.0, [])])
 def test_nodes_that_were_asked_for_are_waited_for(at_s: float, rules: list[str]) -> None:
     checkers = Checkers()
-    checkers.see(at_s, Begun(3, 2))
+    checkers.see(at_s, RunBegun(3, 2))
     assert [one.rule for one in checkers.violations] == rules
 
 
-@pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["SavedOnceAll"])])
+@pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["ManifestOnceAllShards"])])
 def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[str]) -> None:
     checkers = Checkers()
     checkers.see(1.0, ShardHeard(4, 0, 1, 2))
@@ -502,16 +522,21 @@ def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[s
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
 def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
     checkers = Checkers()
-    checkers.see(1.0, ToWarn("odd"))
+    checkers.see(1.0, WarningHeard("odd"))
     if said:
-        checkers.see(1.0, Written("warning", {"text": "odd"}))
+        checkers.see(1.0, EventWritten("warning", {"text": "odd"}))
     checkers.see(2.0, over())
     assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(
     ("noticed_s", "over_s", "rules"),
-    [(7.0, 20.0, []), (9.0, 20.0, ["CountedOut"]), (None, 7.0, []), (None, 20.0, ["CountedOut"])],
+    [
+        (7.0, 20.0, []),
+        (9.0, 20.0, ["DeadNodeCountedOut"]),
+        (None, 7.0, []),
+        (None, 20.0, ["DeadNodeCountedOut"]),
+    ],
 )
 def test_a_node_without_power_is_counted_out_in_time(
     noticed_s: float | None, over_s: float, rules: list[str]
@@ -519,14 +544,14 @@ def test_a_node_without_power_is_counted_out_in_time(
     checkers = Checkers()
     checkers.see(1.0, PowerLost("a", 6.2))
     if noticed_s is not None:
-        checkers.see(noticed_s, Written("node_lost", {"node": "a"}))
+        checkers.see(noticed_s, EventWritten("node_lost", {"node": "a"}))
     checkers.see(over_s, over())
     assert [one.rule for one in checkers.violations] == rules
 
 
 @pytest.mark.parametrize(
     ("signals", "plans", "rules"),
-    [(6, 5, []), (5, 5, ["NotGivenUp"]), (6, 4, ["NotGivenUp"])],
+    [(6, 5, []), (5, 5, ["GivesUpWithCause"]), (6, 4, ["GivesUpWithCause"])],
 )
 def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
     signals: int, plans: int, rules: list[str]
@@ -546,7 +571,7 @@ def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
     assert [one.rule for one in checkers.violations] == rules
 
 
-@pytest.mark.parametrize(("executed", "rules"), [(True, []), (False, ["NotGivenUp"])])
+@pytest.mark.parametrize(("executed", "rules"), [(True, []), (False, ["GivesUpWithCause"])])
 def test_a_crash_loop_counts_from_the_first_time_a_step_is_executed(
     executed: bool, rules: list[str]
 ) -> None:
@@ -566,21 +591,21 @@ FINE: tuple[Observation, ...] = (
     Planned(1, (0, 0), 0, (0, 1)),
     RankGiven(7, PLAN, ()),
     Restored(7, 1, "slots", 5, (5, 4)),
-    Arrived(7, 1, 2, 5, 5),
-    Arrived(8, 2, 2, 5, 5),
-    Offered(2, 4, ""),
-    Saved(4, True),
+    GroupJoined(7, 1, 2, 5, 5),
+    GroupJoined(8, 2, 2, 5, 5),
+    CheckpointOffered(2, 4, ""),
+    ManifestToWrite(4, True),
     SaveFailed(6, "no room"),
-    Pruned((2,), 4, 4),
+    CheckpointsRemoved((2,), 4, 4),
     Planned(2, (4,), 5, (), 4),
     StepDone(7, 1, 2, 6, 6, (7,)),
     Planned(3, (4, 4), 6, ()),
     StepDone(8, 2, 3, 5, 5, (8,)),
-    Named(1, "hang", ("hang", "repeat")),
-    Named(2, "lost_contact", ()),
+    CulpritsAtEnd(1, "hang", ("hang", "repeat")),
+    CulpritsAtEnd(2, "lost_contact", ()),
     Regrouped(2, 3, (0, 1, 2)),
-    WentOn(7, 1, 0.6),
-    WentOn(7, 1, 4.0, 3.9),
+    StoppedProcessWentOn(7, 1, 0.6),
+    StoppedProcessWentOn(7, 1, 4.0, 3.9),
     booked(),
     booked(worked_s=7.0),
     booked(startup=2.0, repeated=1.0),
@@ -602,9 +627,9 @@ FINE: tuple[Observation, ...] = (
     KillOrdered(8, False),
     KillOrdered(7, False, True),
     replace(noted(id=8, step=6), committed=(4, 5)),
-    Written("warning", {"text": "slow"}),
-    Written("warning", {"text": "slow"}, 2),
-    Written("warning", {"text": "odd"}),
+    EventWritten("warning", {"text": "slow"}),
+    EventWritten("warning", {"text": "slow"}, 2),
+    EventWritten("warning", {"text": "odd"}),
     FirstFault("hang", 1.8, None, 0.01, 0.0, 9, True),
     FirstFault("hang", 1800.0, None, 0.01, 0.0, 7),
     FirstFault("hang", 12.0, None, 0.01, 0.4, 2, True),
@@ -613,23 +638,23 @@ FINE: tuple[Observation, ...] = (
     StopAsked(False, False, False, True),
     KillOrdered(9, False),
     TextShown("stopping: enough; the step in flight is committed first"),
-    Stock(1, 1, 7.0, 1, True),
-    Stock(1, 1, 0.1, 1),
-    Written("script", {"sharded": False}),
-    Written("script", {"sharded": True}),
+    SpareCount(1, 1, 7.0, 1, True),
+    SpareCount(1, 1, 0.1, 1),
+    EventWritten("script", {"sharded": False}),
+    EventWritten("script", {"sharded": True}),
     TextShown("all is well"),
     TextShown("a hot spare ended before it could park: signal 9", True),
-    Rewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record),
+    RecordRewritten(noted(resumed_s=None, left_s=None, rung=None).record, noted().record),
     answered("respawn"),
-    Begun(3, 3),
-    HungSaid(1.0, looks=2),
-    HungSaid(5.0, 5.0),
-    QuietSaid(5.0, 5.0),
-    Pruned((), 4, 4, (2, 4, 6)),
-    Asked(1),
-    Asked(2),
+    RunBegun(3, 3),
+    HangReported(1.0, looks=2),
+    HangReported(5.0, 5.0),
+    SilenceReported(5.0, 5.0),
+    CheckpointsRemoved((), 4, 4, (2, 4, 6)),
+    AgentsAsked(1),
+    AgentsAsked(2),
     Enrolled("node-0"),
-    StaysOut("node-0", 1.0),
+    NodeStaysOut("node-0", 1.0),
     Planned(5, (4, 4), 6, (), cut_s=1.5),
     noted(
         id=9,

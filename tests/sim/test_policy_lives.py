@@ -9,7 +9,7 @@ import pytest
 from outlast.engine.coordinator.policy_actions import BARRED, DRAINING, STOPPED
 from outlast.sim.options import POLICIES
 from outlast.sim.rules.checkers import Checkers
-from outlast.sim.rules.final_observations import ActionDecided, Written
+from outlast.sim.rules.final_observations import ActionDecided, EventWritten
 from outlast.sim.rules.observations import Observation
 from outlast.sim.simulated_run import simulate_seed
 
@@ -42,7 +42,7 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     see = Checkers.see
 
     def noting(rules: Checkers, at_s: float, seen: Observation) -> None:
-        if isinstance(seen, Written):
+        if isinstance(seen, EventWritten):
             done.add(seen.kind)
         elif isinstance(seen, ActionDecided):
             done.add(seen.action)

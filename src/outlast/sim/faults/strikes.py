@@ -12,7 +12,7 @@ from outlast.engine.coordinator.stages import Stage
 from outlast.model import limits
 from outlast.model.fault_plan import DISK_KINDS, NODE_KINDS, PlannedFault
 from outlast.model.records import Interruption
-from outlast.sim.rules.observations import WentOn
+from outlast.sim.rules.observations import StoppedProcessWentOn
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.collectives import Collectives
 from outlast.sim.world.disk import Disks
@@ -415,7 +415,7 @@ class FaultStrikes:
         if since_s is not None and process.alive and self._world.frame.end is None and not cut_off:
             now_s, asked_s = self._world.frame.now_s, process.asked_since_s
             self._world.frame.see(
-                WentOn(
+                StoppedProcessWentOn(
                     process.worker,
                     process.rank,
                     now_s - since_s,

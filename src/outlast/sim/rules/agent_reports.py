@@ -8,26 +8,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import StaysOut
-from outlast.sim.rules.observations import Enrolled, Observation, OrderedEarly, SharedLate
+from outlast.sim.rules.final_observations import NodeStaysOut
+from outlast.sim.rules.observations import (
+    Enrolled,
+    Observation,
+    SharedMessageLate,
+    StartOrderedEarly,
+)
 
 BACK_S = 5.0
 
 
-class NobodyAwaited(Checker):
+class SharedMessagePassedOn(Checker):
     """A message that all ranks of a node have said is passed on at once."""
 
-    of = (SharedLate,)
+    of = (SharedMessageLate,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, SharedLate):
+        if isinstance(seen, SharedMessageLate):
             yield (
                 f"workers {list(seen.workers)} have spoken, all that live on {seen.node}, and their"
                 " agent has waited for more"
             )
 
 
-class EnrolsTruly(Checker):
+class EnrolmentIsTrue(Checker):
     """An agent that enrols names all workers that live on its node.
 
     It also names those that have ended there without a successor. It names a store only if that is
@@ -52,33 +57,38 @@ class EnrolsTruly(Checker):
             yield f"{seen.node} enrols, and says nothing of the store that it hosts"
 
 
-class HeardTwice(Checker):
+class HeardBeforeOrders(Checker):
     """Nothing is started on a node that has only enrolled: a second message must come first.
 
     The enrolment may be so old that the node's lease is over.
     """
 
-    of = (OrderedEarly,)
+    of = (StartOrderedEarly,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, OrderedEarly):
+        if isinstance(seen, StartOrderedEarly):
             yield (
                 f"something is to be started on {seen.node}, of which nothing was heard since it"
                 " enrolled"
             )
 
 
-class ComesBack(Checker):
+class NodeEnrolsAgain(Checker):
     """A node whose agent gave up its processes enrols again once they have all ended."""
 
-    of = (StaysOut,)
+    of = (NodeStaysOut,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, StaysOut) and seen.for_s > BACK_S:
+        if isinstance(seen, NodeStaysOut) and seen.for_s > BACK_S:
             yield (
                 f"nothing has lived on {seen.node} for {seen.for_s:.3f} s, and it has not enrolled"
                 " again"
             )
 
 
-AGENT_REPORTS: tuple[type[Checker], ...] = (NobodyAwaited, EnrolsTruly, HeardTwice, ComesBack)
+AGENT_REPORTS: tuple[type[Checker], ...] = (
+    SharedMessagePassedOn,
+    EnrolmentIsTrue,
+    HeardBeforeOrders,
+    NodeEnrolsAgain,
+)

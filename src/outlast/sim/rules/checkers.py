@@ -15,19 +15,25 @@ from outlast.sim.rules.final_observations import NothingMoves, RunEnded
 from outlast.sim.rules.hang_verdicts import HANG_VERDICTS
 from outlast.sim.rules.interruption_records import INTERRUPTION_RECORDS
 from outlast.sim.rules.kept_checkpoints import (
-    FewStay,
-    GoodOnly,
+    FailedSaveEndsNoRun,
     LastGoodStays,
-    OnePast,
-    SavedOnceAll,
-    SavesHurtNobody,
+    ManifestOnceAllShards,
+    OldCheckpointsRemoved,
+    OnlyGoodOffered,
+    ShardsOfOneHistory,
 )
-from outlast.sim.rules.named_culprits import InTime, NoFalseAlarm, OnlyTheGuilty, Prompt, RightName
+from outlast.sim.rules.named_culprits import (
+    MechanismFitsFault,
+    NoFalseAlarm,
+    OnlyStruckBlamed,
+    StoppedProcessEnded,
+    TimesWithinRun,
+)
 from outlast.sim.rules.observations import (
     Observation,
 )
 from outlast.sim.rules.policy_limits import POLICY_LIMITS
-from outlast.sim.rules.power_loss import CountedOut
+from outlast.sim.rules.power_loss import DeadNodeCountedOut
 from outlast.sim.rules.recovery_answers import RECOVERY_ANSWERS
 from outlast.sim.rules.restore_points import (
     CopiedElsewhere,
@@ -38,57 +44,57 @@ from outlast.sim.rules.restore_points import (
     NothingDurableLost,
     NothingLost,
     OneOwner,
-    OnePlan,
-    OnePoint,
-    Patient,
-    Returning,
-    SealedOnly,
-    SealedUsed,
+    OneStepPerGeneration,
+    PauseAfterCutLink,
+    ReturningNodeAwaited,
+    SealedStateExists,
+    SealedStateUsed,
+    StateFitsStep,
 )
 from outlast.sim.rules.run_end import RUN_END
 from outlast.sim.rules.run_progress import (
-    AllEnrol,
-    AllThere,
+    AllRanksJoined,
     FreshStore,
+    NodesAwaitedAtStart,
     RoomOnNodes,
     SecondsSum,
-    Stocked,
+    SparesReplaced,
 )
 from outlast.sim.rules.stop_requests import STOP_REQUESTS
 
 ALL: tuple[type[Checker], ...] = (
-    OnePlan,
-    Patient,
+    OneStepPerGeneration,
+    PauseAfterCutLink,
     OneOwner,
     Fenced,
-    OnePoint,
-    SealedOnly,
-    SealedUsed,
-    Stocked,
-    GoodOnly,
-    OnePast,
+    StateFitsStep,
+    SealedStateExists,
+    SealedStateUsed,
+    SparesReplaced,
+    OnlyGoodOffered,
+    ShardsOfOneHistory,
     LastGoodStays,
-    FewStay,
-    SavedOnceAll,
+    OldCheckpointsRemoved,
+    ManifestOnceAllShards,
     FreshStore,
-    AllEnrol,
-    SavesHurtNobody,
+    NodesAwaitedAtStart,
+    FailedSaveEndsNoRun,
     CopiedElsewhere,
     NothingCopiedLost,
     NothingDurableLost,
     NothingLost,
     HandedOverOnce,
-    Returning,
+    ReturningNodeAwaited,
     NewestStore,
     NoFalseAlarm,
-    OnlyTheGuilty,
-    RightName,
-    InTime,
+    OnlyStruckBlamed,
+    MechanismFitsFault,
+    TimesWithinRun,
     RoomOnNodes,
-    AllThere,
-    Prompt,
+    AllRanksJoined,
+    StoppedProcessEnded,
     SecondsSum,
-    CountedOut,
+    DeadNodeCountedOut,
     *RUN_END,
     *STOP_REQUESTS,
     *RECOVERY_ANSWERS,

@@ -10,7 +10,7 @@ from outlast.model.terms import Cause
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class CulpritsAtEnd:
     """The run is over, and an interruption has this mechanism.
 
     kinds      the faults that struck the processes that it names
@@ -95,7 +95,7 @@ class NothingMoves:
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
+class SecondsAtEnd:
     """The run is over, and the seconds of each rank are booked by cause.
 
     worked_s      how long each rank worked on steps that it then committed for the first time, by
@@ -151,7 +151,7 @@ class RecoveryChosen:
 
 
 @dataclass(frozen=True, slots=True)
-class ToWarn:
+class WarningHeard:
     """The coordinator of `epoch` hears something that people are to be warned of."""
 
     text: str
@@ -159,7 +159,7 @@ class ToWarn:
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RecordRewritten:
     """The record of an interruption is written again."""
 
     before: Interruption
@@ -167,7 +167,7 @@ class Rewritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class InterruptionAtEnd:
     """The run is over, and this is what its ledger says of one interruption.
 
     nodes       how many nodes there are, and so how many clocks
@@ -275,7 +275,7 @@ class DrainPlanned:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class EventWritten:
     """An event of the ledger, by the coordinator of `epoch`."""
 
     kind: str
@@ -296,7 +296,7 @@ class TextShown:
 
 
 @dataclass(frozen=True, slots=True)
-class StaysOut:
+class NodeStaysOut:
     """The run is over, and an agent was connected for so long without enrolling.
 
     It had given up all its processes, and they have ended.
@@ -307,7 +307,7 @@ class StaysOut:
 
 
 @dataclass(frozen=True, slots=True)
-class StartedThere:
+class StartedOnBarredNode:
     """A worker is to be started on a node that was barred before."""
 
     node: str

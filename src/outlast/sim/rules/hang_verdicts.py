@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.observations import (
-    Asked,
-    HungSaid,
+    AgentsAsked,
+    HangReported,
     Observation,
     Planned,
-    QuietSaid,
+    SilenceReported,
     StepDone,
     Stretch,
 )
@@ -19,19 +19,19 @@ from outlast.sim.rules.observations import (
 ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 
 
-class SaysHowLong(Checker):
+class HangNamesDeadline(Checker):
     """A report of a hang names the deadline that is over: the rank's own, or that of a plain
     script.
     """
 
-    of = (HungSaid, QuietSaid)
+    of = (HangReported, SilenceReported)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, QuietSaid) and (
+        if isinstance(seen, SilenceReported) and (
             type(seen.silence_s) is not float or seen.silence_s != seen.is_s
         ):
             yield f"a plain script is said to hang after a silence of {seen.silence_s!r} s"
-        if isinstance(seen, HungSaid):
+        if isinstance(seen, HangReported):
             own = (
                 seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
             )
@@ -39,42 +39,42 @@ class SaysHowLong(Checker):
                 yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
 
 
-class AllAreHeard(Checker):
+class AllRanksAsked(Checker):
     """With several nodes, no agent reports a hang by itself: its rank may wait for one elsewhere.
 
     The exception is a rank that the kernel holds stopped.
     """
 
-    of = (HungSaid,)
+    of = (HangReported,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, HungSaid) and seen.alone:
+        if isinstance(seen, HangReported) and seen.alone:
             yield "an agent says that a rank hangs, and others were not asked"
 
 
-class LooksAgain(Checker):
+class LaggardAskedTwice(Checker):
     """A rank that seems to be behind its peers is looked at once more.
 
     It may just have been late.
     """
 
-    of = (HungSaid,)
+    of = (HangReported,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, HungSaid) and seen.looks is not None and seen.looks < 2:
+        if isinstance(seen, HangReported) and seen.looks is not None and seen.looks < 2:
             yield "a rank is said to have come less far than its peers, and nobody has looked again"
 
 
-class AsksSeldom(Checker):
+class FewInquiries(Checker):
     """While nothing moves, agents are not asked again and again."""
 
-    of = (Asked, StepDone, Stretch, Planned)
+    of = (AgentsAsked, StepDone, Stretch, Planned)
 
     def __init__(self) -> None:
         self._asked_s: list[float] = []
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Asked):
+        if not isinstance(seen, AgentsAsked):
             self._asked_s.clear()
             return
         self._asked_s = [at_s for at_s in self._asked_s if at_s > self.now_s - ASKED_WITHIN_S] + [
@@ -87,4 +87,9 @@ class AsksSeldom(Checker):
             )
 
 
-HANG_VERDICTS: tuple[type[Checker], ...] = (SaysHowLong, AllAreHeard, LooksAgain, AsksSeldom)
+HANG_VERDICTS: tuple[type[Checker], ...] = (
+    HangNamesDeadline,
+    AllRanksAsked,
+    LaggardAskedTwice,
+    FewInquiries,
+)

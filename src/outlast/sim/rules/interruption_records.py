@@ -15,13 +15,13 @@ from outlast.model.records import UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.sim.rules.checker import NEAR_S, Checker
 from outlast.sim.rules.final_observations import (
+    EventWritten,
     FirstFault,
-    Noted,
-    Rewritten,
+    InterruptionAtEnd,
+    RecordRewritten,
     RunEnded,
     TextShown,
-    ToWarn,
-    Written,
+    WarningHeard,
 )
 from outlast.sim.rules.observations import Observation, RankGiven
 
@@ -44,16 +44,16 @@ COMMITS_APART_S = 0.02  # those of one step
 SEEN_STEPS = 2  # an agent has looked at the ranks since
 
 
-class SaidOnce(Checker):
+class NamedOnce(Checker):
     """No rank, process or reason is named twice in one interruption.
 
     Each interruption has a reason, and a rung once it is decided.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted):
+        if not isinstance(seen, InterruptionAtEnd):
             return
         one = seen.record
         for what, said in (
@@ -75,13 +75,13 @@ class WellFormed(Checker):
     A child has a parent that is as old, and ends when the parent does.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def __init__(self) -> None:
         self._known: dict[int, Interruption] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted):
+        if not isinstance(seen, InterruptionAtEnd):
             return
         one = seen.record
         self._known[one.id] = one
@@ -103,16 +103,16 @@ class WellFormed(Checker):
             )
 
 
-class Steady(Checker):
+class WrittenOnce(Checker):
     """The times of detection and of the choice of the rung are written down once.
 
     Nothing is written any more once the interruption is over.
     """
 
-    of = (Rewritten,)
+    of = (RecordRewritten,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Rewritten):
+        if not isinstance(seen, RecordRewritten):
             return
         before, now = seen.before, seen.record
         for name in ("detected_s", "left_s", "resumed_s"):
@@ -130,16 +130,16 @@ class Steady(Checker):
             yield f"interruption {now.id} was over, and is written again: {now.reason}"
 
 
-class SaysSinceWhen(Checker):
+class EarliestTimeNamed(Checker):
     """If the beginning of an interruption is not known, its earliest time is.
 
     That is the time at which a step was last seen, once there was one.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes > 1:
+        if not isinstance(seen, InterruptionAtEnd) or seen.nodes > 1:
             return
         one = seen.record
         if one.fault_s is None and one.fault_not_before_s is None and one.step > SEEN_STEPS:
@@ -154,10 +154,10 @@ class SaysSinceWhen(Checker):
 class TimesInOrder(Checker):
     """Its times come in their order, where one clock tells them."""
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes > 1:
+        if not isinstance(seen, InterruptionAtEnd) or seen.nodes > 1:
             return
         known = [(name, at_s) for name in TIMES if (at_s := getattr(seen.record, name)) is not None]
         for (first, first_s), (second, second_s) in itertools.pairwise(known):
@@ -168,16 +168,16 @@ class TimesInOrder(Checker):
                 )
 
 
-class Charged(Checker):
+class LostStepsBooked(Checker):
     """An interruption is booked with as many committed steps as it has cost.
 
     A step whose vote has passed counts, though nobody may have applied it.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.moved is None:
+        if not isinstance(seen, InterruptionAtEnd) or seen.nodes > 1 or seen.moved is None:
             return
         if seen.record.steps_lost == UNSEEN_COUNT and not seen.moved:
             return  # the script had not called outlast yet, and had nothing to lose
@@ -188,20 +188,20 @@ class Charged(Checker):
             )
 
 
-class ChargedAgain(Checker):
+class RepeatedStepsBooked(Checker):
     """An interruption is booked with as many repeated steps as had been begun.
 
     They are no fewer than had been committed. A step that was begun is charged once: to the
     interruption that cut it short, or to one after that.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def __init__(self) -> None:
         self._uncharged = 0
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.begun is None:
+        if not isinstance(seen, InterruptionAtEnd) or seen.nodes > 1 or seen.begun is None:
             return
         begun, moved = seen.begun + self._uncharged, seen.moved or 0
         if seen.record.steps_repeated == UNSEEN_COUNT and not begun:
@@ -214,17 +214,21 @@ class ChargedAgain(Checker):
         self._uncharged = max(0, begun - seen.record.steps_repeated)
 
 
-class BackWhen(Checker):
+class ResumedWhenAtWork(Checker):
     """An interruption is over when a later generation is at work, and no sooner.
 
     Messages of two ranks may overtake each other. It is over no later than the second one could say
     so.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes > 1 or seen.record.resumed_s is None:
+        if (
+            not isinstance(seen, InterruptionAtEnd)
+            or seen.nodes > 1
+            or seen.record.resumed_s is None
+        ):
             return
         late_s = 2 * seen.latency_s + COMMITS_APART_S
         if seen.back_s is None or not -NEAR_S <= seen.record.resumed_s - seen.back_s <= late_s:
@@ -234,16 +238,16 @@ class BackWhen(Checker):
             )
 
 
-class OverSoon(Checker):
+class ResumedOnceAllCommit(Checker):
     """An interruption is over once all ranks have committed a step in a later generation.
 
     This holds under any coordinator.
     """
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Noted) or seen.nodes == 1 or seen.stood_s is None:
+        if not isinstance(seen, InterruptionAtEnd) or seen.nodes == 1 or seen.stood_s is None:
             return
         over_s = seen.record.resumed_s
         if over_s is None or over_s > seen.stood_s + seen.unsure_s:
@@ -253,10 +257,10 @@ class OverSoon(Checker):
             )
 
 
-class ToldSince(Checker):
+class PlanNamesTimes(Checker):
     """A rank that goes on is told since when it has lost time, and since when that was known."""
 
-    of = (RankGiven, Noted)
+    of = (RankGiven, InterruptionAtEnd)
 
     def __init__(self) -> None:
         self._plans: dict[int, Regroup] = {}
@@ -264,7 +268,7 @@ class ToldSince(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven):
             self._plans[seen.plan.generation] = seen.plan
-        elif isinstance(seen, Noted) and seen.nodes == 1 and seen.record.parent is None:
+        elif isinstance(seen, InterruptionAtEnd) and seen.nodes == 1 and seen.record.parent is None:
             one, plan = seen.record, self._plans.get(seen.record.generation + 1)
             if plan is None:
                 return
@@ -279,14 +283,14 @@ class ToldSince(Checker):
                     )
 
 
-class KnewItsStep(Checker):
+class CommittedStepNamed(Checker):
     """An interruption names the newest committed step, as far as that could be known."""
 
-    of = (Noted,)
+    of = (InterruptionAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if (
-            isinstance(seen, Noted)
+            isinstance(seen, InterruptionAtEnd)
             and seen.committed is not None
             and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1
         ):
@@ -299,14 +303,14 @@ class KnewItsStep(Checker):
 class WarnedOnce(Checker):
     """A warning is given once by each coordinator that hears of it, at once."""
 
-    of = (ToWarn, Written, RunEnded)
+    of = (WarningHeard, EventWritten, RunEnded)
 
     def __init__(self) -> None:
         self._said: set[object] = set()
         self._due: dict[tuple[int, str], float] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, ToWarn):
+        if isinstance(seen, WarningHeard):
             self._due.setdefault((seen.epoch, seen.text), self.now_s)
         elif isinstance(seen, RunEnded):
             for _, text in [
@@ -315,13 +319,13 @@ class WarnedOnce(Checker):
                 if said not in self._said and self.now_s > since_s
             ]:
                 yield f"nobody is warned: {text}"
-        elif isinstance(seen, Written) and seen.kind == "warning":
+        elif isinstance(seen, EventWritten) and seen.kind == "warning":
             if (seen.epoch, seen.data["text"]) in self._said:
                 yield f"it is said twice: {seen.data['text']}"
             self._said.add((seen.epoch, seen.data["text"]))
 
 
-class SpareWasLost(Checker):
+class EarlySpareEndReported(Checker):
     """A spare that ended too early is reported, if there was one, and only then."""
 
     of = (TextShown, RunEnded)
@@ -344,19 +348,19 @@ class SpareWasLost(Checker):
             )
 
 
-class SaidWhatItIs(Checker):
+class ScriptFactsNotedOnce(Checker):
     """The ledger notes once that the script has steps, and once that its state is sharded.
 
     A later coordinator has to know both.
     """
 
-    of = (Written, RunEnded)
+    of = (EventWritten, RunEnded)
 
     def __init__(self) -> None:
         self._said: list[object] = []
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Written) and seen.kind == "script":
+        if isinstance(seen, EventWritten) and seen.kind == "script":
             if seen.data["sharded"] in self._said:
                 yield (
                     "it is written down twice that the script has steps, sharded or not:"
@@ -367,7 +371,7 @@ class SaidWhatItIs(Checker):
             yield "the run has trained, and it is not written down that its script has steps"
 
 
-class BackInTime(Checker):
+class SingleFaultInTime(Checker):
     """A fault that comes alone is known, and over, as soon as its kind allows.
 
     So nothing waits for an event that does not come.
@@ -435,19 +439,19 @@ def _deadline_s(seen: FirstFault) -> float:
 
 
 INTERRUPTION_RECORDS: tuple[type[Checker], ...] = (
-    SaidOnce,
+    NamedOnce,
     WellFormed,
-    Steady,
-    SaysSinceWhen,
+    WrittenOnce,
+    EarliestTimeNamed,
     TimesInOrder,
-    Charged,
-    ChargedAgain,
-    BackWhen,
-    OverSoon,
-    ToldSince,
-    KnewItsStep,
+    LostStepsBooked,
+    RepeatedStepsBooked,
+    ResumedWhenAtWork,
+    ResumedOnceAllCommit,
+    PlanNamesTimes,
+    CommittedStepNamed,
     WarnedOnce,
-    SpareWasLost,
-    SaidWhatItIs,
-    BackInTime,
+    EarlySpareEndReported,
+    ScriptFactsNotedOnce,
+    SingleFaultInTime,
 )

@@ -8,46 +8,46 @@ from outlast.model import limits
 from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.final_observations import RunEnded
 from outlast.sim.rules.observations import (
+    CheckpointOffered,
+    CheckpointsRemoved,
     ManifestOrdered,
+    ManifestToWrite,
     Observation,
-    Offered,
     Planned,
-    Pruned,
-    Saved,
     SaveFailed,
     ShardHeard,
 )
 
 
-class GoodOnly(Checker):
+class OnlyGoodOffered(Checker):
     """A checkpoint is offered only if it has a manifest, and all its bytes were good when last
     read.
     """
 
-    of = (Offered,)
+    of = (CheckpointOffered,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Offered) and seen.why_not:
+        if isinstance(seen, CheckpointOffered) and seen.why_not:
             yield (
                 f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}:"
                 f" {seen.why_not}"
             )
 
 
-class OnePast(Checker):
+class ShardsOfOneHistory(Checker):
     """The shards of a checkpoint are those that were reported, and belong to one history.
 
     None is of a step that was rolled back since, or removed.
     """
 
-    of = (Saved,)
+    of = (ManifestToWrite,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Saved) and not seen.one_past:
+        if isinstance(seen, ManifestToWrite) and not seen.one_past:
             yield f"the manifest of step {seen.step} names shards that are not those that lie there"
 
 
-class SavedOnceAll(Checker):
+class ManifestOnceAllShards(Checker):
     """A checkpoint is made of all shards of a step and one generation, once they are there."""
 
     of = (ShardHeard, Planned, ManifestOrdered)
@@ -80,24 +80,24 @@ class SavedOnceAll(Checker):
 class LastGoodStays(Checker):
     """The newest good checkpoint is never removed."""
 
-    of = (Pruned,)
+    of = (CheckpointsRemoved,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Pruned) and seen.left < seen.good:
+        if isinstance(seen, CheckpointsRemoved) and seen.left < seen.good:
             yield (
                 f"the checkpoints of steps {list(seen.steps)} are removed, and that of step"
                 f" {seen.good} was the newest good one"
             )
 
 
-class FewStay(Checker):
+class OldCheckpointsRemoved(Checker):
     """No more checkpoints stay than are to be kept, if the newest of them is good."""
 
-    of = (Pruned,)
+    of = (CheckpointsRemoved,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if (
-            isinstance(seen, Pruned)
+            isinstance(seen, CheckpointsRemoved)
             and len(seen.stay) > limits.CHECKPOINTS_KEPT_COUNT
             and seen.left == seen.stay[-1]
         ):
@@ -107,7 +107,7 @@ class FewStay(Checker):
             )
 
 
-class SavesHurtNobody(Checker):
+class FailedSaveEndsNoRun(Checker):
     """A run in which only saves fail does not fail."""
 
     of = (SaveFailed, RunEnded)

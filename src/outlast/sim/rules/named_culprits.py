@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from outlast.model import limits
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import Named, RunEnded
+from outlast.sim.rules.final_observations import CulpritsAtEnd, RunEnded
 from outlast.sim.rules.observations import (
     Observation,
-    WentOn,
+    StoppedProcessWentOn,
 )
 
 # what a fault may be called; a process that reported a lost peer, and then ends, may end for that
@@ -47,7 +47,7 @@ class NoFalseAlarm(Checker):
             )
 
 
-class OnlyTheGuilty(Checker):
+class OnlyStruckBlamed(Checker):
     """An interruption names processes that were struck, and no others.
 
     Of a plain script, which fails with its peers, nobody can say which came first.
@@ -64,14 +64,14 @@ class OnlyTheGuilty(Checker):
             yield f"processes {sorted(innocent)} are blamed, and {list(seen.struck)} were struck"
 
 
-class RightName(Checker):
+class MechanismFitsFault(Checker):
     """An interruption gets the name of the fault that struck."""
 
-    of = (Named,)
+    of = (CulpritsAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if (
-            isinstance(seen, Named)
+            isinstance(seen, CulpritsAtEnd)
             and seen.kinds
             and seen.mechanism
             not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}
@@ -82,13 +82,13 @@ class RightName(Checker):
             )
 
 
-class InTime(Checker):
+class TimesWithinRun(Checker):
     """An interruption is within the run, by any of the clocks."""
 
-    of = (Named,)
+    of = (CulpritsAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Named) and any(
+        if isinstance(seen, CulpritsAtEnd) and any(
             not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s
         ):
             yield (
@@ -97,7 +97,7 @@ class InTime(Checker):
             )
 
 
-class Prompt(Checker):
+class StoppedProcessEnded(Checker):
     """A process that the kernel holds stopped is ended once its grace is over.
 
     Its peers do not wait for ordinary deadlines. In a run that is asked to end, no peer waits. A
@@ -106,10 +106,10 @@ class Prompt(Checker):
     on.
     """
 
-    of = (WentOn,)
+    of = (StoppedProcessWentOn,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, WentOn):
+        if not isinstance(seen, StoppedProcessWentOn):
             return
         if (
             seen.stopped_s - seen.asked_s > limits.STOPPED_FLOOR_S + NOTICED_S

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from outlast.model.messages import Regroup
 from outlast.sim.rules.final_observations import (
     ActionDecided,
-    Booked,
+    CulpritsAtEnd,
     Diagnosed,
     DrainPlanned,
+    EventWritten,
     FirstFault,
-    Named,
-    Noted,
+    InterruptionAtEnd,
+    NodeStaysOut,
     NothingMoves,
+    RecordRewritten,
     RecoveryChosen,
-    Rewritten,
     RunEnded,
-    StartedThere,
-    StaysOut,
+    SecondsAtEnd,
+    StartedOnBarredNode,
     TextShown,
-    ToWarn,
-    Written,
+    WarningHeard,
 )
 
 
@@ -117,7 +117,7 @@ class OldStore:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class CheckpointOffered:
     """The plans of `generation` are to begin from the checkpoint of `step`; `why_not`: what was
     wrong with that, and could be known; "" for nothing.
     """
@@ -128,7 +128,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class ManifestToWrite:
     """The manifest of `step` is to be written.
 
     `one_past`: the shards that are there are those that it names.
@@ -147,7 +147,7 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class CheckpointsRemoved:
     """The folders of these steps were removed.
 
     `good` was the newest good checkpoint before, `left` is it now; 0: none. `stay`: those that have
@@ -161,7 +161,7 @@ class Pruned:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class GroupJoined:
     """A process is in the group of `generation`, by its own word at `step`; `content` is the step
     that its state really is of.
     """
@@ -230,7 +230,7 @@ class Regrouped:
 
 
 @dataclass(frozen=True, slots=True)
-class WentOn:
+class StoppedProcessWentOn:
     """A process that the kernel had held stopped for `stopped_s` runs again.
 
     `asked_s`: for so long it had been sent SIGTERM, if it was.
@@ -243,7 +243,7 @@ class WentOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class RunBegun:
     """The first ranks of a run are given places. `there`: nodes that are in, of `nodes`."""
 
     nodes: int
@@ -268,7 +268,7 @@ class ManifestOrdered:
 
 
 @dataclass(frozen=True, slots=True)
-class HungSaid:
+class HangReported:
     """An agent says that a rank has stood longer than `deadline_s`.
 
     silence_s   the silence of a plain script that counts as a hang; 0: the script has steps
@@ -284,7 +284,7 @@ class HungSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class QuietSaid:
+class SilenceReported:
     """An agent says which silence it takes for a hang; `is_s` is the true value."""
 
     silence_s: float
@@ -292,14 +292,14 @@ class QuietSaid:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AgentsAsked:
     """All agents are asked how their ranks stand."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stock:
+class SpareCount:
     """A step is committed, and `spares` live, of `wanted`.
 
     `quiet_s`: how long ago the last fault or plan came, or a process ended. `others`: spares of
@@ -362,7 +362,7 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedLate:
+class SharedMessageLate:
     """An agent has waited for more workers to say the same, though all with a rank there have."""
 
     node: str
@@ -389,7 +389,7 @@ class Enrolled:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedEarly:
+class StartOrderedEarly:
     """The coordinator orders a start on a node that it has not heard since the node enrolled."""
 
     node: str
@@ -399,45 +399,45 @@ Observation = (
     Planned
     | RankGiven
     | Restored
-    | Offered
-    | Saved
+    | CheckpointOffered
+    | ManifestToWrite
     | SaveFailed
-    | Pruned
-    | Arrived
+    | CheckpointsRemoved
+    | GroupJoined
     | StepDone
     | Executed
     | Stretch
     | Regrouped
-    | WentOn
+    | StoppedProcessWentOn
     | RunEnded
-    | Named
-    | Booked
+    | CulpritsAtEnd
+    | SecondsAtEnd
     | NothingMoves
     | RecoveryChosen
-    | Noted
-    | Stock
+    | InterruptionAtEnd
+    | SpareCount
     | FirstFault
     | StartedOver
     | Diagnosed
     | ActionDecided
     | DrainPlanned
-    | StartedThere
-    | Written
+    | StartedOnBarredNode
+    | EventWritten
     | TextShown
     | KillOrdered
     | StopAsked
     | PowerLost
-    | Rewritten
-    | ToWarn
-    | Begun
+    | RecordRewritten
+    | WarningHeard
+    | RunBegun
     | ShardHeard
     | ManifestOrdered
-    | HungSaid
-    | Asked
-    | QuietSaid
-    | SharedLate
+    | HangReported
+    | AgentsAsked
+    | SilenceReported
+    | SharedMessageLate
     | Enrolled
-    | StaysOut
-    | OrderedEarly
+    | NodeStaysOut
+    | StartOrderedEarly
     | OldStore
 )

@@ -12,9 +12,9 @@ from outlast.sim.rules.final_observations import (
     ActionDecided,
     Diagnosed,
     DrainPlanned,
+    EventWritten,
     RunEnded,
-    StartedThere,
-    Written,
+    StartedOnBarredNode,
 )
 from outlast.sim.rules.observations import Observation, Planned, StepDone, Stretch
 from outlast.sim.rules.run_end import APART
@@ -28,7 +28,7 @@ NODES = set(APART) - {"lose_coordinator"}
 LEAVES_WITHIN = 8
 
 
-class SureDrains(Checker):
+class DrainNeedsReason(Checker):
     """A node is drained for a verdict that is sure, or for its second outage."""
 
     of = (Diagnosed, ActionDecided)
@@ -76,7 +76,7 @@ class WithinBudget(Checker):
             yield f"{count} times {seen.action} within {within_s:g} s, and {times} are allowed"
 
 
-class UndoesNothing(Checker):
+class DrainUndoesNoStep(Checker):
     """A drain takes no rank back to a step before one that is committed."""
 
     of = (DrainPlanned,)
@@ -94,7 +94,7 @@ class UndoesNothing(Checker):
             )
 
 
-class Empties(Checker):
+class DrainEmptiesNode(Checker):
     """A drain that nothing disturbs leaves no rank on the node."""
 
     of = (DrainPlanned,)
@@ -107,7 +107,7 @@ class Empties(Checker):
             )
 
 
-class FinishesSteps(Checker):
+class DrainFinishesStep(Checker):
     """A drain that nothing disturbs lets each rank commit what the others commit.
 
     What a script does at a commit (`step.on_commit`) would be left out otherwise.
@@ -123,17 +123,17 @@ class FinishesSteps(Checker):
             )
 
 
-class NoWorkThere(Checker):
+class NoWorkOnBarredNode(Checker):
     """Nothing is started on a node that was barred."""
 
-    of = (StartedThere,)
+    of = (StartedOnBarredNode,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, StartedThere):
+        if isinstance(seen, StartedOnBarredNode):
             yield f"worker {seen.worker} is to be started on node {seen.node}, which is barred"
 
 
-class NotItsOwn(Checker):
+class NoActionOnOwnInterruption(Checker):
     """The policy does not act on an interruption that it made itself, nor does a successor."""
 
     of = (ActionDecided,)
@@ -149,7 +149,7 @@ class DrainsSoon(Checker):
     No node is drained before all ranks are heard to have joined, so none may be mute.
     """
 
-    of = (ActionDecided, Written, Planned, StepDone, Stretch, RunEnded)
+    of = (ActionDecided, EventWritten, Planned, StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
         self._moved: set[str] = set()  # nodes that are to be drained
@@ -171,7 +171,7 @@ class DrainsSoon(Checker):
             and not seen.dry_run
         ):
             self._moved.update(seen.nodes)
-        elif isinstance(seen, Written):
+        elif isinstance(seen, EventWritten):
             node = str(seen.data.get("node", ""))
             if seen.kind == "node_barred" and node in self._moved:
                 self._due.add(node)
@@ -192,12 +192,12 @@ class DrainsSoon(Checker):
 
 
 POLICY_LIMITS: tuple[type[Checker], ...] = (
-    SureDrains,
+    DrainNeedsReason,
     WithinBudget,
-    UndoesNothing,
-    Empties,
-    FinishesSteps,
-    NoWorkThere,
-    NotItsOwn,
+    DrainUndoesNoStep,
+    DrainEmptiesNode,
+    DrainFinishesStep,
+    NoWorkOnBarredNode,
+    NoActionOnOwnInterruption,
     DrainsSoon,
 )

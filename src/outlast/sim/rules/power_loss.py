@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlast.sim.rules.checker import Checker
-from outlast.sim.rules.final_observations import RunEnded, Written
+from outlast.sim.rules.final_observations import EventWritten, RunEnded
 from outlast.sim.rules.observations import Observation, PowerLost
 
 NOTICED_S = 1.0  # an alarm may ring late
 
 
-class CountedOut(Checker):
+class DeadNodeCountedOut(Checker):
     """A node without power is counted out, while the first coordinator of the run lives.
 
     What that coordinator knew of leases dies with it.
     """
 
-    of = (PowerLost, Written, RunEnded)
+    of = (PowerLost, EventWritten, RunEnded)
 
     def __init__(self) -> None:
         self._due_s: dict[str, float] = {}
@@ -29,7 +29,7 @@ class CountedOut(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, PowerLost):
             self._due_s.setdefault(seen.node, self.now_s + seen.void_s + NOTICED_S)
-        elif isinstance(seen, Written) and seen.kind == "node_lost":
+        elif isinstance(seen, EventWritten) and seen.kind == "node_lost":
             due_s = self._due_s.pop(str(seen.data["node"]), self.now_s)
             if seen.epoch == 1 and self.now_s > due_s:
                 yield f"node {seen.data['node']} is counted out {self.now_s - due_s:.3f} s too late"

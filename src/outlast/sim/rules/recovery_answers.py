@@ -15,7 +15,7 @@ from outlast.sim.rules.observations import Observation, Planned, StepDone, Stret
 IN_PROCESS = ("in_place", "reenter", "sharded")  # ways in which survivors keep their processes
 
 
-class RightRung(Checker):
+class RungAsRecorded(Checker):
     """The rung that is written down is what is done."""
 
     of = (RecoveryChosen,)
@@ -45,7 +45,7 @@ def _done(seen: RecoveryChosen) -> tuple[str, ...]:
     )
 
 
-class NoDearer(Checker):
+class CheapestRung(Checker):
     """The first fault after a committed step is answered by the cheapest rung that there is."""
 
     of = (Planned, StepDone, Stretch, RecoveryChosen)
@@ -88,4 +88,4 @@ class NoDearer(Checker):
             )
 
 
-RECOVERY_ANSWERS: tuple[type[Checker], ...] = (RightRung, NoDearer)
+RECOVERY_ANSWERS: tuple[type[Checker], ...] = (RungAsRecorded, CheapestRung)

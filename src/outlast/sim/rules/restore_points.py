@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.sim.rules.checker import NEAR_S, Checker
 from outlast.sim.rules.observations import (
-    Arrived,
+    GroupJoined,
     Observation,
     OldStore,
     Planned,
@@ -19,7 +19,7 @@ from outlast.sim.rules.observations import (
 )
 
 
-class OnePlan(Checker):
+class OneStepPerGeneration(Checker):
     """A generation starts from one step, and generations only grow."""
 
     of = (Planned,)
@@ -39,7 +39,7 @@ class OnePlan(Checker):
             self._newest = seen.generation
 
 
-class Patient(Checker):
+class PauseAfterCutLink(Checker):
     """A group that could not be formed across a link is tried again after a pause.
 
     It gets a store that all can reach, if there is a place for one.
@@ -101,19 +101,19 @@ class Fenced(Checker):
             self._newest = max(self._newest, seen.generation)
 
 
-class OnePoint(Checker):
+class StateFitsStep(Checker):
     """All ranks join a generation at one step, with the state of that step.
 
     A committed state is that of its step.
     """
 
-    of = (Arrived, StepDone, Stretch)
+    of = (GroupJoined, StepDone, Stretch)
 
     def __init__(self) -> None:
         self._steps: dict[int, int] = {}
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Arrived):
+        if isinstance(seen, GroupJoined):
             if seen.content != seen.step:
                 yield (
                     f"rank {seen.rank} joins generation {seen.generation} at step {seen.step} with"
@@ -140,7 +140,7 @@ class OnePoint(Checker):
             )
 
 
-class SealedOnly(Checker):
+class SealedStateExists(Checker):
     """State that a plan tells a rank to read is there."""
 
     of = (Restored,)
@@ -153,7 +153,7 @@ class SealedOnly(Checker):
             )
 
 
-class SealedUsed(Checker):
+class SealedStateUsed(Checker):
     """A rank reads the sealed state of the step that it goes on from, or else that of a checkpoint.
 
     No such state is made again.
@@ -262,7 +262,7 @@ class HandedOverOnce(Checker):
             )
 
 
-class Returning(Checker):
+class ReturningNodeAwaited(Checker):
     """Nothing is decided while a node is about to enrol again, with what its ranks had sealed."""
 
     of = (Planned,)

@@ -54,7 +54,7 @@ FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
 
-class Ends(Checker):
+class RunEnds(Checker):
     """A run ends once, within the bound, and leaves no process behind.
 
     All steps are committed then, or there is a verdict.
@@ -98,7 +98,7 @@ class Ends(Checker):
             )
 
 
-class AsAsked(Checker):
+class StoppedAsAsked(Checker):
     """A run that was asked to stop says who asked, and exits with the code that was asked for."""
 
     of = (RunEnded,)
@@ -129,7 +129,7 @@ class AsAsked(Checker):
             )
 
 
-class Paid(Checker):
+class BudgetsPaid(Checker):
     """Each replacement, and each whole restart, is paid for once.
 
     It may be tried again because of a link, which costs nothing more. Kills from outside may cost
@@ -193,7 +193,7 @@ class KillsOnce(Checker):
             self._ordered.add(seen.worker)
 
 
-class NotTooSoon(Checker):
+class FullTimeBeforeGivingUp(Checker):
     """A rank that is given up as late had its full time, at least since the last committed step.
 
     The record names that time.
@@ -221,7 +221,7 @@ class NotTooSoon(Checker):
                 yield f"it gave up as if it had never begun: {seen.reason}"
 
 
-class NotGivenUp(Checker):
+class GivesUpWithCause(Checker):
     """A run that fails had a reason to.
 
     It was planned again as often as it says, without a step in between, or it was struck by what it
@@ -346,4 +346,11 @@ class NotGivenUp(Checker):
             )
 
 
-RUN_END: tuple[type[Checker], ...] = (Ends, AsAsked, Paid, KillsOnce, NotTooSoon, NotGivenUp)
+RUN_END: tuple[type[Checker], ...] = (
+    RunEnds,
+    StoppedAsAsked,
+    BudgetsPaid,
+    KillsOnce,
+    FullTimeBeforeGivingUp,
+    GivesUpWithCause,
+)

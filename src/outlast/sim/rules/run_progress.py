@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from outlast.model import limits
 from outlast.model.terms import Cause
 from outlast.sim.rules.checker import NEAR_S, Checker
-from outlast.sim.rules.final_observations import Booked, RunEnded
+from outlast.sim.rules.final_observations import RunEnded, SecondsAtEnd
 from outlast.sim.rules.observations import (
-    Begun,
     Observation,
     RankGiven,
     Regrouped,
-    Stock,
+    RunBegun,
+    SpareCount,
 )
 
 # a warm one may have to make room for a hot one first
 RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5
 
 
-class Stocked(Checker):
+class SparesReplaced(Checker):
     """Spares that were used are replaced by the kind that was asked for. There are never more."""
 
-    of = (Stock,)
+    of = (SpareCount,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Stock):
+        if not isinstance(seen, SpareCount):
             return
         if seen.spares > seen.wanted:
             yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
@@ -68,14 +68,14 @@ class FreshStore(Checker):
             )
 
 
-class AllEnrol(Checker):
+class NodesAwaitedAtStart(Checker):
     """A run begins once all its nodes are in, or once the wait for the others is over."""
 
-    of = (Begun,)
+    of = (RunBegun,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if (
-            isinstance(seen, Begun)
+            isinstance(seen, RunBegun)
             and seen.there < seen.nodes
             and self.now_s < limits.ENROL_WAIT_S - NEAR_S
         ):
@@ -98,7 +98,7 @@ class RoomOnNodes(Checker):
             )
 
 
-class AllThere(Checker):
+class AllRanksJoined(Checker):
     """Training goes on once all ranks are in the generation, and not before.
 
     Ranks that are still on their way are watched.
@@ -120,10 +120,10 @@ class SecondsSum(Checker):
     An undisturbed run has no seconds of repeated work or detection.
     """
 
-    of = (Booked,)
+    of = (SecondsAtEnd,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if not isinstance(seen, Booked):
+        if not isinstance(seen, SecondsAtEnd):
             return
         for rank, seconds in enumerate(seen.by_rank):
             said_s = math.fsum(seconds.values())

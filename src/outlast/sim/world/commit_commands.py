@@ -48,7 +48,7 @@ from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.processes import SealedStep, Thread
 
 APART_FROM_STEP = 2  # state that moves apart does so after this step and all later ones
-KEEP_S = 0.002  # training stands still for a copy in the vault
+KEEP_S = 0.002  # training pauses this long for a copy in the vault
 LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
 
 

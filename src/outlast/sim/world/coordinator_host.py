@@ -32,7 +32,7 @@ from outlast.model.messages import Beat, Enrol, ForAgent, Grant, LinkMessage
 from outlast.model.records import Event, Interruption
 from outlast.model.verdict import Verdict
 from outlast.sim.options import NODES_MAX
-from outlast.sim.rules.final_observations import TextShown, Written
+from outlast.sim.rules.final_observations import EventWritten, TextShown
 from outlast.sim.rules.observations import ManifestOrdered
 from outlast.sim.shortcuts.identical_nodes import Echo, IdenticalNodes
 from outlast.sim.shortcuts.parted import Parted
@@ -377,7 +377,7 @@ class CoordinatorHost:
                 self.watch.plans.read = -1, -1
             elif record.kind == "node_lost":
                 self.watch.plans.lose_node(str(record.data["node"]))
-            self._frame.see(Written(record.kind, record.data, self.epoch))
+            self._frame.see(EventWritten(record.kind, record.data, self.epoch))
             world.verdicts.written(record)
         self.ledger.add(record, at_once=output.at_once)
 

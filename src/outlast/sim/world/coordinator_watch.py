@@ -43,16 +43,16 @@ from outlast.model.messages import (
 )
 from outlast.model.records import Interruption
 from outlast.model.terms import Phase
-from outlast.sim.rules.final_observations import RecoveryChosen, ToWarn
+from outlast.sim.rules.final_observations import RecoveryChosen, WarningHeard
 from outlast.sim.rules.observations import (
-    Asked,
-    HungSaid,
+    AgentsAsked,
+    HangReported,
     KillOrdered,
     OldStore,
-    OrderedEarly,
-    QuietSaid,
     SaveFailed,
     ShardHeard,
+    SilenceReported,
+    StartOrderedEarly,
 )
 from outlast.sim.rules.run_end import APART
 from outlast.sim.world.plan_watch import CutLink, Planning, PlanWatch, see_begun
@@ -199,7 +199,7 @@ class CoordinatorWatch:
         if isinstance(news, WorkerHung):
             self._see_hung(news, alone=alone)
         elif isinstance(news, ProgressReport):
-            self._frame.see(QuietSaid(news.silence_s, self._frame.options.hangs_after_s))
+            self._frame.see(SilenceReported(news.silence_s, self._frame.options.hangs_after_s))
         elif isinstance(news, Broke) and news.unreached:
             since_s, to_store = self._unreached.get(news.generation, (self._frame.now_s, False))
             self._unreached[news.generation] = since_s, to_store or STORE in news.unreached
@@ -262,11 +262,11 @@ class CoordinatorWatch:
         node = self._world.population.nodes[0]
         looks = node.looks_at(news.worker) if alone and "less far" in news.reason else None
         learned = not alone and "SIGSTOP" not in news.reason
-        self._frame.see(HungSaid(news.deadline_s, silence_s, learned, looks))
+        self._frame.see(HangReported(news.deadline_s, silence_s, learned, looks))
 
     def _to_warn(self, text: str, coordinator: Coordinator, epoch: int) -> None:
         if text and coordinator.stage not in (Stage.REBUILDING, Stage.STOPPING, Stage.ENDED):
-            self._frame.see(ToWarn(text, epoch))
+            self._frame.see(WarningHeard(text, epoch))
 
     # --- what it does -----------------------------------------------------------------------------
 
@@ -362,10 +362,10 @@ class CoordinatorWatch:
         if isinstance(order, StartStore):
             self.stores.home, self.stores.number = node, order.number
         if isinstance(order, (StartStore, StartWorker)) and self.enrolments.is_only_enrolled(node):
-            self._frame.see(OrderedEarly(node))
+            self._frame.see(StartOrderedEarly(node))
         if isinstance(order, AskProgressReport) and order.nonce > self._newest_inquiry:
             self._newest_inquiry = order.nonce
-            self._frame.see(Asked(order.nonce))
+            self._frame.see(AgentsAsked(order.nonce))
         elif isinstance(order, KillWorker):
             self.workers.given_up.add(order.worker)
         elif isinstance(order, ToWorkers) and isinstance(order.message, Regroup):

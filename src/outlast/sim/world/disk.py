@@ -17,11 +17,11 @@ from outlast.engine.protocol.outputs import WriteManifest
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.messages import Checkpointed
 from outlast.sim.draws import Stream
-from outlast.sim.rules.observations import Pruned, Saved
+from outlast.sim.rules.observations import CheckpointsRemoved, ManifestToWrite
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.processes import SimulatedProcess
 
-COPY_S = (0.001, 0.003)  # training stands still for the copy of a shard
+COPY_S = (0.001, 0.003)  # training pauses this long for the copy of a shard: least and most
 WRITE_S = (0.005, 0.06)
 READ_S = (0.002, 0.02)
 SLOW = 50.0  # times as long
@@ -232,13 +232,13 @@ class Disks:
                 then("", FULL)
                 return
             if folder is None or any(rank not in folder.shards for rank in range(len(stamps))):
-                self._frame.see(Saved(order.step, one_past=False))
+                self._frame.see(ManifestToWrite(order.step, one_past=False))
                 then("", "a shard is missing")
                 return
             folder.manifest, folder.stamps = self._written(0), stamps
             self._frame.say(f"the checkpoint of step {order.step} is written")
             self._frame.see(
-                Saved(
+                ManifestToWrite(
                     order.step,
                     tuple(folder.shards[rank].stamp for rank in range(len(stamps))) == stamps,
                 )
@@ -259,7 +259,7 @@ class Disks:
         for step in gone:
             del self.folders[step]
         stay = tuple(sorted(step for step, folder in self.folders.items() if folder.has_manifest))
-        self._frame.see(Pruned(gone, good, self.newest_good(), stay))
+        self._frame.see(CheckpointsRemoved(gone, good, self.newest_good(), stay))
 
     def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
         """Look for the newest good checkpoint, and call `then(step, folder, what was refused)`.

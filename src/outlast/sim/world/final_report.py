@@ -13,7 +13,13 @@ from outlast.model.terms import Mechanism
 from outlast.sim.durations import BODY_SPREAD_S
 from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.options import LONG_LIFE_STEPS
-from outlast.sim.rules.final_observations import Booked, FirstFault, Named, Noted, RunEnded
+from outlast.sim.rules.final_observations import (
+    CulpritsAtEnd,
+    FirstFault,
+    InterruptionAtEnd,
+    RunEnded,
+    SecondsAtEnd,
+)
 from outlast.sim.world.coordinator_host import CoordinatorHost
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.population import Population
@@ -70,7 +76,9 @@ class FinalReport:
         )
         interrupted = bool(records) or end.state != "ended"
         self.frame.see(
-            Booked(booked.wall_s, booked.by_rank, worked.seconds(), worked.unsure_s(), interrupted)
+            SecondsAtEnd(
+                booked.wall_s, booked.by_rank, worked.seconds(), worked.unsure_s(), interrupted
+            )
         )
 
     # --- the end ----------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ class FinalReport:
             and not set(BY_NODE) & set(self.strikes.all_kinds())
         )
         self.frame.see(
-            Noted(
+            InterruptionAtEnd(
                 one,
                 options.nodes,
                 plans.moved.get(one.id) if options.recovery_mode != "sharded" else None,
@@ -189,7 +197,7 @@ class FinalReport:
         known_s = (getattr(one, name) for name in TIMES)
         judged = one.id not in self.verdicts.own and _was_looked_at(one, end)
         self.frame.see(
-            Named(
+            CulpritsAtEnd(
                 one.id,
                 one.mechanism.value,
                 self._kinds_of(one) if judged else (),

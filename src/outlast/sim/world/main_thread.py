@@ -18,7 +18,7 @@ from outlast.model import limits
 from outlast.model.messages import Refused, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.durations import SEAL_MOST_S, SEAL_S
-from outlast.sim.rules.observations import Arrived
+from outlast.sim.rules.observations import GroupJoined
 from outlast.sim.world.copy_sending import CopySending
 from outlast.sim.world.processes import (
     Died,
@@ -144,7 +144,7 @@ class MainThread:
         """Let the rules see which state this rank has at the step of `plan`."""
         for one in self.p.each():
             self.world.see(
-                Arrived(one.worker, one.rank, plan.generation, plan.step, self.p.content)
+                GroupJoined(one.worker, one.rank, plan.generation, plan.step, self.p.content)
             )
 
     # --- images -----------------------------------------------------------------------------------

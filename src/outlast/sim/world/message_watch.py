@@ -20,8 +20,8 @@ from outlast.model.messages import (
     Registered,
     Underway,
 )
-from outlast.sim.rules.final_observations import StaysOut
-from outlast.sim.rules.observations import Enrolled, SharedLate
+from outlast.sim.rules.final_observations import NodeStaysOut
+from outlast.sim.rules.observations import Enrolled, SharedMessageLate
 from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.processes import SimulatedProcess
@@ -132,7 +132,7 @@ class MessageWatch:
         """Note that this moment is over."""
         agent_session = self._node.agent_session
         if agent_session is not None and not agent_session.fenced and self._all_have:
-            self._frame.see(SharedLate(self._node.name, tuple(sorted(self._spoken))))
+            self._frame.see(SharedMessageLate(self._node.name, tuple(sorted(self._spoken))))
 
     def ends(self) -> None:
         """Note that the agent has heard of the end of a process."""
@@ -206,5 +206,5 @@ class MessageWatch:
             and not node.still.agent.shut
         ):
             self._frame.see(
-                StaysOut(node.name, self._frame.now_s - max(self._empty_s, link.connected_s))
+                NodeStaysOut(node.name, self._frame.now_s - max(self._empty_s, link.connected_s))
             )

@@ -14,7 +14,7 @@ from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.rules.final_observations import DrainPlanned
-from outlast.sim.rules.observations import Begun, Offered, Planned
+from outlast.sim.rules.observations import CheckpointOffered, Planned, RunBegun
 from outlast.sim.world.disk import Disks, step_of
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.paths import Paths
@@ -310,12 +310,12 @@ class PlanWatch:
         disks = self._world.disks
         why_not = disks.why_not(disks.folders.get(step))
         known = why_not if disks.read_s < 0 or disks.wrong_since_s(step) < disks.read_s else ""
-        self._world.frame.see(Offered(generation, step, known))
+        self._world.frame.see(CheckpointOffered(generation, step, known))
 
 
 def see_begun(frame: Frame, coordinator: Coordinator) -> None:
     """Let the rules see with how many nodes the first generation begins."""
-    frame.see(Begun(frame.options.nodes, len(coordinator.nodes)))
+    frame.see(RunBegun(frame.options.nodes, len(coordinator.nodes)))
 
 
 def _beside(coordinator: Coordinator, generation: int) -> tuple[int, ...]:

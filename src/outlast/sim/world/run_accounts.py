@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlast.sim.options import Options
-from outlast.sim.rules.observations import Arrived, Observation, RankGiven
+from outlast.sim.rules.observations import GroupJoined, Observation, RankGiven
 from outlast.sim.world.booked_seconds import Lives, Worked
 from outlast.sim.world.recovery_times import RecoveryTimes
 
@@ -27,5 +27,5 @@ class RunAccounts:
         """Note the steps that a rank is told and given: it did not do these itself."""
         if isinstance(seen, RankGiven) and self._several_nodes:
             self.worked.takes_over(seen.plan.rank, seen.plan.high_water, seen.plan.step)
-        elif isinstance(seen, Arrived):
+        elif isinstance(seen, GroupJoined):
             self.worked.given(seen.rank, seen.step)

@@ -7,7 +7,7 @@ from typing import Any
 
 from outlast.model import limits
 from outlast.model.records import Event, Interruption
-from outlast.sim.rules.final_observations import Rewritten
+from outlast.sim.rules.final_observations import RecordRewritten
 from outlast.sim.world.frame import Frame
 
 
@@ -30,7 +30,7 @@ class SimulatedLedger:
         """Let the rules see how a coordinator changes what it has written of an interruption."""
         before = self._newest.get(record.id)
         if before is not None and epoch == before[0]:
-            self._frame.see(Rewritten(before[1], record))
+            self._frame.see(RecordRewritten(before[1], record))
         self._newest[record.id] = epoch, record
 
     def lose_unflushed(self) -> None:

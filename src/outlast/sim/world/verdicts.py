@@ -26,7 +26,7 @@ from outlast.model.records import Event, Interruption
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
-from outlast.sim.rules.final_observations import ActionDecided, Diagnosed, StartedThere
+from outlast.sim.rules.final_observations import ActionDecided, Diagnosed, StartedOnBarredNode
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import FIXED
@@ -257,4 +257,4 @@ class Verdicts:
             node, ()
         )
         if node in self._barred and not stays:
-            self._frame.see(StartedThere(node, message.worker))
+            self._frame.see(StartedOnBarredNode(node, message.worker))

@@ -22,8 +22,8 @@ from outlast.sim.rules.observations import (
     Executed,
     Observation,
     Regrouped,
+    SpareCount,
     StepDone,
-    Stock,
     StopAsked,
 )
 from outlast.sim.shortcuts import identical_nodes
@@ -445,7 +445,7 @@ class World:
         others = sum(p.kind != options.spare_kind for p in spares)
         early = self.accounts.spare_ended_early_s is not None
         quiet_s = self.frame.now_s - since_s
-        self.frame.see(Stock(len(spares), options.spares, quiet_s, others, early))
+        self.frame.see(SpareCount(len(spares), options.spares, quiet_s, others, early))
 
     def leapt(self, count: int, last: int, step_s: float) -> None:
         """Note that all ranks have done `count` steps of `step_s` each, by arithmetic."""
