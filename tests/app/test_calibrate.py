@@ -277,7 +277,7 @@ def test_a_fleet_is_said_on_the_command_line(tmp_path: Path, calibrated: Facts) 
         (
             TABLE,
             ("--units", "3", "--from", "0", "--to", "100"),
-            "line 2: the table says who was watched when",
+            "line 2: both the table and --units",
         ),
         (TABLE, ("--class", "gpu"), "--class gpu: 'gpu' is not a class"),
         (TABLE, ("--class", "a=gpu", "--class", "a=hbm"), "--class says a twice"),

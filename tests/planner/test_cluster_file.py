@@ -309,7 +309,7 @@ def test_llama_is_its_18_rows_by_count() -> None:
             "class is 'gpus'",
             "did you mean 'gpu'?",
         ),
-        ('schema = 1\n[[failure]]\nclass = "gpu"\n', "how often?", "mttf, or count and exposure"),
+        ('schema = 1\n[[failure]]\nclass = "gpu"\n', "how often", "mttf, or count and exposure"),
         (
             'schema = 1\n[[failure]]\nclass = "gpu"\nexposure = "1h"\n',
             "exposure without a count",
@@ -317,7 +317,7 @@ def test_llama_is_its_18_rows_by_count() -> None:
         ),
         (
             'schema = 1\n[[failure]]\nclass = "gpu"\nexposure = "1h"\ncount = 1\nmttf = "1h"\n',
-            "how often?",
+            "how often",
             "",
         ),
         (
@@ -341,7 +341,7 @@ def test_llama_is_its_18_rows_by_count() -> None:
             "ends before it begins",
             "",
         ),
-        ('schema = 1\n[[tier]]\nname = "disk"\n', "how long does a save take?", "bandwidth"),
+        ('schema = 1\n[[tier]]\nname = "disk"\n', "how long a save takes", "bandwidth"),
         ('schema = 1\n[[tier]]\nname = "di sk"\n', "made of letters", ""),
         (
             'schema = 1\n[[tier]]\nname = "m"\nstall = "1s"\nredundancy = "copies=0"\n',

@@ -209,7 +209,7 @@ def test_a_class_comes_from_the_ledger_else_from_a_verdict_that_is_sure() -> Non
         "host_memory",
     ]
     assert found.limits == (
-        "why 2 of 4 failures came: `outlast diagnose` on their evidence may say more",
+        "why 2 of 4 failures came: `outlast diagnose` on their evidence may tell more",
     )
 
 
@@ -378,9 +378,9 @@ def test_two_kinds_of_failure_do_not_promise_seconds_that_never_came() -> None:
 def test_a_calibration_says_what_it_cannot_tell() -> None:
     said = "\n".join(calibrated(ledger(session(interruption(1, 1030.0)))).cannot_tell())
     for what in (
-        "a node is lost: none was ever seen",
+        "a node is lost: it was never seen",
         "one world size only (4 ranks)",
-        "of 1 samples, always their mean is taken; 20 would show it",
+        "with only 1 sample, the mean is taken; 20 samples would show it",
         "whether failures come in waves",
     ):
         assert what in said

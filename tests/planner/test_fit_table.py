@@ -60,7 +60,7 @@ def test_a_fleet_stands_for_units_that_never_failed() -> None:
     assert [failure.at_s for failure in one.failures] == [20.0, 50.0]
     assert one.lives == {}
     assert any("how old" in text for text in one.limits)
-    assert any("16 gpus were watched all of the time" in text for text in one.assumptions)
+    assert any("all 16 gpus were watched the whole time" in text for text in one.assumptions)
 
 
 def test_names_of_the_tables_own_stand_for_classes() -> None:
@@ -105,7 +105,10 @@ def test_units_that_replace_others_enter_at_their_age() -> None:
 
 def test_units_that_are_all_equally_old_cannot_tell_age_from_the_calendar() -> None:
     alike = read(HEAD, "a,50,gpu,0,100,-5", "b,,,0,100,-2", "c,,,0,100,-90")
-    assert any("age from the calendar: 67% of the unit-time" in text for text in alike.limits)
+    assert any(
+        "installed at about the same time hold 67% of the unit-time" in text
+        for text in alike.limits
+    )
     mixed = read(HEAD, "a,50,gpu,0,100,-5", "b,,,0,100,-60", "c,,,0,100,-90")
     assert not any("calendar" in text for text in mixed.limits)
 
@@ -120,14 +123,14 @@ WRONG = [
     (["time,class"], "line 1: no column says which unit failed", "node, gpu or rack"),
     (["node,gpu,time,class"], "line 1: more than one column says", "node, gpu or rack"),
     (["node,class"], "line 1: there is no column 'time'", "first line names"),
-    (["node,time,class,class"], "line 1: a column stands twice", "first line names"),
+    (["node,time,class,class"], "line 1: a column occurs twice", "first line names"),
     (["node,time,class,start"], "line 1: start and end go together", "first line names"),
     (
         [HEAD, "a,2,gpu,0,9"],
         "line 2 has 5 cells; the first line names 6 columns",
         "still has its comma",
     ),
-    ([HEAD, ",2,gpu,0,9,"], "line 2: which unit?", "names one"),
+    ([HEAD, ",2,gpu,0,9,"], "line 2: the unit is missing", "names one"),
     ([HEAD, "a,2,,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
     ([HEAD, "a,,gpu,0,9,"], "line 2: a failure has a time and a class", "leave both empty"),
     ([HEAD, "a,2,gpuu,0,9,"], "line 2: class is 'gpuu', which is not known", "did you mean 'gpu'"),
@@ -139,12 +142,12 @@ WRONG = [
     ([HEAD, "a,2,gpu,0,,"], "line 2: start and end go together", "ends when the record does"),
     (
         [HEAD, "a,2,gpu,9,0,"],
-        "line 2: the unit was watched until before it began",
+        "line 2: the end of watching is not after its start",
         "start is before end",
     ),
     (
         [HEAD, "a,2,gpu,9,9,"],
-        "line 2: the unit was watched until before it began",
+        "line 2: the end of watching is not after its start",
         "start is before end",
     ),
     ([HEAD, "a,0,gpu,0,9,"], "line 2: the failure is not within start and end", "after start"),
@@ -156,7 +159,7 @@ WRONG = [
     ),
     (
         [HEAD, "a,2,gpu,0,9,0", "a,12,gpu,10,19,-5"],
-        "line 3: line 2 says another time at which a was installed",
+        "line 3: line 2 gives another time at which a was installed",
         "gets a new name",
     ),
     (
@@ -166,17 +169,17 @@ WRONG = [
     ),
     (
         [HEAD, "a,2,gpu,0,9,0", "a,12,gpu,8,19,0"],
-        "lines 2 and 3: a is watched twice at a time",
-        "touch, not overlap",
+        "lines 2 and 3: the stretches of a overlap",
+        "touch, but not overlap",
     ),
     (
         [HEAD, "a,2,gpu,0,9,0", "b,3,gpu,,,"],
-        "line 3: from when to when was this unit watched?",
+        "line 3: it is not known when this unit was watched",
         "--units",
     ),
     (
         ["node,time,class", "a,3,gpu"],
-        "line 2: from when to when was this unit watched?",
+        "line 2: it is not known when this unit was watched",
         "--units, --from and --to",
     ),
     (
@@ -218,7 +221,7 @@ def test_what_is_wrong_is_named_with_its_line(lines: list[str], error: str, hint
         (
             [HEAD, "a,2,gpu,0,9,0"],
             Fleet(5, 0.0, 9.0),
-            "line 2: the table says who was watched when; --units",
+            "line 2: both the table and --units",
         ),
         (
             ["node,time,class", "a,12,gpu"],

@@ -212,5 +212,5 @@ def test_ages_that_cannot_be_are_refused(entry: list[float], exit_: list[float])
 
 
 def test_as_many_beginnings_as_ends() -> None:
-    with pytest.raises(UsageError, match="as many beginnings as ends"):
+    with pytest.raises(UsageError, match="numbers of entry ages"):
         Lifetimes.of(entry_s=[0.0], exit_s=[1.0, 2.0], failed=[True, False])

@@ -224,7 +224,7 @@ def test_a_last_attempt_with_an_error_file_has_failed() -> None:
 
 def test_a_copy_without_times_and_an_empty_folder_are_refused() -> None:
     same = [RankFiles("job", 0, 0, 5.0, 5.0), RankFiles("job", 1, 0, 5.0, 5.0)]
-    with pytest.raises(UsageError, match=r"logs/job: all of its files have one time"):
+    with pytest.raises(UsageError, match=r"logs/job: all of its files have the same time"):
         sessions_of(same, node="n", source="logs", verdicts={})
     with pytest.raises(UsageError, match="holds no logs of torchrun"):
         sessions_of([], node="n", source="logs", verdicts={})

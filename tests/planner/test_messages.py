@@ -83,7 +83,7 @@ def test_both_end_a_run_for_the_same_reason_at_the_same_step(mode: str) -> None:
     assert compared.life.rungs[-1] == Rung.STOP.value
     assert compared.message_steps == compared.decision_steps
     assert compared.decided.why_ended in compared.life.interruptions[-1].reason
-    assert compared.course_steps > compared.decision_steps
+    assert compared.monte_carlo_steps > compared.decision_steps
 
 
 def test_a_difference_is_seen() -> None:
@@ -141,5 +141,5 @@ def test_a_life_is_told_with_its_own_kinds_and_seconds() -> None:
 def test_what_cannot_be_told_as_a_scenario_is_refused(
     options: Options, faults: tuple[PlannedFault, ...]
 ) -> None:
-    with pytest.raises(UsageError, match="cannot be told"):
+    with pytest.raises(UsageError, match="cannot be written as a scenario"):
         as_scenario(options, faults, measure(SMALL, seed=1, kinds=()))

@@ -336,7 +336,7 @@ def test_a_counted_rate_varies_by_what_its_count_leaves_open() -> None:
     assert (one.low, one.high, one.why) == (
         "x 1.18",
         "x 0.846",
-        "90 % of what its count leaves open",
+        "90 % interval of its count",
     )
 
 

@@ -95,7 +95,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--save",
         metavar="TIME",
-        help="how long training stands still for a save to the durable storage",
+        help="how long training pauses for a save to the durable storage",
     )
     group.add_argument(
         "--interval",

@@ -116,9 +116,7 @@ def _tier_words(plan: Plan, name: str) -> str:
     if scenario.is_live(tier):
         return f"every step, without a stall; {survives}"
     stall = (
-        f"training stands still for {long_duration(tier.stall_s)}"
-        if tier.stall_s
-        else "without a stall"
+        f"training pauses for {long_duration(tier.stall_s)}" if tier.stall_s else "without a stall"
     )
     write = f", safe {long_duration(tier.write_s)} later" if tier.write_s else ""
     return f"every {long_duration(interval_s)}, {stall}{write}; {survives}"

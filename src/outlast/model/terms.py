@@ -140,7 +140,7 @@ MEANING: Mapping[Cause, str] = {
     Cause.STARTUP: "from the start of the launcher until a rank trains",
     Cause.PRODUCTIVE: "steps that were kept, when they first ran",
     Cause.DATA_WAIT: "waiting for a batch",
-    Cause.STALL: "training stood still for a snapshot or a checkpoint",
+    Cause.STALL: "training paused for a snapshot or a checkpoint",
     Cause.REPEATED: "steps that were rolled back or ran again",
     Cause.DETECTION: "from a fault to its detection",
     Cause.REGROUP: "from detection until all ranks are in the new group",

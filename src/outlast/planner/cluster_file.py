@@ -1,6 +1,6 @@
-"""A cluster file: the cluster and the job to plan for, in TOML, each value with its source.
+"""A cluster file describes in TOML the cluster and the job to plan for, each value with its source.
 
-It is read into a `Cluster`, and written from a `Scenario`.
+`parse` reads the file into a `Cluster`, and `cluster_text.render` writes it.
 
     schema = 1
     name = "ours"                                  # optional
@@ -10,15 +10,16 @@ It is read into a `Cluster`, and written from a `Scenario`.
                                                    # their defaults
     gpus = 1024
     duration = "30d"
-    source = "our order"                           # of every value in the table
-    sources = { step = "measured 2025-05" }        # of one
-    ranges = { step = ["1.8s", "2.4s"] }           # what it may be; `--sensitivity` tries both ends
+    source = "our order"                           # the source of every value in the table
+    sources = { step = "measured 2025-05" }        # the source of one value
+    ranges = { step = ["1.8s", "2.4s"] }           # the values that one input may have;
+                                                   # `--sensitivity` tries both ends
 
     [[failure]]                                    # one or more; two of one class need a `name`
     class = "gpu"
     unit = "gpu"                                   # gpu, node, rack, run
     extent = "node"                                # process, node, rack, run
-    count = 148                                    # either count and exposure, or mttf
+    count = 148                                    # give either count and exposure, or mttf
     exposure = "21233664h"
 
     [[tier]]
@@ -28,8 +29,8 @@ It is read into a `Cluster`, and written from a `Scenario`.
     [recovery] [repair] [lemons] [stragglers] [maintenance] [throttle] [money] [power]
 
 A duration that may vary has one of four forms: "30s", { mean = "30s" } (exponential), { median =
-"30s", p95 = "2min" } (lognormal), or { measured = ["1s", "3s"] }. An input has a path: `job.step`,
-`failure.gpu.mttf`, `tier.storage.stall`. Quantities are read by `model/quantities.py`.
+"30s", p95 = "2min" } (lognormal), or { measured = ["1s", "3s"] }. Each input has a path, such as
+`job.step`, `failure.gpu.mttf` or `tier.storage.stall`. `model/quantities.py` reads the quantities.
 
 This module is pure: text in, data out; data in, text out.
 """
@@ -51,14 +52,14 @@ from outlast.planner.schema import DEFAULT_LISTS, LISTS, TABLES, Field
 
 SCHEMA = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-NOTES = ("source", "sources", "ranges")  # keys of every table that say something about the others
+NOTES = ("source", "sources", "ranges")  # keys of every table that describe its other keys
 
 
 class Origin(str, Enum):
     """The origin of an input. The later ones override the earlier ones."""
 
     DEFAULT = "default"  # a stated default
-    WORKED_OUT = "worked out"  # from other inputs
+    WORKED_OUT = "worked out"  # calculated from other inputs
     PRESET = "preset"
     LEDGER = "ledger"
     FILE = "file"
@@ -70,7 +71,7 @@ class Origin(str, Enum):
 class Input:
     """One value and where it comes from.
 
-    `range`: the two ends between which it may lie; None where nobody said.
+    `range` holds the two ends between which the value may lie. It is None if the file gives none.
     """
 
     path: str
@@ -85,7 +86,7 @@ class Input:
 
     @property
     def said(self) -> str:
-        """Return the value with its unit, as a cluster file would have it."""
+        """Return the value with its unit, as it is written in a cluster file."""
         text = self.reader.say(self.value)
         return str(json.loads(text)) if text.startswith('"') else text
 
@@ -100,12 +101,13 @@ class Input:
 class Cluster:
     """All inputs of a plan, each with its value and where it comes from.
 
-    An input has a path, as `job.gpus` or `tier.storage.stall`. `parse` reads a cluster file, and
-    `put` returns a changed cluster; a cluster itself never changes. `resolve.resolve` works out
-    what is missing and makes a Scenario.
+    Each input has a path, such as `job.gpus` or `tier.storage.stall`. `parse` reads a cluster file.
+    A cluster never changes: `put` returns another one. `resolve.resolve` calculates the values that
+    are missing, and makes a Scenario.
 
-    inputs           by path, stated defaults included; a value without a default may be missing
-    failures, tiers  the names of the lists' entries, in their order
+    inputs           all inputs by path, stated defaults included. An input without a default may be
+                     missing
+    failures, tiers  the names of the `failure` tables and of the `tier` tables, in their order
     """
 
     name: str
@@ -125,11 +127,12 @@ class Cluster:
     def put(
         self, path: str, given: object, *, origin: Origin, source: str, name: str = ""
     ) -> Cluster:
-        """Return a cluster with another value, read from a text or from what TOML has.
+        """Return a cluster with another value for one input.
 
-        `name`: what an error calls it, else its path.
+        given  the value as a text, or as TOML has it
+        name   the name of the input in errors; by default its path
 
-        Raises UsageError: no such input, or not such a value.
+        Raises UsageError if there is no such input, or if it cannot have this value.
         """
         self.check_path(path)
         return self.put_value(
@@ -156,7 +159,7 @@ class Cluster:
             )
 
     def paths(self) -> Iterator[str]:
-        """Return the paths of all inputs that there could be."""
+        """Yield the path of every input that this cluster can have."""
         for table, fields in TABLES.items():
             yield from (f"{table}.{key}" for key in fields)
         for table, names in (("failure", self.failures), ("tier", self.tiers)):
@@ -206,10 +209,10 @@ def defaults() -> Cluster:
 def _list(
     given: object, table: str, inputs: dict[str, Input], *, origin: Origin, source: str
 ) -> tuple[str, ...]:
-    """Read the tables into `inputs`, and return their names."""
+    """Read a list of tables into `inputs`, and return the names of the tables."""
     if not isinstance(given, list) or not all(isinstance(one, dict) for one in given):
         raise UsageError(
-            f"{source}: {table} is a list of tables", hint=f"write each as `[[{table}]]`"
+            f"{source}: {table} has to be a list of tables", hint=f"write each as `[[{table}]]`"
         )
     rows: list[Mapping[str, Any]] = given or [DEFAULT_LISTS[table]]
     names: list[str] = []
@@ -311,12 +314,13 @@ def _check_row(table: str, name: str, inputs: Mapping[str, Input], *, where: str
     if table == "failure":
         if ("mttf" in has) == ("exposure" in has):
             raise UsageError(
-                f"{where}: how often?", hint="give mttf, or count and exposure, and not both"
+                f"{where}: it has to say in one way how often this fails",
+                hint="give mttf, or count and exposure, and not both",
             )
         if "exposure" in has and "count" not in has:
             raise UsageError(
-                f"{where}: exposure without a count",
-                hint="count = how many failures there were in that time",
+                f"{where}: there is an exposure without a count",
+                hint="count is the number of failures in that time",
             )
         if "exposure" in has and inputs[f"{table}.{name}.shape"].value != 1:
             raise UsageError(
@@ -325,9 +329,10 @@ def _check_row(table: str, name: str, inputs: Mapping[str, Input], *, where: str
             )
     elif not has & {"stall", "write", "bandwidth", "bandwidth_per_gpu"}:
         raise UsageError(
-            f"{where}: how long does a save take?", hint="give a bandwidth, or stall and write"
+            f"{where}: it does not say how long a save takes",
+            hint="give a bandwidth, or stall and write",
         )
     elif {"bandwidth", "bandwidth_per_gpu"} <= has:
         raise UsageError(
-            f"{where}: there is a bandwidth, and one for each GPU", hint="give one of the two"
+            f"{where}: there are both bandwidth and bandwidth_per_gpu", hint="give one of the two"
         )

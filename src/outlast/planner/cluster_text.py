@@ -61,7 +61,7 @@ def _table(head: str, inputs: list[Input], *, name: str = "") -> list[str]:
 
 
 def _needed(one: Input) -> bool:
-    """Return True for a stated default that a list needs, so as not to be empty when read back."""
+    """Return True for a default without which a table of a list could not be read back."""
     return _key(one) in ("mttf", "count", "exposure", "bandwidth", "survives", "stall", "write")
 
 

@@ -5,23 +5,25 @@ takes.
 
 The engine decides the following, each time with the full membership of the job:
 
-    who hangs, since when        engine.hang        (hangs.py)       classes of failure that
-                                 `Rules.hangs` names
-    where to go on from          engine.restore     (restoring.py)   and engine.durable
-    who takes a lost rank        engine.placement   (membership.py)
-    which rung, or to stop       engine.recovery    (replica.py)     with the budgets of
-                                 engine.budget
-    what a verdict leads to      engine.policy      (acting.py)      where `Rules.diagnosis` says
-                                 that there are verdicts
+    decision                     engine's module    called in        remark
+    which rank hangs, since when engine.hang        hangs.py         for the classes of failure in
+                                                                     `Rules.hangs`
+    the step to go on from       engine.restore     restoring.py     with engine.durable
+    who takes a lost rank        engine.placement   membership.py
+    which rung, or to stop       engine.recovery    replica.py       with the budgets of
+                                                                     engine.budget
+    what a verdict leads to      engine.policy      acting.py        only if `Rules.diagnosis` gives
+                                                                     verdicts
 
-The scenario decides when failures come, how long detection, regroup, replacement, repair and
-restore take, and what each tier holds by when. So this computes the same run as `runs.py` (Monte
-Carlo), in another way. Both agree as long as the engine decides nothing that a scenario has no
-notion of. Such decisions are counted by kind (`decided.Unmodelled`), and listed with the
-interruption that they belong to. If the engine ends a run, the rest of its time is booked as
+The scenario decides when failures come, and what each tier holds at each time. It also decides how
+long detection, regroup, replacement, repair and restore take. So this computes the same run as
+`runs.py` (Monte Carlo), in another way. Both agree as long as the engine decides nothing that a
+scenario cannot express. Such decisions are counted by kind (`decided.Unmodelled`), and listed with
+the interruption that they belong to. If the engine ends a run, the rest of its time is booked as
 `shutdown`.
 
-Units      seconds of wall-clock time; inside, without maintenance stops, as in `runs.py`.
+Units      Times are seconds of wall-clock time. Inside, maintenance stops are left out of them, as
+           in `runs.py`.
 Limits     A failure always strikes the body of a step, before any rank has voted, so the step is
            repeated. All ranks of a live tier hold the same state; replicas that are made of several
            ranks are not simulated. A repaired node keeps its name.
@@ -47,7 +49,7 @@ from outlast.planner.scenario import Scenario
 def live(scenario: Scenario, history: History, rules: Rules | None = None) -> Decided:
     """Run one history in decision mode, from the beginning to the end.
 
-    rules: the options of outlast; None: their defaults.
+    `rules` holds the options of outlast. None stands for their defaults.
     """
     lemons, stops, duration_s = (
         LemonCount(scenario, history.lemons),
@@ -88,11 +90,12 @@ class DecisionEstimate:
 
     ettr_mean_se      standard error of the mean
     seconds           mean seconds by cause
-    interruptions     of all replicas together
-    decisions         calls of the engine, of all replicas together
-    per_interruption  decisions for each interruption, at least 1; NaN where there was none
+    interruptions     number of interruptions in all replicas together
+    decisions         number of calls of the engine in all replicas together
+    per_interruption  decisions for each interruption, at least 1; NaN if there was none
     ended             number of replicas that the engine ended
-    unmodelled        in how many replicas the engine decided, or met, what a scenario does not know
+    unmodelled        by kind, the number of replicas in which the engine decided, or met, something
+                      that a scenario cannot express
     """
 
     replicas: int

@@ -1,26 +1,32 @@
-"""Draw in advance the failures of runs, and the random numbers of each recovery.
+"""Draw in advance the failures of many runs, and the random numbers of each recovery.
 
-So all depths, and all candidates of a search, have the same failures.
+All depths of the planner, and all candidates of a search, then see the same failures.
 
-Units      seconds of wall-clock time since the run began.
-Symbols    R  replicas, N  failures of the one that has most, C  failure classes, B  stretches on
-           which no hazard changes
-Method     Failures are one Poisson process: unit exponentials, summed up, and taken back through
-           the cumulative hazard of all classes together; then a class is picked by its part of the
-           hazard in that stretch. Hazards are constant on a stretch. That is exact for constant
-           rates and waves; a Weibull hazard is cut into stretches whose ends are exact, so that
-           within one the time is off by less than its length (512 equal ones, and 512 of equal
-           hazard). Lemons: their failures above the usual rate are drawn as if there were
-           `lemons_bound` all the time. `extra` marks these; the course takes each with the chance
-           lemons / lemons_bound (thinning).
-Streams    One for each purpose and each block of 256 replicas, seeded by (seed, purpose, block):
-           replica r of a seed is the same in whatever batch it is drawn, and the k-th failure has
-           the same luck however many there are. PCG64 and uniforms only, so the same in all
-           versions of NumPy, with one exception: the rate of a class that was estimated (`count`
-           above 0, `uncertain`) is multiplied by Generator.standard_gamma(count + 1/2) / count,
-           whose algorithm NumPy may change.
-Limits     Units are not renewed: a repaired one is as old as before. Classes of one replica are
-           independent but for lemons and waves.
+Units      Times are seconds of wall-clock time since the run began.
+Symbols    R  number of replicas
+           N  number of failures of the replica that has the most
+           C  number of failure classes
+           S  number of streams of failures: one for each class, and one more for the extra failures
+              that lemons have in that class
+           B  number of stretches of time; within a stretch, hazards are taken as constant
+Method     All failures together form one Poisson process. Sums of unit exponentials are turned into
+           times by the inverse of the cumulative hazard of all streams. Then the stream of each
+           failure is drawn: its probability is its share of the hazard in that stretch.
+Stretches  The times are exact for constant rates and for waves. A Weibull hazard is exact at the
+           ends of each stretch, so a time is wrong by less than the length of its stretch. There
+           are 512 stretches of equal length and 512 of equal hazard.
+Lemons     A lemon fails more often than other nodes. Its failures above the usual rate are drawn as
+           if there were `lemons_bound` lemons all the time, and `extra` marks them. The simulation
+           of a run lets each of them happen with probability lemons / lemons_bound (thinning).
+Generators There is one for each purpose and each block of 256 replicas, with the seed (seed,
+           purpose, block). So replica r of a seed does not depend on the batch in which it is
+           drawn, and the luck of its k-th failure does not depend on how many failures follow.
+           Only PCG64 and uniform numbers are used, so all versions of NumPy draw the same. There is
+           one exception. If `uncertain` is True, the rate of a class with a `count` above 0 is
+           multiplied by Generator.standard_gamma(count + 1/2) / count. NumPy may change that
+           algorithm.
+Limits     A repaired unit is as old as before. The classes of one replica are independent, except
+           for lemons and waves.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -43,36 +49,36 @@ from outlast.planner.scenario import FailureRate, Scenario, Unit
 Floats = NDArray[np.float64]
 
 BLOCK = 256
-ROWS = 8  # failures of all replicas whose luck is drawn at once
+ROWS = 8  # the luck of so many failures is drawn at once, for all replicas
 WEIBULL_STRETCHES = 512
-FAILURES_MAX = 50_000_000  # drawn at once: 400 MB for their times alone
-# purposes beside those of Luck; _GAMMA + c for class c
+FAILURES_MAX = 50_000_000  # of one call of `draw`; their times alone take 400 MB
+# Purposes of generators, beside those in Luck. Class c has the purpose _GAMMA + c.
 _CLASS, _GAPS, _LEMONS, _GAMMA = 100, 101, 102, 1000
 
 
 class Luck(IntEnum):
     """The meaning of a failure's numbers in (0, 1): a column of `History.luck`."""
 
-    STRUCK = 0  # which unit it is: floor(u x units). The course does not ask
+    STRUCK = 0  # which unit fails: floor(u x units). Monte Carlo does not use it
     DETECT = 1
     REGROUP = 2
     TAKE = 3
     REPAIR = 4
     RESTORE = 5
-    LEMON = 6  # is the struck node a lemon; of one marked `extra`: does it happen
-    MENDED = 7  # is the lemon caught, or the healthy node mended badly
-    DIAGNOSIS = 8  # is a healthy node taken out as well
+    LEMON = 6  # whether the failed node is a lemon; for an `extra` failure, whether it happens
+    MENDED = 7  # whether the lemon is caught, or the healthy node is repaired badly
+    DIAGNOSIS = 8  # whether a healthy node is taken out as well
 
 
 @dataclass(frozen=True)
 class History:
     """The failures of one replica.
 
-    at_s     (N,), ascending
-    which    (N,) indices into scenario.failures
-    extra    (N,) bool
-    luck     (N, len(Luck))
-    lemons   how many there are when it begins
+    at_s     (N,): the time of each failure, ascending
+    which    (N,): the class of each failure, as an index into scenario.failures
+    extra    (N,) bool: the failure is one of those that only lemons have
+    luck     (N, len(Luck)): the random numbers of each failure
+    lemons   the number of lemons when the run begins
     """
 
     at_s: Floats
@@ -84,12 +90,13 @@ class History:
 
 @dataclass(frozen=True)
 class Histories:
-    """Failures of R replicas.
+    """The failures of R replicas.
 
-    at_s    (R, N), ascending, inf where a replica has no more
-    stream  (R, N) int16: c below C is class c at its usual rate; else the lemons' extra failures of
-            class `stream_class[c]`
-    lemons  (R,) when the run begins
+    at_s    (R, N): the time of each failure, ascending; inf where a replica has no more failures
+    stream  (R, N) int16: the stream s of each failure. If s is below C, the failure is one of class
+            s at its usual rate. Otherwise it is an extra failure of a lemon, of class
+            `stream_class[s]`
+    lemons  (R,): the number of lemons when the run begins
     """
 
     seed: int
@@ -111,11 +118,11 @@ class Histories:
 
     @cached_property
     def extra(self) -> NDArray[np.bool_]:
-        """Return which failures would be those of a lemon, above the usual rate, (R, N)."""
+        """Return whether each failure is an extra one, which only lemons have, (R, N)."""
         return self.stream >= self.class_count
 
     def luck(self, column: Luck) -> Floats:
-        """Draw numbers in (0, 1), (R, N): the same ones each time."""
+        """Draw the numbers of this column, (R, N), in (0, 1). Each call draws the same numbers."""
         return _columns(
             _generators(self.seed, column, self.first, self.replicas),
             self.at_s.shape[1],
@@ -124,7 +131,7 @@ class Histories:
         ).T
 
     def luck_in_order(self, column: Luck) -> Iterator[Floats]:
-        """Yield the same numbers failure by failure, (ROWS, R) at a time.
+        """Yield the numbers of this column failure by failure, (ROWS, R) at a time.
 
         All of them at once would not fit into a processor's cache.
         """
@@ -133,7 +140,10 @@ class Histories:
             yield _columns(generators, ROWS, self.first, self.replicas)
 
     def pieces(self, replicas: int) -> Iterator[Histories]:
-        """Yield parts of `replicas` histories, in order. A multiple of BLOCK draws none twice."""
+        """Yield parts of `replicas` histories each, in their order.
+
+        If `replicas` is a multiple of BLOCK, no random number is drawn twice.
+        """
         for begin in range(0, self.replicas, replicas):
             here = slice(begin, begin + replicas)
             yield replace(
@@ -145,7 +155,7 @@ class Histories:
             )
 
     def one(self, replica: int) -> History:
-        """Return replica `first + replica` by itself."""
+        """Return the history of replica `first + replica`."""
         count = int(np.isfinite(self.at_s[replica]).sum())
         first = self.first + replica
         luck = np.stack(
@@ -164,12 +174,12 @@ class Histories:
 def draw(
     scenario: Scenario, *, seed: int, replicas: int, first: int = 0, uncertain: bool = True
 ) -> Histories:
-    """Draw the replicas first .. first + replicas - 1 of this seed.
+    """Draw replicas `first` to `first + replicas - 1` of this seed.
 
-    `uncertain`: each has rates of its own, drawn from what the counts leave open.
+    uncertain  True: each replica has rates of its own, drawn from the posterior of the counted
+               rates. False: the rates are taken as known
 
-    UsageError where more failures are expected than memory should hold: draw fewer replicas at
-    once, or a shorter run.
+    Raises UsageError if a number is negative, or if more than FAILURES_MAX failures are expected.
     """
     if seed < 0 or replicas < 0 or first < 0:
         raise UsageError(
@@ -180,7 +190,8 @@ def draw(
     expected = hazards.cumulated[:, -1].sum() * (replicas + BLOCK)
     if expected > FAILURES_MAX:
         raise UsageError(
-            f"{scenario.name}: {expected:.3g} failures in {replicas} replicas",
+            f"{scenario.name}: {expected:.3g} failures are expected in {replicas} replicas, and at"
+            f" most {FAILURES_MAX:,} are drawn at once",
             hint="draw fewer replicas at once, or a shorter run",
         )
     generators = _generators(seed, _GAPS, first, replicas)
@@ -206,7 +217,7 @@ def draw(
 def expected_failures(scenario: Scenario) -> float:
     """Return how many failures a history has on average, at the estimated rates.
 
-    They include failures that are drawn for lemons and may not strike.
+    They include the extra failures of lemons, some of which do not happen.
     """
     return float(_Hazards.of(scenario).cumulated[:, -1].sum())
 
@@ -230,7 +241,7 @@ def _blocks(first: int, replicas: int) -> range:
 
 
 def _columns(generators: list[Generator], rows: int, first: int, replicas: int) -> Floats:
-    """Return (rows, replicas) of numbers in (0, 1).
+    """Return random numbers in (0, 1), of shape (rows, replicas).
 
     They are drawn failure by failure, so that a longer history begins like a shorter one.
     """
@@ -263,8 +274,10 @@ def _lemons(scenario: Scenario, seed: int, first: int, replicas: int) -> NDArray
 class _Hazards:
     """The hazards of all streams.
 
-    ends_s      (B + 1,): the ends of the stretches
-    cumulated   (S, B + 1): failures expected of each stream by then, at the estimated rates
+    ends_s        (B + 1,): the ends of the stretches, and the beginning of the first one
+    cumulated     (S, B + 1): the failures of each stream that are expected by these times, at the
+                  estimated rates
+    stream_class  (S,): the class of each stream, as an index into scenario.failures
     """
 
     ends_s: Floats
@@ -292,7 +305,7 @@ class _Hazards:
 
 
 def _ends(scenario: Scenario) -> Floats:
-    """Return where a hazard changes: edges of waves, and enough of a Weibull's curve."""
+    """Return the ends of the stretches: the edges of waves, and cuts through Weibull hazards."""
     duration_s = scenario.job.duration_s
     ends = [0.0, duration_s]
     for rate in scenario.failures:
@@ -319,9 +332,11 @@ def _ends(scenario: Scenario) -> Floats:
 
 
 def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
-    """Return units x ((age + t)/scale)^k - (age/scale)^k, each stretch times the waves it is in.
+    """Return the failures of a class that are expected by each of these times.
 
-    The result is cut at 1e200, which is hopeless enough.
+    Without waves that is units x (((age + t)/scale)^k - (age/scale)^k). What each stretch adds is
+    multiplied by the factors of the waves that it is in. What a stretch adds is at most 1e200, so
+    that nothing overflows.
     """
     with np.errstate(over="ignore"):
         if rate.shape == 1 or math.isinf(rate.mttf_s):
@@ -339,11 +354,11 @@ def _cumulated(rate: FailureRate, units: int, ends_s: Floats) -> Floats:
     return np.concatenate([[0.0], np.cumsum(np.minimum(pieces, 1e200))])
 
 
-# --- times and classes, of whole blocks -----------------------------------------------------------
+# --- times and classes of whole blocks ------------------------------------------------------------
 
 
 def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bool) -> Floats:
-    """Draw by what factor each replica's rates differ from the estimated ones, (C, R)."""
+    """Draw the factor by which each replica's rates differ from the estimated ones, (C, R)."""
     rates = np.ones((len(scenario.failures), blocks * BLOCK))
     for index, rate in enumerate(scenario.failures):
         if uncertain and rate.count:
@@ -358,7 +373,7 @@ def _rates(scenario: Scenario, seed: int, first: int, blocks: int, uncertain: bo
 
 
 def _arrivals(generators: list[Generator], until: Floats) -> Floats:
-    """Draw sums of unit exponentials, (N, R), up to the row where all are beyond `until`."""
+    """Draw sums of unit exponentials, (N, R), until all replicas are beyond `until`."""
     most = float(until.max(initial=0.0))
     rows = math.ceil(most + 4 * math.sqrt(most) + 8)
     pieces: list[Floats] = []
@@ -380,10 +395,12 @@ def _arrivals(generators: list[Generator], until: Floats) -> Floats:
 
 
 def _take_back(sums: Floats, total: Floats, ends_s: Floats) -> NDArray[np.intp]:
-    """Turn sums of the cumulative hazard into times, in place.
+    """Turn sums of unit exponentials into times, in place, and return the stretch of each.
 
-    Times are inf if the sums are beyond `total` (B + 1, R). Return in which stretch they are, if
-    there are several.
+    total  (B + 1, R): the cumulative hazard of all streams
+
+    A sum beyond the last row of `total` becomes inf. If there is only one stretch, an empty array
+    is returned.
     """
     if len(ends_s) == 2:
         with np.errstate(divide="ignore"):
@@ -409,7 +426,7 @@ def _picked(
     stretch: NDArray[np.intp],
     rows: int,
 ) -> NDArray[np.int16]:
-    """Draw the stream of each failure, (rows, R), by its part of the hazard there."""
+    """Draw the stream of each failure, (rows, R), by its share of the hazard in the stretch."""
     picked = np.zeros((rows, len(generators) * BLOCK), dtype=np.int16)
     if len(cumulated) < 2:
         return picked

@@ -1,13 +1,15 @@
-"""Message mode: lives of `outlast sim`.
+"""Message mode: the planner compares its predictions with simulated runs of `outlast sim`.
 
-The same life is written as a scenario and a history, so that decision mode and Monte Carlo can run
-it too.
+The same simulated run is also written as a scenario and a history, so that decision mode and Monte
+Carlo can compute it.
 
-Method     How long detection and the regroup take is measured in lives of the same kind with a
-           single fault each (`measure`), never in the life that is to be told: what is compared is
-           a prediction. A life in which one rank hangs also says when its first step began.
-Limits     Faults are of KINDS, each at a second of its own, on several nodes of equally many ranks.
-           A regroup is counted up to the beginning of the next step.
+Method     Other simulated runs, of the same kind and with a single fault each, show how long
+           detection and the regroup take (`measure`). The run that is compared is not among them,
+           so the comparison tests a prediction. One more run, in which a rank hangs, shows when the
+           first step began.
+Limits     The faults are of the kinds in KINDS, and no two come in the same second. There are
+           several nodes, with the same number of ranks on each. A regroup is counted up to the
+           beginning of the next step.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -50,11 +52,11 @@ KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
     "hang": (FailureClass.NETWORK, Extent.PROCESS),
     "lose_node": (FailureClass.POWER_SUPPLY, Extent.NODE),
 }
-# no process stands parked on a spare node in these lives
+# in these runs, no process is parked on a spare node
 RULES = Rules(hangs=frozenset({FailureClass.NETWORK}), parked=False)
-AWAY_S = 60.0  # a lost node has power again so much later
+AWAY_S = 60.0  # a lost node has power again after this long
 ROUNDING = 1e-6
-PROBE_STEPS = 9.4  # of a life in which something is measured: the fault comes after so many
+PROBE_STEPS = 9.4  # in a run that measures something, the fault comes after so many steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class Measured:
     """The measurements of short simulated runs.
 
     began_s     when the first step began
-    detect_s    for each kind of fault, from the fault until all that live stand still
-    regroup_s   from there to the next step
+    detect_s    for each kind of fault, seconds from the fault until all survivors stand still
+    regroup_s   seconds from there to the next step
     """
 
     began_s: float
@@ -74,10 +76,10 @@ class Measured:
 def spread_faults(
     options: Options, kinds: Sequence[str], *, count: int, seed: int, apart_s: float = 0.0
 ) -> tuple[PlannedFault, ...]:
-    """Return `count` faults of random ranks, of these kinds in turn.
+    """Return `count` faults that strike random ranks, of these kinds in turn.
 
-    They come at random times, but not in the first and last twentieth. They are at least `apart_s`
-    apart if there is room.
+    They come at random times, but none in the first and last twentieth of the run. Two faults are
+    at least `apart_s` seconds apart if there is room for that.
     """
     draws, first_s, last_s = Stream(seed, "told faults"), 0.05 * options.for_s, 0.95 * options.for_s
     free_s = max(0.0, last_s - first_s - apart_s * (count - 1))
@@ -95,9 +97,9 @@ def spread_faults(
 
 
 def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
-    """Measure in one short run for each kind of fault, and for a hang.
+    """Measure in one short simulated run for each kind of fault, and in one for a hang.
 
-    UsageError where one of them does not reach the end that was meant.
+    Raises UsageError if one of these runs does not end as intended.
     """
     step_s, detect_s, began_s, regroup_s = steady_step_s(options), {}, 0.0, 0.0
     at_s = PROBE_STEPS * step_s
@@ -111,8 +113,8 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
         one = life.interruptions[0] if life.interruptions else None
         if life.result != "ok" or one is None or one.left_s is None or one.restored_s is None:
             raise UsageError(
-                f"nothing can be measured in a life with one {kind}: {life.end}, {life.violations}",
-                hint="another seed may do",
+                f"nothing can be measured in a run with one {kind}: {life.end}, {life.violations}",
+                hint="try another seed",
             )
         detect_s[kind] = one.left_s - at_s
         if kind == "hang":
@@ -124,7 +126,7 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
 def as_scenario(
     options: Options, faults: Sequence[PlannedFault], measured_s: Measured
 ) -> tuple[Scenario, History]:
-    """Return the life of these options and faults as a scenario and a history.
+    """Return the simulated run with these options and faults as a scenario and a history.
 
     It lasts from its first step to the moment at which the run is asked to stop.
     """
@@ -137,9 +139,10 @@ def as_scenario(
         )
     ):
         raise UsageError(
-            "this life cannot be told as a scenario",
+            "this run cannot be written as a scenario",
             hint=(
-                f"say --for-s, as many ranks for each node, and faults {', '.join(KINDS)} with at_s"
+                "give --for-s, the same number of ranks on each node, and only faults of the kinds"
+                f" {', '.join(KINDS)}, each with at_s"
             ),
         )
     job = Job(
@@ -187,8 +190,8 @@ def _step_s(options: Options) -> float:
 def _tier(options: Options) -> ScenarioTier:
     """Return the tier of the state.
 
-    Replicated state lives wherever a rank does. Of sharded state, each rank seals an image in its
-    node's memory after every step.
+    Every rank holds the replicated state. With sharded state, each rank seals an image in the
+    memory of its node after every step.
     """
     if options.recovery_mode == "sharded":
         return ScenarioTier("images", _step_s(options), SEAL_S, 0.0, Extent.PROCESS, constant(0.0))
@@ -196,7 +199,7 @@ def _tier(options: Options) -> ScenarioTier:
 
 
 class GivenHistory(Histories):
-    """One replica whose luck was not drawn, for Monte Carlo."""
+    """One replica for Monte Carlo, whose random numbers are given and not drawn."""
 
     @staticmethod
     def of(scenario: Scenario, history: History) -> GivenHistory:
@@ -224,33 +227,31 @@ class GivenHistory(Histories):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The newest committed steps at the end of one life.
-
-    They are those by messages, by decisions and by Monte Carlo.
-    """
+    """The newest committed step at the end of one run, by messages, decisions and Monte Carlo."""
 
     life: SimulatedRun
     decided: Decided
     message_steps: int
     decision_steps: int
-    course_steps: int
+    monte_carlo_steps: int
 
     @property
     def may_differ_steps(self) -> int:
-        """Return by how many steps both may differ.
+        """Return by how many steps the results of messages and of decisions may differ.
 
-        That is one for each interruption: whether the step was voted for may depend on
-        milliseconds, and then the recovery is as long as elsewhere. One more is the step in flight
-        when the run is asked to stop, which is finished.
+        Each interruption may cause a difference of one step, because milliseconds may decide
+        whether the step was voted for. One more step is that in flight when the run is asked to
+        stop, because the run finishes it.
         """
         return len(self.life.interruptions) + 1
 
     @property
     def same_rungs(self) -> bool:
-        """Return whether both chose the same rungs, one for all that failed until it was chosen.
+        """Return whether messages and decisions led to the same rungs.
 
-        Rungs that are due when the run is asked to stop do not count. Decision mode is over then,
-        while messages go on until the failures are dealt with.
+        One rung answers all failures that came before it was chosen. Rungs that are due when the
+        run is asked to stop do not count. Decision mode ends then, and messages go on until the
+        run has recovered.
         """
         by_messages = list(
             {
@@ -270,8 +271,10 @@ class Compared:
 
     @property
     def agree(self) -> bool:
-        """Return whether both answer the same interruptions by the same rungs, end alike, and come
-        as far.
+        """Return whether messages and decisions agree.
+
+        They do if both answer the same interruptions by the same rungs, end in the same way, and
+        reach the same step, up to `may_differ_steps`.
         """
         ended = (self.life.end == "failed") is (self.decided.ended_s is not None)
         return (
@@ -288,10 +291,13 @@ def compare(
     seed: int,
     measured_s: Measured | None = None,
 ) -> Compared:
-    """Run the same faults at all depths. `measured_s` None: measure first, with another seed."""
+    """Run the same faults at all depths.
+
+    If `measured_s` is None, the durations are measured first, with another seed.
+    """
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
     life = simulate(seed=seed, options=options, faults=tuple(faults))
-    # a fault that strikes no rank is no failure
+    # a fault that strikes no rank is not a failure
     scenario, history = as_scenario(
         options, [fault for fault in faults if fault.id in life.fired], known
     )

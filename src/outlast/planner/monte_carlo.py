@@ -1,15 +1,15 @@
 """Simulate many runs at once in NumPy, for sweeps, optimisation and scale.
 
-`run` returns what becomes of each replica of some histories. For each replica, this is the same as
-the result of `course.live`. `estimate` draws the histories, batch by batch, and sums up. It says
-what to expect of a run, how far one run may be from that, and how sure the simulation is of its
-mean.
+`estimate` draws histories, batch by batch, and simulates them with `runs.run`. It returns what to
+expect of a run, how far a single run may be from that, and the standard error of the mean. The
+result for each replica is the same as in `tests/planner/course.py`, which computes it in plain
+Python.
 
-Units      seconds of wall-clock time.
-Limits     If more than `failures_max` failures are expected, a run is simulated only until as many
-           have struck (`simulated_s`). Its progress until then is extrapolated to the whole run,
-           and `remarks` says so. That is right if repairs and waves are short beside the simulated
-           time, so that the run has settled.
+Units      Times are seconds of wall-clock time.
+Limits     If more than `failures_max` failures are expected, only the beginning of the run is
+           simulated (`simulated_s`), in which so many failures are expected. Its progress is
+           extrapolated to the whole run, and `remarks` says so. That is right only if repairs and
+           waves are short compared with the simulated time.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -31,30 +31,31 @@ from outlast.planner.outcomes import Outcomes
 from outlast.planner.runs import run
 from outlast.planner.scenario import DAY_S, HOUR_S, Scenario
 
-FAILURES_MAX = 5_000  # of one replica: some seconds of work for any number of replicas
-BATCH_FAILURES = 2_500_000  # of all replicas that are looked at together: about 100 MB
+FAILURES_MAX = 5_000  # of one replica; that is some seconds of work
+BATCH_FAILURES = 2_500_000  # of all replicas that are simulated together: about 100 MB
 BATCH_REPLICAS = 4_096
 INTERVAL = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The expectation of one run of `duration_s`. Means over replicas, unless said otherwise.
+    """What to expect of one run of `duration_s`. Values are means over replicas if not said otherwise.
 
-    simulated_s        how much of it was simulated
-    ettr_mean          productive seconds kept / duration; ettr_mean_se: the standard error of the
-                       simulation
-    ettr_low, ettr_high
-                       5th and 95th percentile of single runs, what the counts of failures leave
-                       open included
-    seconds            by cause; they sum to the duration
-    lost_s             by class: work repeated, and recovery
-    interruptions      failures that struck; _low, _high as above. mttf_s: duration / interruptions
-    wait_s, waits      seconds that a run waited for nodes, and how often
-    throughput         share of the samples that an undisturbed run at full speed makes: ETTR,
-                       throttling and stragglers
-    gpu_hours, money   of the job and its spares
-    remarks            what the reader has to know besides
+    simulated_s        the part of the run that was simulated
+    ettr_mean          productive seconds kept / duration
+    ettr_mean_se       the standard error of `ettr_mean`
+    ettr_low           5th percentile of the ETTR of single runs. It includes the uncertainty of
+                       rates that were estimated from counts
+    ettr_high          95th percentile, likewise
+    seconds            seconds by cause; they sum to the duration
+    lost_s             seconds of repeated work and of recovery, by class of failure
+    interruptions      number of failures that struck; `_low` and `_high` are percentiles as above
+    mttf_s             duration / interruptions
+    wait_s, waits      seconds for which a run waited for nodes, and how often
+    throughput         the samples that the run makes, as a share of those of an undisturbed run at
+                       full speed. ETTR, throttling and stragglers lower it
+    gpu_hours, money   what the job and its spares use and cost
+    remarks            further sentences that the reader has to know
     """
 
     replicas: int
@@ -89,13 +90,13 @@ def estimate(
 ) -> Estimate:
     """Estimate what to expect of a run from `replicas` runs of this seed.
 
-    UsageError for less than two. The same seed is the same luck for every scenario with these
-    failures.
+    With the same seed, every scenario with the same failures gets the same random numbers. Raises
+    UsageError for fewer than two replicas, and if `failures_max` is below 1.
     """
     if replicas < 2 or failures_max < 1:
         raise UsageError(
             f"{replicas} replicas with at most {failures_max} failures",
-            hint="simulate two replicas at least, with one failure at least",
+            hint="simulate at least two replicas, with at least one failure",
         )
     simulated = _shortened(scenario, failures_max)
     parts = [
@@ -114,7 +115,7 @@ def _shortened(scenario: Scenario, failures_max: int) -> Scenario:
 
 
 def _batches(scenario: Scenario, replicas: int) -> list[tuple[int, int]]:
-    """Return (first, count) of each batch: whole blocks that fit into memory."""
+    """Return (first, count) of each batch. A batch is a number of whole blocks that fit into memory."""
     fit = int(BATCH_FAILURES / max(1.0, expected_failures(scenario))) // BLOCK * BLOCK
     size = min(max(fit, BLOCK), BATCH_REPLICAS)
     return [(first, min(size, replicas - first)) for first in range(0, replicas, size)]
@@ -130,8 +131,8 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
     def mean(pick: Callable[[Outcomes], NDArray[Any]]) -> float:
         return longer * float(all_of(pick).mean())
 
-    # What was trained since the last save is no pace: of a run cut short, only what had been kept
-    # by then goes on.
+    # Work since the last save says nothing about the pace of the run. So if the run is simulated in
+    # part, only what was kept when training last went on is extrapolated.
     ettr = (
         all_of(lambda part: part.kept_s * longer + (part.position_s - part.kept_s)) / job.duration_s
     )
@@ -183,10 +184,10 @@ def _summed_up(scenario: Scenario, simulated: Scenario, parts: list[Outcomes]) -
 
 
 def _speed(scenario: Scenario) -> float:
-    """Return the mean speed of training, with throttling and stragglers.
+    """Return the mean speed of training, as a share of full speed.
 
-    Throttling is a daily sine. There are stragglers for part of the time. Each node may be one, so
-    their number is Poisson.
+    Throttling follows a sine over the day. The run is slower while there is any straggler. The
+    number of stragglers is Poisson, because each node may become one.
     """
     slow = scenario.stragglers
     is_slow = -math.expm1(-scenario.job.nodes * slow.lasts.mean_s / slow.mttf_s)
@@ -194,7 +195,10 @@ def _speed(scenario: Scenario) -> float:
 
 
 def _mttf_s(scenario: Scenario, interruptions: float) -> float:
-    """Return the MTTF of the run, by the rates where no failure was seen; inf for none at all."""
+    """Return the MTTF of the run.
+
+    If no failure struck in the simulation, it follows from the rates. It is inf if nothing fails.
+    """
     expected = interruptions or expected_failures(scenario)
     return scenario.job.duration_s / expected if expected else math.inf
 

@@ -2,24 +2,27 @@
 
 The result is compared with fixed intervals, Young's and Daly's.
 
-What is best  The share of all GPUs, spares included, that is productive: ETTR x gpus / (gpus +
-              spare GPUs). A budget caps the spares: a share of the GPUs, or money for the spares'
-              GPU-hours. The memory that redundancy takes is reported, and has no weight.
-Method        Coordinate by coordinate, twice: each parameter that was asked for is varied over its
-              candidates while the others stay. All candidates have the same failures (common random
-              numbers). The search begins with the closed forms, and departs from them only if a
-              candidate is better by more than the noise. The winner and the others are then
-              compared on new failures, on which it was not chosen. Intervals: a grid around the
-              closed form (x 1/8 to x 8), then a finer one around its best. Spares: from none to
-              twice the closed form. Tiers: every set with a tier that survives as much as any does.
-              The loss of everything at once has no rate, and has to be survived anyway; the
-              interval of the tier for it is a day at most. Redundancy: none, copies=1, copies=2,
-              parity=4+1, parity=8+2. If no tier is in the memory of nodes, `PEERS` is added as a
-              candidate, with its assumptions among the inputs.
-Beside it     Fixed intervals, Young's and Daly's, each for the tier that serves most failures;
-              everything else is as in the best.
-Limits        A local search: parameters that only pay together may be missed. Candidates that
-              differ by less than `se` are not told apart.
+Goal          The best parameters have the largest productive share of all GPUs, spares included:
+              ETTR x gpus / (gpus + spare GPUs). A budget limits the spares: a share of the GPUs, or
+              money for the GPU-hours of the spares. The memory that redundancy takes is reported,
+              but does not count.
+Method        The search goes through the parameters twice. Each one is varied over its candidates
+              while the others stay as they are. All candidates have the same failures (common
+              random numbers). The search begins with the values of the closed forms. It leaves a
+              value only if a candidate is better by more than the noise. At the end, the best
+              parameters and the others are compared on new failures, on which nothing was chosen.
+Intervals     First a grid around the closed form (x 1/8 to x 8) is tried, then a finer grid around
+              the best of these.
+Spares        From none to twice the closed form.
+Tiers         Every set of tiers with a tier that survives as much as any tier does. The loss of
+              everything at once has no rate, but has to be survived anyway. So the interval of the
+              tier that survives it is at most one day.
+Redundancy    none, copies=1, copies=2, parity=4+1, parity=8+2. If no tier is in the memory of
+              nodes, `PEERS` is added as a candidate, with its assumptions among the inputs.
+Comparison    Fixed intervals, Young's and Daly's are tried for the tier that serves most failures.
+              Everything else is as in the best parameters.
+Limits        This is a local search. It may miss parameters that are better only together.
+              Differences below the standard error (`behind_se`) say nothing.
 
 This module is pure: data in, data out.
 """
@@ -50,14 +53,14 @@ FIXED_S = (900.0, 1800.0, 3600.0)
 COARSE = tuple(2.0**power for power in (-3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3))
 FINE = (0.8, 0.9, 1.0, 1.1, 1.25)
 REDUNDANCIES = ("none", "copies=1", "copies=2", "parity=4+1", "parity=8+2")
-# a tier that was not asked for: what it would be
+# the inputs of the tier that the search adds if no tier is in the memory of nodes
 PEERS: Mapping[str, tuple[object, str]] = {
-    "redundancy": ("copies=1", "assumption: put up by the search"),
+    "redundancy": ("copies=1", "assumption: added by the search"),
     "bandwidth_per_gpu": (
         "50GB/s",
         (
             "assumption: a link of 400 Gb/s for each GPU, as Llama 3 405B, arXiv 2407.21783 [P],"
-            " and all of it free"
+            " which nothing else uses"
         ),
     ),
     "blocking": (False, "assumption: copied beside training"),
@@ -65,10 +68,12 @@ PEERS: Mapping[str, tuple[object, str]] = {
 }
 SPARE_FACTORS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 ROUNDS = 2
-NOISE = 2.0  # standard errors of a difference, by which a candidate has to be better than what was
-REPLICAS_MOST, SEARCH_WORK = 2048, 50_000  # failures simulated for each candidate
-SEARCH_FAILURES, JUDGE_FAILURES = 200, 1_000  # simulated in each replica
-JUDGES_SEED = 1_000_003  # added to the seed for the fresh failures
+NOISE = 2.0  # a candidate has to be better by this many standard errors of the difference
+REPLICAS_MOST = 2048
+SEARCH_WORK = 50_000  # failures that are simulated for each candidate
+# failures that are simulated in each replica: in the search, and in the final comparison
+SEARCH_FAILURES, JUDGE_FAILURES = 200, 1_000
+JUDGES_SEED = 1_000_003  # added to the seed, so that the final comparison has new failures
 
 
 class Parameter(str, Enum):
@@ -82,7 +87,7 @@ class Parameter(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpareBudget:
-    """The budget for spares: `share` of the GPUs, or `money` in all. inf: no bound."""
+    """The budget for spares: `share` of the GPUs, or `money` in all. inf stands for no limit."""
 
     share: float = math.inf
     money: float = math.inf
@@ -93,7 +98,7 @@ class SpareBudget:
         if math.isfinite(self.money) and not job.gpu_hour_price:
             raise UsageError(
                 "a budget in money needs the price of a GPU-hour",
-                hint="--price 2.5/h, or a budget as a share of the GPUs: --budget 2%",
+                hint="give --price 2.5/h, or a budget as a share of the GPUs: --budget 2%",
             )
         one_node = job.gpus_per_node * job.duration_s / 3600 * job.gpu_hour_price
         by_money = self.money / one_node if one_node else math.inf
@@ -102,10 +107,10 @@ class SpareBudget:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A named policy, and its result under failures that were not used to choose it.
+    """A named set of parameters, and its result under failures that were not used to choose it.
 
-    behind, behind_se  `value` of the one that was searched less this one's, replica by replica, and
-                       its standard error
+    behind     the `value` of the best parameters minus that of this option, as a mean over replicas
+    behind_se  the standard error of `behind`
     """
 
     name: str
@@ -137,9 +142,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCurve:
-    """The values of one parameter when it was looked at last, and which one was chosen.
+    """The result for each value of one parameter when it was last varied, and the chosen value.
 
-    They are on the failures that it was chosen on.
+    The results are from the failures on which the value was chosen.
     """
 
     parameter: str
@@ -152,10 +157,10 @@ class ParameterCurve:
 class Optimum:
     """The result of the search.
 
-    cluster      the cluster with what was chosen
-    options      the combinations of tiers that were compared
+    cluster      the cluster with the chosen parameters
+    options      the best parameters, and those that they are compared with
     curves       how the result depends on each parameter
-    simulations  how many were made
+    simulations  the number of runs that were simulated in the search
     """
 
     cluster: Cluster
@@ -180,9 +185,9 @@ class Optimum:
 
 
 def replicas_for_search(scenario: Scenario) -> int:
-    """Return how many replicas tell candidates apart: more where runs see few failures.
+    """Return how many replicas are needed to compare candidates, in whole blocks of 256.
 
-    In whole blocks of 256.
+    The fewer failures a run has, the more replicas are needed.
     """
     expected = (
         math.fsum(rates_by_extent(scenario.failures, scenario.job).values())
@@ -207,7 +212,10 @@ def optimise(
     budget: SpareBudget = SpareBudget(),
     mapper: Mapper = in_order,
 ) -> Optimum:
-    """Search for the best. Raises UsageError for a budget in money without a price."""
+    """Search for the best values of these parameters.
+
+    Raises UsageError for a budget in money without a price.
+    """
     search = _Search(
         _with_peers(cluster) if Parameter.REDUNDANCY in parameters else cluster,
         seed,
@@ -231,7 +239,7 @@ def optimise(
 
 
 class _Search:
-    """A search. `best` is the cluster with the best parameters so far, all of them settled."""
+    """A search. `best` is the cluster with the best parameters so far; none of them is `auto`."""
 
     def __init__(
         self, cluster: Cluster, seed: int, replicas: int, budget: SpareBudget, mapper: Mapper
@@ -245,6 +253,7 @@ class _Search:
             self.best = _spares(self.best, self.spares_most)
 
     def improve(self, parameter: Parameter) -> None:
+        """Vary one parameter, and keep its best value in `best`."""
         if parameter is Parameter.INTERVAL:
             for name in self.best.tiers:
                 self._intervals(name)
@@ -307,9 +316,10 @@ class _Search:
         )
 
     def _choose(self, clusters: list[Cluster]) -> list[float]:
-        """Make the best of them the best, if it is better than what was by more than the noise.
+        """Simulate these clusters, and return the result of each.
 
-        Return what each came to.
+        The best of them becomes `best`, if it is better than the present one by more than the
+        noise.
         """
         scenarios = [resolve(one).scenario for one in [self.best, *clusters]]
         summaries = run_all(
@@ -336,7 +346,7 @@ class _Search:
 
 
 def _settled(cluster: Cluster) -> Cluster:
-    """Settle what is `auto` by the closed forms: the search begins there."""
+    """Replace each `auto` by the value of the closed forms. The search begins there."""
     for path, one in resolve(cluster).inputs.items():
         if one.origin is Origin.PLAN:
             cluster = cluster.put_value(path, one.value, origin=Origin.PLAN, source=one.source)
@@ -367,9 +377,9 @@ def _with_peers(cluster: Cluster) -> Cluster:
 
 
 def _tier_sets(cluster: Cluster) -> Iterator[Cluster]:
-    """Yield all sets of tiers in which one survives as much as any tier does.
+    """Yield the cluster with each set of tiers in which one survives as much as any tier does.
 
-    A tier that is not in use is never saved; intervals are chosen again for each set.
+    Nothing is saved to a tier that is not in use. Intervals are chosen again for each set.
     """
     scenario = resolve(cluster).scenario
     survives = {tier.name: tier.survives for tier in scenario.tiers}
@@ -386,14 +396,14 @@ def _only(cluster: Cluster, names: tuple[str, ...]) -> Cluster:
     used = replace(_settled(used), tiers=cluster.tiers)
     for name in cluster.tiers:
         if name not in names:
-            used = _interval(used, name, math.inf, "not in use: the run does better without it")
+            used = _interval(used, name, math.inf, "not in use: the run is better without it")
     return used
 
 
 def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
-    """Yield the redundancies to try. All tiers that have one get the same.
+    """Yield the cluster with each redundancy to try. All tiers that have one get the same.
 
-    The time of a save, and what it survives, are worked out again.
+    The duration of a save, and what it survives, are calculated again.
     """
     names = [name for name in cluster.tiers if f"tier.{name}.redundancy" in cluster.inputs]
     for redundancy in REDUNDANCIES:
@@ -418,7 +428,7 @@ def _redundancies(cluster: Cluster) -> Iterator[Cluster]:
         yield _settled(out)
 
 
-# --- beside others --------------------------------------------------------------------------------
+# --- the comparison -------------------------------------------------------------------------------
 
 
 def _judged(
@@ -431,8 +441,9 @@ def _judged(
     replicas: int,
     mapper: Mapper,
 ) -> tuple[Option, ...]:
-    """Return the best first, then the others by their value, over failures that nothing was chosen
-    on.
+    """Return the best parameters first, and then the others by their value.
+
+    They are compared on new failures, on which nothing was chosen.
     """
     named = [("searched", best), *_others(cluster, best, parameters, spares_most)]
     scenarios = [resolve(one).scenario for _, one in named]
@@ -476,9 +487,10 @@ def _option(
 def _others(
     cluster: Cluster, best: Cluster, parameters: Sequence[Parameter], spares_most: int
 ) -> Iterator[tuple[str, Cluster]]:
-    """Yield the policies to compare with: first the cluster as it was given.
+    """Yield the options to compare with, each with its name.
 
-    If intervals are searched, they are also the best with its busiest tier saved by another rule.
+    The first is the cluster as it was given. If intervals are searched, the others are the best
+    parameters with another interval for the busiest tier.
     """
     given = _settled(cluster)
     yield (
@@ -507,9 +519,9 @@ def _others(
 
 
 def _busiest(scenario: Scenario) -> tuple[ScenarioTier, float]:
-    """Return the tier that serves most failures, and how many per second.
+    """Return the tier that serves most failures, and how many it serves per second.
 
-    It serves those that no cheaper tier in use survives.
+    A tier serves the failures that no cheaper tier in use survives.
     """
     in_use = sorted(
         (tier for tier in scenario.tiers if math.isfinite(tier.interval_s)),

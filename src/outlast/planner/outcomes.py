@@ -17,16 +17,18 @@ from outlast.planner.strikes import Counts, Flags
 
 @dataclass(frozen=True)
 class Outcomes:
-    """One entry, or row, for each of R replicas.
+    """The results of R replicas. Each array has one entry, or one row, for each replica.
 
-    position_s     productive seconds kept
-    kept_s         of these, what had been reached when training last went on after an interruption
-    seconds        by cause; they sum to the duration
-    interruptions  failures that struck
-    lost_s         (R, C): what failures of each class cost: work repeated, and the recovery until
-                   the next failure
-    wait_s, waits  seconds waited for nodes, and how many recoveries did
-    beyond_bound   there were more lemons than `Scenario.lemons_bound`
+    position_s     productive seconds that were kept
+    kept_s         the part of `position_s` that was reached when training last went on after an
+                   interruption
+    seconds        seconds by cause; they sum to the duration
+    interruptions  number of failures that struck
+    lost_s         (R, C): seconds that failures of each class cost: repeated work, and the recovery
+                   until the next failure
+    wait_s         seconds for which the run waited for nodes
+    waits          number of recoveries that waited for nodes
+    beyond_bound   True if there were more lemons than `Scenario.lemons_bound`
     """
 
     position_s: Floats

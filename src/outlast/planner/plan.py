@@ -1,16 +1,16 @@
 """The answer of `outlast plan`.
 
-A plan has the ETTR with its interval, how often the run fails, how often to save to which tier, how
-many spares there are, and what limits the run.
+A plan says which ETTR to expect, how often the run fails, how often to save to each tier, how many
+spares to keep, and what limits the run.
 
 ETTR       mean, mean_se   mean over simulated runs, and its standard error
-           low, high       5th and 95th percentile over runs of this length. They differ by luck,
+           low, high       5th and 95th percentile over runs of this length. Runs differ by luck,
                            and by the uncertainty of rates that were estimated from few failures
-Overhead   seconds lost to saves and repeated work for each productive second: stall / interval +
-           what a failure repeats / MTTF, to first order, at the intervals of the plan. Restarts are
-           not included, since they do not depend on the intervals.
-Binding    the term that takes the largest share of the wall clock (`sweep.Term`). The shares of all
-           terms and the ETTR sum to 1.
+Overhead   seconds lost to saves and repeated work for each productive second, at the intervals of
+           the plan. To first order it is stall / interval + seconds repeated per failure / MTTF.
+           Restarts are not included, because they do not depend on the intervals.
+Binding    the term that takes the largest share of wall-clock time (`sweep.Term`). The shares of
+           all terms and the ETTR sum to 1.
 
 This module is pure: data in, data out.
 """
@@ -44,10 +44,10 @@ from outlast.planner.sweep import (
 
 REPLICAS = 1024
 REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
-WORK_MOST = 400_000  # failures simulated for the answer: more replicas where runs are short
-PLAN_FAILURES = 600  # simulated in each replica
+WORK_MOST = 400_000  # failures simulated for the answer; the fewer each run has, the more replicas
+PLAN_FAILURES = 600  # failures simulated in each replica
 SENSITIVITY_REPLICAS = 256
-SENSITIVITY_FAILURES = 80  # in each replica, if not every input was asked for
+SENSITIVITY_FAILURES = 80  # failures simulated in each replica, if not every input was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class Ettr:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The expectations of one run, and the choices made for it.
+    """What to expect of one run, and the choices made for it.
 
     `plan` makes it from a cluster. The ETTR and the shares are means over simulated runs. The
     intervals and spares that were chosen are in `resolved.inputs`, each with its reason.
 
     mttf_s       mean time between failures of the whole run
     overhead     seconds lost for each productive second, by closed form
-    lost         share of the wall clock, by what takes it
-    by_class     share of the wall clock that each class of failure takes
+    lost         share of wall-clock time that each term takes
+    by_class     share of wall-clock time that each class of failure takes
     sensitivity  the inputs that the ETTR depends on most
-    notes        what else a reader should know
+    notes        further sentences that a reader should know
     """
 
     resolved: Resolved
@@ -168,8 +168,8 @@ def plan(
 ) -> Plan:
     """Make the plan of a cluster.
 
-    `everything`: look at the sensitivity to each input. `replicas`: None for as many as the time of
-    a plan allows.
+    everything  examine the sensitivity to every input
+    replicas    number of simulated runs; None for as many as WORK_MOST allows
     """
     resolved = resolve(cluster)
     scenario = resolved.scenario
@@ -245,13 +245,13 @@ def _notes(scenario: Scenario, part: Scenario, summary: Summary) -> list[str]:
     job = scenario.job
     if part is not scenario:
         notes.append(
-            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; those in the"
-            " first part of it were simulated:"
+            f"about {_many(job.duration_s / mttf_of(scenario))} failures are expected; only the"
+            " first part of the run was simulated:"
             f" {echo(float(f'{part.job.duration_s:.3g}'), QuantityKind.DURATION)}"
         )
         loses_nodes = any(scenario.nodes_lost(one.extent) for one in scenario.failures)
         if loses_nodes and part.job.duration_s < REPAIRS_LEAST * scenario.repair.time.mean_s:
-            notes.append("that is too short for a repair: waiting for nodes is not in the figures")
+            notes.append("that is too short for a repair: the figures leave out waiting for nodes")
     largest = max((one.extent for one in scenario.failures), default=Extent.PROCESS)
     if not any(
         tier.survives >= largest and math.isfinite(tier.interval_s) for tier in scenario.tiers
@@ -275,10 +275,9 @@ def _many(number: float) -> str:
 
 
 def overhead(scenario: Scenario) -> float:
-    """Return the seconds lost per productive second.
+    """Return the seconds that stalls and repeated work take per productive second.
 
-    These are stalls, and repeated work: half the interval of the tier that serves a failure, and
-    the time of its write.
+    A failure repeats half the interval of the tier that serves it, and the time of its write.
     """
     stalls = math.fsum(tier.stall_s / scenario.interval_s(tier) for tier in scenario.tiers)
     repeated = []
@@ -300,8 +299,8 @@ def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
     scheme          the kind of redundancy, as in the cluster file
     survives        the largest extent of a failure that it survives
     memory          the memory that it takes, as a multiple of the state
-    lost_with_next  the probability, for each lost node, that more nodes are lost than it survives
-                    before training goes on
+    lost_with_next  the probability, after the loss of one node, that more nodes are lost than the
+                    scheme survives before training goes on
     """
     scenario, out = resolved.scenario, {}
     for tier in scenario.tiers:
@@ -320,9 +319,9 @@ def redundancy(resolved: Resolved) -> dict[str, dict[str, Any]]:
 
 
 def _lost_with_next(scenario: Scenario, code: Code) -> float:
-    """Return the probability, for each lost node, that its group loses more than it survives.
+    """Return the probability that a group which has lost a node loses more than it survives.
 
-    The further nodes are lost before training goes on. Nodes fail independently.
+    The further nodes are lost before training goes on. Nodes are taken to fail independently.
     """
     job, recovery = scenario.job, scenario.recovery
     window_s = recovery.detect.mean_s + recovery.regroup.mean_s + recovery.take.mean_s
@@ -343,9 +342,9 @@ def gpu_hours(scenario: Scenario) -> dict[str, float]:
 
 
 def money(scenario: Scenario, ettr: float) -> dict[str, float] | None:
-    """Return the cost in the currency of the price, or None without one.
+    """Return the cost in the currency of the price. Return None if no price is given.
 
-    lost   what the unproductive time of the training GPUs, and the spares, cost
+    lost   the cost of the unproductive time of the training GPUs, and of the spares
     """
     price, hours = scenario.job.gpu_hour_price, gpu_hours(scenario)
     if not price:
@@ -357,14 +356,14 @@ def money(scenario: Scenario, ettr: float) -> dict[str, float] | None:
 
 
 def samples_per_day(scenario: Scenario, ettr: float) -> float:
-    """Return the samples a day, with throttling (its mean over a day) and stragglers."""
+    """Return the samples per day, with the mean throttling of a day and with stragglers."""
     return scenario.job.samples_per_step / scenario.job.step_s * DAY_S * ettr * speed(scenario)
 
 
 def speed(scenario: Scenario) -> float:
     """Return the mean speed of training, as a share of the undisturbed speed.
 
-    Throttling follows a sine over the day, so its mean is half of its largest share. The run is
+    Throttling follows a sine over the day, so its mean is half of its largest value. The run is
     slower while there is any straggler.
     """
     job, slow = scenario.job, scenario.stragglers

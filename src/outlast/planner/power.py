@@ -1,23 +1,24 @@
-"""Work out how the power of a run swings: by how much, how fast, how often.
+"""Calculate how the power that a run draws swings: how far, how fast and how often.
 
-It also says what would reduce the swings. It uses runs that were simulated already.
+The module also calculates what would reduce the swings. It uses runs that were simulated before.
 
 Units      watts, watts per second, seconds, hertz.
-Model      All GPUs draw `gpu_w` while they train, and the share `idle` of it while training pauses.
-           They stop, or begin, together within `edge_s`.
-             failure      training stops at it and begins again when it is resumed: a fall and a
-                          rise, as far apart as the interruption is long
-             save         the same around each stall that is longer than the edge
-             step         compute and communication take turns in each step; only the frequency is
-                          looked at
-           A floor keeps every GPU at a share of its power at all times (work that is thrown away,
-           or the GPU's own feature). A staggered restart lets nodes begin one after another over so
-           many seconds: the rise is flatter, and the run, which is as fast as its last node, pays
-           these seconds each time.
-Sources    That swings are risky by amplitude, by ramp and by frequency (0.1 to 20 Hz): arXiv
-           2508.14318.
-Limits     Amplitudes are those of the GPUs' power as given; what capacitors, supplies and the host
-           do is not known here.
+Model      All GPUs draw `gpu_w` while they train, and the share `idle` of it while training has
+           stopped or pauses. They stop together, and begin together, within `edge_s`.
+Swings     failure   Power falls when a failure stops training, and rises when training goes on. In
+                     between lies the whole interruption.
+           save      Power falls and rises around each stall. In a stall that is shorter than the
+                     edge, it falls only in part.
+           step      Compute and communication take turns in each step. Only the frequency is
+                     calculated.
+Remedies   A floor keeps every GPU at a share of its power at all times, by work whose result is
+           dropped or by a feature of the GPU. A staggered restart lets nodes begin one after
+           another over some seconds. Then power rises more slowly. Each restart costs the run these
+           seconds, because the run is as fast as its last node.
+Sources    arXiv 2508.14318: swings are a risk by their amplitude, ramp and frequency (0.1 to 20
+           Hz).
+Limits     Amplitudes follow from the given power of the GPUs. The effects of capacitors, power
+           supplies and hosts are not known here.
 
 This module is pure: data in, data out.
 """
@@ -41,9 +42,9 @@ FLOORS = (0.5, 0.8)
 class Draw:
     """The power that GPUs draw.
 
-    gpu_w    of a GPU that trains
-    idle     the share of it while training stands still
-    edge_s   the time in which all GPUs stop or begin
+    gpu_w    watts of a GPU that trains
+    idle     the share of these watts that a GPU draws while training has stopped or pauses
+    edge_s   the seconds in which all GPUs stop, or begin
     """
 
     gpu_w: float
@@ -55,9 +56,9 @@ class Draw:
 class Swing:
     """One kind of synchronous swing.
 
-    ramp_w_per_s  how steep it is; None of steps, of which only the frequency is looked at
-    longest_s     power stays down for so long at most; None of steps
-    frequency_hz  how often they come, if they are regular
+    ramp_w_per_s  how steep it is; None for steps, of which only the frequency is calculated
+    longest_s     the longest time for which power stays down; None for steps
+    frequency_hz  how often the swings come, if they are regular
     """
 
     kind: str
@@ -75,11 +76,11 @@ class Swing:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """A way to soften a swing.
+    """A way to reduce a swing.
 
-    amplitude_w, ramp_w_per_s   of the swing with this remedy
-    ettr_cost                   the share of the run's time that it takes
-    energy_cost                 the share of the energy that it adds
+    amplitude_w, ramp_w_per_s   amplitude and ramp of the swing with this remedy
+    ettr_cost                   the share of the run's time that the remedy takes
+    energy_cost                 the energy that the remedy adds, as a share of the run's energy
     """
 
     what: str
@@ -91,7 +92,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """How power swings when all GPUs stop or begin at once, and what softens that."""
+    """How power swings when all GPUs stop or begin at once, and what reduces that."""
 
     training_w: float
     swings: tuple[Swing, ...]
@@ -106,10 +107,10 @@ class Power:
 
 
 def power(scenario: Scenario, stops: Sequence[Stoppage], *, draw: Draw, ettr: float) -> Power:
-    """Return the swings of one simulated run, and what would soften them.
+    """Return the swings of one simulated run, and what would reduce them.
 
-    stops  when failures made training stand still (`stops.run_with_stops`)
-    ettr   how much of the time the run spent in steps
+    stops  when failures stopped training, and until when (`stops.run_with_stops`)
+    ettr   the share of the time that the run spent in steps
     """
     training_w = scenario.job.gpus * draw.gpu_w
     amplitude_w = training_w * (1 - draw.idle)

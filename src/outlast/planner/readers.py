@@ -55,7 +55,7 @@ def quantity(kind: QuantityKind, *, zero: bool = False, endless: bool = False) -
 
 
 def number(*, least: float, above: bool = False) -> ValueReader:
-    """Return a reader of a bare number, as a factor or a shape."""
+    """Return a reader of a number without a unit, such as a factor or a shape."""
 
     def read(given: object, name: str) -> float:
         try:
@@ -72,9 +72,10 @@ def number(*, least: float, above: bool = False) -> ValueReader:
 
 
 def word(choices: type[Enum]) -> ValueReader:
-    """Return a reader of an enumeration: by value, or by lower-case name for numbers.
+    """Return a reader of a word of an enumeration.
 
-    The value is the text.
+    The words are the values of its members, or their names in lower case if the values are numbers.
+    The reader returns the word.
     """
     names = tuple(
         str(one.value) if isinstance(one.value, str) else one.name.lower() for one in choices
@@ -111,7 +112,7 @@ SPREAD_KEYS = ("mean", "median", "p95", "measured")
 
 def _read_spread(given: object, name: str) -> Spread:
     if isinstance(given, str) and "=" in given:
-        # as a flag has it: median=5min,p95=20min
+        # the form on a command line: median=5min,p95=20min
         given = dict(part.strip().split("=", 1) for part in given.split(",") if "=" in part)
     if not isinstance(given, dict):
         return constant(quantities.parse(given, QuantityKind.DURATION, name=name, zero=True))
@@ -154,7 +155,7 @@ def _say_spread(value: Spread) -> str:
         return json.dumps(quantities.echo(seconds, QuantityKind.DURATION))
 
     if value.shape is Shape.LOGNORMAL:
-        # it was given, and comes back but for the last digits
+        # p95 was given, and comes back except for the last digits
         p95_s = max(value.numbers[0], float(format(float(value.quantile(0.95)), ".12g")))
         return f"{{ median = {said(value.numbers[0])}, p95 = {said(p95_s)} }}"
     if value.shape is Shape.EXPONENTIAL:
@@ -233,7 +234,7 @@ AUTO = "auto"
 
 
 def or_auto(reader: ValueReader) -> ValueReader:
-    """Return a reader of what `reader` reads, or of `auto`: then the plan chooses."""
+    """Return a reader of what `reader` reads, or of `auto`, by which the plan chooses the value."""
     return ValueReader(
         f"{reader.what}, or auto",
         lambda given, name: AUTO if given == AUTO else reader.read(given, name),

@@ -1,10 +1,12 @@
-"""Work out when lost nodes come back, for many runs at once. `course._Nodes` does so for one.
+"""Calculate when lost nodes come back, for many runs at once.
 
-Method     A run that began with s spares lacks a node while more than s are in repair. How many are
-           is counted again only where there may be more than s: since it was counted last, no more
-           can have been added than were lost. So most losses are written down and nothing else.
-           What is written down has a place for each loss, in no order; from time to time those that
-           have come back are struck out.
+`_Nodes` in tests/planner/course.py does this for one run.
+
+Method     A run that began with s spares lacks a node while more than s nodes are in repair. An
+           upper bound of their number is kept: the number at the last count, plus all losses since.
+           The nodes in repair are counted again only if this bound is above s. So for most losses,
+           only their return is stored. Each loss takes one column, in no order. When all columns
+           are full, those of nodes that have come back are freed.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -17,18 +19,18 @@ from numpy.typing import NDArray
 from outlast.planner.saves import Floats
 from outlast.planner.scenario import Scenario
 
-Rows = slice | NDArray[np.intp]  # some of the replicas; ALL gives views, the others copies
+Rows = slice | NDArray[np.intp]  # some of the replicas; ALL gives views, others give copies
 ALL = slice(None)
 LONG_AGO = -np.inf
-FREE_COLUMNS = 16  # losses until the next striking out: more of them make each count dearer
+FREE_COLUMNS = 16  # columns that are free after each cleaning; more would make each count slower
 
 
 class Returns:
     """The nodes in repair.
 
-    back_s   (R, columns): when a loss comes back
-    lost     (R, columns): how many nodes; 0 if a column is free
-    most     (R,): how many are in repair, at most
+    back_s   (R, columns): when the nodes of a loss come back
+    lost     (R, columns): the number of nodes of a loss; 0 if the column is free
+    most     (R,): an upper bound of the number of nodes in repair
     """
 
     def __init__(self, scenario: Scenario, replicas: int) -> None:
@@ -41,7 +43,7 @@ class Returns:
     def _clear(self, replicas: int, *, columns: int) -> None:
         self._all_back_s = np.full((replicas, columns), LONG_AGO)
         self._all_lost: NDArray[np.int64] = np.zeros((replicas, columns), dtype=np.int64)
-        self._written = 0  # columns
+        self._written = 0  # number of columns in use
 
     def narrow(self, replicas: int) -> None:
         """Narrow all state to the first `replicas` replicas."""
@@ -52,9 +54,9 @@ class Returns:
         )
 
     def lose(self, at_s: Floats, back_s: Floats, count: NDArray[np.int64]) -> None:
-        """Take in losses. All arguments are (n,).
+        """Note losses. All arguments have the shape (n,).
 
-        No later question about a replica is for a time before its `at_s`, even if `count` is 0.
+        Later calls must not ask about a replica at a time before its `at_s`, even if `count` is 0.
         """
         if self._written == self._back_s.shape[1]:
             self._strike_out(at_s)
@@ -96,13 +98,14 @@ class Returns:
         upto = np.cumsum(
             np.take_along_axis(self._lost[runs, : self._written], latest_first, axis=1), axis=1
         )
-        last = np.argmax(upto > self._spares, axis=1)  # of the losses that must come back
+        last = np.argmax(upto > self._spares, axis=1)  # the last loss that has to come back
         within = np.arange(runs.size)
         complete_s = at_s.copy()
         complete_s[runs] = np.maximum(at_s[runs], back_s[within, latest_first[within, last]])
         return complete_s
 
     def lacking(self, runs: Rows, at_s: Floats) -> NDArray[np.int64]:
+        """Return how many nodes each of these runs lacks at the given time."""
         lacking: NDArray[np.int64] = np.zeros(len(at_s), dtype=np.int64)
         some = np.flatnonzero(self._most[runs] > self._spares)
         if some.size:
@@ -111,7 +114,7 @@ class Returns:
         return lacking
 
     def next_s(self, runs: NDArray[np.intp], at_s: Floats) -> Floats:
-        """Return when the next node comes back; inf where none is in repair."""
+        """Return when the next node comes back; inf if none is in repair."""
         back_s = self._back_s[runs, : self._written]
         soonest: Floats = np.where(
             (back_s > at_s[:, None]) & (self._lost[runs, : self._written] > 0), back_s, np.inf

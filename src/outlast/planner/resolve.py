@@ -1,14 +1,15 @@
-"""From a cluster to a scenario.
+"""Make a scenario from a cluster.
 
-This works out what follows from the given values, and what the plan chooses for `auto`. Each value
-has its reason.
+This module calculates the values that follow from the given ones, and chooses those that are
+`auto`. Each value has its reason.
 
-Chosen here  tier intervals   the interval that is exact for one tier under Daly's cost, each tier
-             for the failures that no cheaper one survives
-             spare nodes      so many that at 99.9 % of all moments every lost node is replaced
-                              (Poisson, mean = losses in a repair time)
-Limits       Both are closed forms: a constant rate, a repair pipeline without end. `optimise.py`
-             searches in simulation instead.
+Intervals  Each tier gets the interval that is exact for a single tier under Daly's cost, for the
+           failures that no cheaper tier survives.
+Spares     There are so many spare nodes that every lost node is replaced at 99.9 % of all moments.
+           The number of nodes in repair is taken as Poisson, and its mean is the number of losses
+           in the time of one repair.
+Limits     Both are closed forms, for a constant rate and for any number of repairs at a time.
+           `optimise.py` searches in simulation instead.
 
 This module is pure: data in, data out.
 """
@@ -43,12 +44,12 @@ from outlast.planner.spread import Spread, constant
 
 SPARE_CONFIDENCE = 0.999
 INTERVAL_MOST_S = DAY_S
-FEW = 1e-9  # failures: as good as none, for a class of which none was seen
+FEW = 1e-9  # stands for a count of 0: practically no failures
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A scenario, and all inputs by path: those that were worked out or chosen are among them."""
+    """A scenario, and all inputs by path, including those that were calculated or chosen."""
 
     scenario: Scenario
     inputs: dict[str, Input]
@@ -59,7 +60,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class _Working:
-    """The inputs while they are filled up."""
+    """The inputs of a cluster, to which the missing ones are added."""
 
     cluster: Cluster
     inputs: dict[str, Input] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class _Working:
 
 
 def resolve(cluster: Cluster) -> Resolved:
-    """Return the scenario of a cluster. Raises UsageError where there can be none."""
+    """Return the scenario of a cluster. Raises UsageError if the inputs allow none."""
     working = _Working(cluster, dict(cluster.inputs))
     job = _job(working)
     failures = tuple(_failure(working, name) for name in cluster.failures)
@@ -144,8 +145,8 @@ def _failure(working: _Working, name: str) -> FailureRate:
     count = working.number(f"{path}.count") if working.value(f"{path}.count") is not None else 0.0
     if working.value(f"{path}.exposure") is not None:
         exposure_s = working.number(f"{path}.exposure")
-        # no failure seen does not mean a rate of zero: rates are drawn from the posterior
-        # Gamma(1/2, exposure)
+        # If no failure was seen, the rate is not zero: it is drawn from the posterior
+        # Gamma(1/2, exposure).
         seen = max(count, FEW)
         working.work_out(
             f"{path}.mttf",
@@ -192,8 +193,8 @@ def _stragglers(working: _Working) -> Stragglers:
 def rate_per_s(rate: FailureRate, job: Job) -> float:
     """Return the failures of this class per second in the whole run.
 
-    It is the mean over the run, with waves and the change with age included. If no failure of the
-    class was seen, it is the mean of what that leaves open: half a failure in its exposure.
+    The result is the mean over the run. It includes waves and the change with age. If no failure of
+    the class was seen, it is the mean of the posterior rate: half a failure in the exposure.
     """
     if not math.isfinite(rate.mttf_s):
         return 0.0
@@ -219,9 +220,9 @@ def rate_per_s(rate: FailureRate, job: Job) -> float:
 
 
 def with_known_rate(rate: FailureRate) -> FailureRate:
-    """Return the rate, taken as known.
+    """Return the rate as a known one.
 
-    For a class that was never seen, it is the mean rate that this leaves open.
+    For a class that was never seen, this is the mean of its posterior.
     """
     if not 0 < rate.count < 1:
         return rate
@@ -259,25 +260,25 @@ def _tiers(
 
 
 def _tier(working: _Working, name: str, job: Job) -> ScenarioTier:
-    """Return the tier; its interval is NaN where the plan is to choose it."""
+    """Return the tier. Its interval is NaN if the plan has to choose it."""
     path = f"tier.{name}"
     traffic = _traffic(working, path)
     working.work_out(
         f"{path}.survives",
         lambda: _survives(working, path),
         (
-            "where its copies lie"
+            "the places of its copies decide it"
             if traffic != 1 or working.value(f"{path}.redundancy")
-            else "kept outside the nodes"
+            else "it is kept outside the nodes"
         ),
     )
     seconds = _write_s(working, path, job) * traffic
     if working.value(f"{path}.blocking") and not math.isnan(seconds):
         working.work_out(
-            f"{path}.stall", lambda: seconds, "state / bandwidth, which training waits for"
+            f"{path}.stall", lambda: seconds, "state / bandwidth; training waits for the write"
         )
         working.work_out(f"{path}.write", lambda: 0.0, "training has waited for it")
-    working.work_out(f"{path}.stall", lambda: 0.0, "it overlaps training; nothing else is said")
+    working.work_out(f"{path}.stall", lambda: 0.0, "the save overlaps training; no stall is given")
     working.work_out(
         f"{path}.write", lambda: 0.0 if math.isnan(seconds) else seconds, "state / bandwidth"
     )
@@ -303,7 +304,7 @@ def _tier(working: _Working, name: str, job: Job) -> ScenarioTier:
 
 
 def _write_s(working: _Working, path: str, job: Job) -> float:
-    """Return how long one copy of the state takes; nan if no bandwidth is given."""
+    """Return how long it takes to write the state once; NaN if no bandwidth is given."""
     if working.value(f"{path}.bandwidth") is not None:
         return job.state_bytes / working.number(f"{path}.bandwidth")
     if working.value(f"{path}.bandwidth_per_gpu") is not None:
@@ -314,8 +315,8 @@ def _write_s(working: _Working, path: str, job: Job) -> float:
 def _traffic(working: _Working, path: str) -> float:
     """Return how often the state crosses the network in a save.
 
-    That is once for each copy. For k shares with m of parity it is (k + m - 1) / k, as each share
-    goes to its group.
+    That is once for each copy. With k shares of data and m of parity it is (k + m - 1) / k, because
+    each share is sent to its group.
     """
     redundancy = working.value(f"{path}.redundancy")
     if redundancy is None:
@@ -352,9 +353,9 @@ def _with_interval(
 def chosen_interval_s(
     tier: ScenarioTier, tiers: list[ScenarioTier], rates: dict[Extent, float], *, step_s: float
 ) -> tuple[float, str]:
-    """Return the interval for the failures that need this tier, and why.
+    """Return the interval for the failures that need this tier, and the reason.
 
-    `rates`: failures per second by extent.
+    `rates` holds failures per second by extent.
     """
     cheaper = [
         other.survives
@@ -367,13 +368,13 @@ def chosen_interval_s(
     rate = math.fsum(rates[extent] for extent in served)
     words = f"failures of {' or '.join(extent.name.lower() for extent in served)}"
     if rate == 0:
-        return INTERVAL_MOST_S, f"no {words} is expected; one a day is kept all the same"
+        return INTERVAL_MOST_S, f"no {words} are expected; one save a day is kept all the same"
     mttf_s = 1 / rate
     if tier.stall_s == 0:
         interval_s = min(INTERVAL_MOST_S, max(step_s, tier.write_s))
         return (
             _in_steps_s(interval_s, step_s),
-            f"a save stalls nothing: as often as one can be written; for {words}",
+            f"a save stalls nothing, so it is made as often as it can be written; for {words}",
         )
     best_s = intervals.best_s(tier.stall_s, mttf_s)
     why = (
@@ -420,7 +421,7 @@ def _repair(working: _Working, job: Job, failures: tuple[FailureRate, ...]) -> R
 
 
 def _spares(down_mean: float, nodes: int) -> int:
-    """Return how many spares suffice, at most as many as nodes: more no longer help."""
+    """Return how many spares suffice. It is never more than there are nodes."""
     return (
         nodes
         if down_mean >= nodes

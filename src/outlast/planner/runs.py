@@ -1,9 +1,10 @@
-"""Monte Carlo: compute many runs of a scenario at once, in NumPy. It is called by `monte_carlo.py`.
+"""Monte Carlo: compute many runs of a scenario at once, in NumPy. `monte_carlo.py` calls it.
 
-Units      seconds; positions inside are in steps, times without maintenance stops.
-Method     The k-th failure of all replicas is one round of a loop; between two failures, closed
-           forms (`saves.py`, `repairs.py`) say how far training got, what is saved and when nodes
-           come back. Replicas whose k-th failure does not strike (`strikes.py`) sit the round out.
+Units      Times are in seconds. Inside, positions are in steps, and times leave maintenance out.
+Method     Each round of a loop handles the k-th failure of all replicas. Between two failures,
+           closed forms (`saves.py`, `repairs.py`) say how far training gets, what is saved, and
+           when nodes come back. A replica whose k-th failure does not strike (`strikes.py`) does
+           not change in that round.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -37,16 +38,22 @@ def run(scenario: Scenario, histories: Histories) -> Outcomes:
 
 
 class _State:
-    """The state of each replica, in arrays of shape (R,) unless said otherwise.
+    """The state of each replica, in arrays of shape (R,) if not said otherwise.
 
-    ends_s              (6, R): the times of the present or last recovery: the failure, detection,
-                        regroup, nodes ready, nodes taken in, and training again
-    spent_s             (5, R): the booked seconds of the phases between these times
-    position, held      the step from which it trains; held (J, R): by each tier, -1: nothing
-    extent, nodes_lost  of the present recovery; extent is -1 if it only takes nodes in
-    charged             what the present standstill is charged to: index into lost_s (R x (C + 1),),
-                        by replica and class; the last column is for no class
-    missing, regroup_s  the nodes that it lacks while it goes on; how long the last regroup took
+    ends_s        (6, R): the times of the present or last recovery: the failure, and the ends of
+                  detection, of the regroup, of waiting for nodes, of taking them in, and of the
+                  restore. At the last one, training goes on
+    spent_s       (5, R): the booked seconds of the phases between these times
+    position      the step from which the replica trains
+    held          (J, R): the newest step that each tier holds; -1: none
+    extent        the extent of the present recovery; -1 if it only takes nodes in
+    nodes_lost    the number of nodes lost in the present recovery
+    missing       the number of nodes that the replica lacks while it trains
+    regroup_s     how long the last regroup took
+    lost_s        (R x (C + 1),): the seconds that each class of failure cost each replica; the last
+                  column of a replica belongs to no class
+    charged       the index into lost_s to which the present recovery is charged
+    first_column  the index into lost_s of each replica's first class
     """
 
     ends_s: Floats
@@ -92,7 +99,7 @@ class _State:
 
 
 class Runs:
-    """All replicas of some histories, driven from failure to failure."""
+    """All replicas of some histories. `fail` takes them from one failure to the next."""
 
     def __init__(self, scenario: Scenario, histories: Histories, strikes: Strikes) -> None:
         self._scenario, self._order = scenario, strikes.order
@@ -115,9 +122,10 @@ class Runs:
     # --- between failures ---
 
     def _go_on_until(self, until_s: Floats) -> Floats:
-        """Train until then, and return the positions reached, (n,).
+        """Train until these times, and return the positions reached, (n,).
 
-        What tiers hold then is stored. The caller decides about the positions.
+        What the tiers hold then is stored in the state. The positions are not: the caller decides
+        about them.
         """
         self._stand(until_s)
         if self._scenario.recovery.shrinks and self._returns:
@@ -128,6 +136,7 @@ class Runs:
         return position
 
     def _stand(self, until_s: Floats) -> None:
+        """Book the seconds of the present recovery up to these times."""
         state = self._state
         reached_s = np.minimum(state.ends_s, until_s)
         spent_s = reached_s[1:] - reached_s[:-1]
@@ -137,9 +146,9 @@ class Runs:
             state.waits += spent_s[WAIT] > 0
 
     def _take_nodes_in(self, returns: Returns, until_s: Floats) -> None:
-        """Let runs that train again and lack nodes take returned nodes in.
+        """Let runs that train and lack nodes take in the nodes that come back.
 
-        There is one regroup after another, until no node comes back in time.
+        Each returning node causes a regroup. This is repeated until no node comes back in time.
         """
         state, runs = self._state, np.arange(len(until_s))
         while runs.size:
@@ -152,14 +161,15 @@ class Runs:
             state.position[runs], state.held[:, runs] = self._train(runs, back_s - resumed_s[comes])
             in_s = back_s + state.regroup_s[runs]
             state.ends_s[1:, runs] = in_s
-            # booked at once, for no class
+            # booked at once, and charged to no class
             state.spent_s[REGROUP, runs] += np.minimum(in_s, until_s[runs]) - back_s
             state.extent[runs], state.nodes_lost[runs] = -1, 0
 
     def _train(self, runs: Rows, left_s: Floats) -> tuple[Floats, Floats]:
-        """Train for so long, while no node comes or goes, and then cut off unfinished writes.
+        """Train for `left_s` seconds, in which no node comes or goes.
 
-        Return the positions, and what tiers hold.
+        Saves that are unfinished at the end are lost. Return the positions, and what the tiers
+        hold.
         """
         step_s, nodes, state = self._scenario.job.step_s, self._scenario.job.nodes, self._state
         begin = state.position[runs]
@@ -182,9 +192,10 @@ class Runs:
     # --- a failure ---
 
     def fail(self, strike: Strike) -> None:
-        """Let a failure strike. All that follows is known now, unless another failure cuts it off.
+        """Let a failure strike, and store the times of the recovery from it.
 
-        Runs that are not struck stand still since they last did: 0 s.
+        These times hold unless another failure strikes before the recovery is over. A run that is
+        not struck moves by 0 s.
         """
         self._narrow(len(strike.strikes))
         state, strikes = self._state, strike.strikes
@@ -204,7 +215,7 @@ class Runs:
         state.lost_s[state.charged] += lost_s
 
     def _fall_back(self, strike: Strike, extent: NDArray[np.int8]) -> tuple[Floats, Floats]:
-        """Return the position to go on from, and the seconds that it takes to restore it."""
+        """Return the position to go on from, and the seconds to restore it."""
         held = self._state.held
         np.copyto(held, -1.0, where=(self._survives < extent) & strike.strikes)
         newest = held.max(axis=0, initial=-1.0)
@@ -214,7 +225,7 @@ class Runs:
         return np.maximum(newest, 0.0), np.where(newest >= 0, restore_s, 0.0)
 
     def _phases(self, strike: Strike, at_s: Floats, recovers: Flags, restore_s: Floats) -> Floats:
-        """Return when each phase ends, (6, n), as in the state."""
+        """Return the times of the recovery, (6, n), in the order of `_State.ends_s`."""
         state, waits, ends_s = self._state, self._waits, np.empty((6, len(at_s)))
         ends_s[SINCE] = at_s
         np.add(at_s, waits.detect.at(strike), out=ends_s[1])
@@ -233,7 +244,7 @@ class Runs:
     def _replace(
         self, returns: Returns, strike: Strike, at_s: Floats, recovers: Flags, regrouped_s: Floats
     ) -> tuple[Floats, Flags]:
-        """Return when nodes are at hand, and whether any is taken in."""
+        """Return when the needed nodes are at hand, and whether any is taken in."""
         state = self._state
         returns.lose(at_s, strike.at_s + self._waits.repair.at(strike), strike.nodes_lost)
         lost = strike.nodes_lost + recovers * state.nodes_lost
@@ -265,7 +276,7 @@ class Runs:
             (Cause.RESTORE, restore_s),
             (Cause.DEGRADED, state.degraded_s),
         ):
-            # differences of large numbers: -1e-9 s is none
+            # These are differences of large numbers, so 0 s may come out as -1e-9 s.
             seconds[cause] = np.maximum(booked[place], 0.0)
         seconds[Cause.OTHER] += job.duration_s - worked_s
         lost_s = state.lost_s.reshape(replicas, -1)[place, :-1]

@@ -1,20 +1,23 @@
 """Compute how far training gets in some seconds, and what each tier then holds.
 
-This is in closed form, for many runs at once.
+Closed forms do this for many runs at once.
 
-Units      positions in steps, all else in seconds.
+Units      Positions are in steps, all else is in seconds.
 Symbols    pace  seconds of training per step, without stalls; larger in a run that has shrunk
-           n     runs; J  tiers
-Method     The time to position x is (x - begin) pace, and the stalls of all saves in between. Tiers
-           are taken from the longest interval to the shortest: which is the last multiple of this
-           interval that has been reached? Between it and the answer there is no save of an earlier
-           tier, so the next tier goes on from there. If all shorter intervals divide a longer one,
-           each of its rounds takes equally long, and a division gives the answer. Otherwise it is
-           estimated from the mean pace and corrected. The estimate is wrong by four intervals at
-           most: by all stalls of one round, before and after, which are no more than the mean pace
-           spends on one longest interval. A tier holds what had been saved, stalls over, `write`
-           seconds ago. That is computed in the same way, for the runs in which it makes a
-           difference.
+           n     number of runs
+           J     number of tiers
+Method     Training reaches position x after (x - begin) pace seconds, plus the stalls of all saves
+           in between. Tiers are handled from the longest interval to the shortest. For each one,
+           the last multiple of its interval that training reaches is found. After that position
+           there is no save of this tier any more, so the next tier begins there.
+             Rounds    If all shorter intervals divide a longer one, all its rounds take equally
+                       long. Then a division gives the answer.
+             Estimate  Otherwise the answer is estimated from the mean pace, and corrected. The
+                       estimate is wrong by at most four intervals: by all stalls of one round,
+                       before and after. These are no more than the mean pace spends on one longest
+                       interval.
+Held       A tier holds a position whose stall was over at least `write` seconds ago. That is
+           computed in the same way, only for the runs in which it makes a difference.
 Limits     Positions below 2^53 steps are exact.
 
 This module is pure: no clock, no files, no torch.
@@ -32,9 +35,9 @@ from outlast.planner.scenario import Scenario
 
 Floats = NDArray[np.float64]
 
-STANDSTILL_PACE_S = 1e200  # of a run without nodes: finite, so that no product of it is undefined
-NEARLY = 1 - 1e-9  # more than rounding takes away
-NEVER_STEPS = 1e300  # the interval of a tier that never saves, finite for the same reason
+STANDSTILL_PACE_S = 1e200  # pace of a run without nodes; finite, as 0 times infinity is undefined
+NEARLY = 1 - 1e-9  # a factor just below 1, to allow for rounding
+NEVER_STEPS = 1e300  # interval of a tier that never saves; finite for the same reason
 
 
 class ScenarioSaves:
@@ -66,9 +69,10 @@ class ScenarioSaves:
     def held(
         self, begin: Floats, left_s: Floats, pace: Floats | float, before: Floats
     ) -> tuple[Floats, Floats]:
-        """Return the positions (n,), and what each tier holds (J, n), after `left_s` seconds.
+        """Return the positions, (n,), and what each tier holds, (J, n), after `left_s` seconds.
 
-        Training went on at `begin`, and tiers held `before` (J, n) then.
+        begin   (n,): the position from which training goes on
+        before  (J, n): what each tier holds then
         """
         at, left = self._reached(begin, left_s, pace)
         position = at + np.maximum(left, 0.0) / pace
@@ -78,7 +82,7 @@ class ScenarioSaves:
         if stands.size:
             saved[:, stands] -= np.where(self._cut(at[stands], -left[stands]), self._steps, 0.0)
         if self._writes:
-            trained_s = (position - saved) * pace  # for as long it was written at least
+            trained_s = (position - saved) * pace  # the write has lasted at least this long
             tiers, runs = np.nonzero((trained_s < self._write_s) & (saved > begin))
             saved[tiers, runs] = self._written(
                 tiers,
@@ -93,7 +97,8 @@ class ScenarioSaves:
     ) -> Floats:
         """Return the newest multiple of a tier's interval whose stall was over `write` seconds ago.
 
-        Each argument is of one tier in one run. The result may be before the beginning.
+        The entries of the arguments belong to one tier in one run each. A result may lie before the
+        beginning of the stretch.
         """
         steps = self._steps[tiers, 0]
         at, left = self._reached(begin, np.maximum(left_s - self._write_s[tiers, 0], 0.0), pace)
@@ -108,9 +113,10 @@ class ScenarioSaves:
         return saved
 
     def _cut(self, there: Floats, to_come_s: Floats) -> NDArray[np.bool_]:
-        """Return (J, n): which tiers' own stall is not over.
+        """Return the tiers whose own stall is not over, (J, n).
 
-        Training stands within the stalls of these positions, and so much of them is to come.
+        there      the positions in whose stalls training is
+        to_come_s  the seconds of these stalls that are still to come
         """
         due = there % self._steps == 0
         upto_s = np.cumsum(due * self._stall_s, axis=0)
@@ -120,9 +126,10 @@ class ScenarioSaves:
     def _reached(
         self, begin: Floats, left_s: Floats, pace: Floats | float
     ) -> tuple[Floats, Floats]:
-        """Return the last position with stalls that is reached, or `begin`, and the seconds since.
+        """Return the last position with a stall that is reached, and the seconds since its stalls.
 
-        Below 0: so much of its stalls is still to come.
+        If no such position is reached, it is `begin`. If the seconds are negative, so much of the
+        stalls is still to come.
         """
         at, left = begin, left_s
         for level, (steps, stall_s) in enumerate(self._stalls):
@@ -153,9 +160,9 @@ def _by_rounds(
     stall_s: float,
     shorter: list[tuple[float, float]],
 ) -> tuple[Floats, Floats]:
-    """Return the newest multiple of `steps` that is reached, and after how long.
+    """Return the newest multiple of `steps` that is reached, and after how many seconds.
 
-    It is not beyond `at` where none is, or where stalls are still to come.
+    The result is not beyond `at` if no multiple is reached, or if stalls are still to come.
     """
     ahead = np.floor(at / steps) + 1
     first_s = (ahead * steps - at) * pace
@@ -165,7 +172,7 @@ def _by_rounds(
         round_s = round_s + other_s * (steps / other)
     rounds = left - first_s
     rounds /= round_s
-    # below 0 where the first is not reached: it is less than a round away
+    # negative if the first multiple is not reached, which is less than a round away
     np.floor(rounds, out=rounds)
     arrived_s = rounds * round_s
     arrived_s += first_s
@@ -182,7 +189,7 @@ def _by_guess(
     stall_s: float,
     shorter: list[tuple[float, float]],
 ) -> tuple[Floats, Floats]:
-    """Return the same where intervals do not divide each other."""
+    """Return the same as `_by_rounds`, for intervals that do not divide each other."""
     passed = [(other, other_s, np.floor(at / other)) for other, other_s in shorter]
     none = np.floor(at / steps)
 
@@ -198,7 +205,7 @@ def _by_guess(
     mean_s = pace + stall_s / steps + sum(other_s / other for other, other_s in shorter)
     count = np.maximum(np.floor((at + left / mean_s) / steps), none)
     arrived_s = after_s(count, slice(None))
-    # an interval takes so long at least: few runs are left to ask
+    # An interval takes at least steps * pace seconds, so few runs need a correction.
     more = np.flatnonzero(left - arrived_s > NEARLY * steps * pace)
     while (more := more[after_s(count[more] + 1, more) <= left[more]]).size:
         count[more] += 1

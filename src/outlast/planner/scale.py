@@ -1,19 +1,20 @@
-"""How far a run can grow.
+"""Calculate how far a run can grow.
 
-It has the ETTR at each size, what limits the run there, and the most GPUs under each named
-assumption.
+For each size, the answer has the ETTR and what limits the run. For each named assumption, it has
+the largest number of GPUs.
 
 Rows     Each size is simulated twice: with the model as it is, and with a model that grows with the
-         cluster (parameters ~ sqrt(GPUs), Chinchilla, from the size that was asked for). Intervals
-         are chosen again at each size, and spares (at 99.9 % of all moments, Poisson) where they
-         were not given as a number. Storage keeps its bandwidth; what is given per GPU grows.
-         Beside it: Daly's exact efficiency with the same numbers.
-Windows  Of a run in which many failures are expected, a window of 300 is simulated
-         (`sweep.window`). That is far shorter than a repair where GPUs are many; then the run is
-         given all the spares that it needs, and `lacking` says at what share of moments the spares
-         it has would not suffice (Poisson).
-Caps     Where the mean time between failures is as short as one save (`model/scaling.py`): progress
-         is 0 there. `at 90 % ETTR` and `at 50 % ETTR` are what is usable, with the restart counted.
+         cluster (parameters ~ sqrt(GPUs), Chinchilla, from the given size on). Intervals are chosen
+         again at each size. So are the spares, if they were not given as a number (Poisson, enough
+         at 99.9 % of all moments). Storage keeps its bandwidth, and a bandwidth per GPU grows with
+         the GPUs. For comparison, each row has Daly's exact efficiency with the same numbers.
+Windows  If many failures are expected, only a part of the run with 300 failures is simulated
+         (`sweep.window`). With many GPUs, this part is far shorter than a repair. Then the run gets
+         all the spares that it needs, and `lacking` is the share of moments at which its own spares
+         would not suffice (Poisson).
+Caps     At a cap, the mean time between failures is as short as one save (`model/scaling.py`), so
+         progress is 0. The usable sizes are `at 90 % ETTR` and `at 50 % ETTR`. They include the
+         time of restarts.
 
 This module is pure: data in, data out.
 """
@@ -43,9 +44,9 @@ USABLE = (0.9, 0.5)
 class ScaleRow:
     """The results at one size.
 
-    ettr           simulated, with the model as it is
-    ettr_growing   simulated, with a model that grows
-    ettr_formula   Daly's exact efficiency, to compare with the first
+    ettr           simulated ETTR with the model as it is
+    ettr_growing   simulated ETTR with a model that grows with the cluster
+    ettr_formula   Daly's exact efficiency, for comparison with `ettr`
     """
 
     gpus: int
@@ -63,7 +64,7 @@ class ScaleRow:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How far a run can grow: a row for each size, and the most GPUs under each assumption."""
+    """A row for each size, and the largest number of GPUs under each assumption."""
 
     rows: tuple[ScaleRow, ...]
     max_gpus: dict[str, float]
@@ -78,7 +79,7 @@ class Scale:
 
 
 def grid(low: float, high: float) -> tuple[int, ...]:
-    """Return two sizes in each decade, 1 and 3, and always both ends."""
+    """Return the sizes 1 and 3 of each decade between `low` and `high`, and both ends."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     inside = [
         factor * 10.0**power
@@ -132,7 +133,7 @@ def _sized(cluster: Cluster, gpus: int, *, growing: bool) -> Cluster:
         origin=Origin.FLAG,
         source="grows with the square root of the GPUs",
     )
-    for name in cluster.tiers:  # times that were given outright grow with the state
+    for name in cluster.tiers:  # durations that were given as numbers grow with the state
         for key in ("stall", "write"):
             path = f"tier.{name}.{key}"
             if (
@@ -155,9 +156,9 @@ def _is_chosen(cluster: Cluster, name: str) -> bool:
 
 
 def _with_enough_spares(scenario: Scenario) -> Scenario:
-    """Give the scenario enough spares where the window is too short for a repair.
+    """Give the scenario enough spares if the simulated part is too short for a repair.
 
-    So no node is ever lacking in such a window.
+    Then no node is ever lacking in that part.
     """
     part = window(scenario, FAILURES_MOST)
     if part is scenario or part.job.duration_s >= REPAIRS_LEAST * scenario.repair.time.mean_s:
@@ -191,13 +192,13 @@ def _row(scenario: Scenario, fixed: Summary, growing: Summary) -> ScaleRow:
 
 
 def mttf_of(scenario: Scenario) -> float:
-    """Return the MTTF of the whole run; inf where nothing fails."""
+    """Return the MTTF of the whole run; inf if nothing fails."""
     per_s = math.fsum(rate_per_s(rate, scenario.job) for rate in scenario.failures)
     return 1 / per_s if per_s else math.inf
 
 
 def durable(scenario: Scenario) -> ScenarioTier:
-    """Return the tier in use that survives most; of several, the last."""
+    """Return the tier in use that survives the largest failures; if there are several, the last."""
     in_use = [tier for tier in scenario.tiers if math.isfinite(tier.interval_s)] or list(
         scenario.tiers
     )
@@ -205,7 +206,7 @@ def durable(scenario: Scenario) -> ScenarioTier:
 
 
 def binding_of(shares: dict[Term, float]) -> str:
-    """Name what takes the most time; "nothing" where nothing takes any."""
+    """Return the name of the term that takes the most time; "nothing" if none takes any."""
     most = max(shares, key=lambda term: shares[term], default=None)
     return most.value if most is not None and shares[most] > 0 else "nothing"
 
@@ -214,9 +215,9 @@ def binding_of(shares: dict[Term, float]) -> str:
 
 
 def max_gpus(cluster: Cluster) -> dict[str, float]:
-    """Return the most GPUs by assumption; inf where there is no cap below 1e40.
+    """Return the largest number of GPUs under each assumption; inf if there is no cap below 1e40.
 
-    Failures come at the mean rate of one GPU, all classes together.
+    Failures come at the mean rate of one GPU, with all classes together.
     """
     scenario = resolve(cluster).scenario
     job = scenario.job
@@ -265,7 +266,7 @@ def max_gpus(cluster: Cluster) -> dict[str, float]:
 
 
 def _storage_bandwidth(scenario: Scenario) -> float:
-    """Return the bandwidth that a save of the durable tier comes to."""
+    """Return the bandwidth at which the durable tier saves the state."""
     tier = durable(scenario)
     seconds = tier.stall_s + tier.write_s
     return scenario.job.state_bytes / seconds if seconds else math.inf

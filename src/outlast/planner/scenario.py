@@ -12,7 +12,7 @@ Position   `p` is the productive time that is kept, in seconds at full speed. Th
            length T is p(T) / T, which is `ettr_training` of the ledger. What a run has done since
            its newest save counts as kept when the run's time is up.
 Saves      A save to tier j is due whenever p reaches a multiple of the tier's interval (p > 0).
-           Training stands still for the tier's stall. The position can be restored `write` seconds
+           Training pauses for the tier's stall. The position can be restored `write` seconds
            after the end of the stall. If several saves are due, their stalls come one after
            another, in the order of the list of tiers. An interval is rounded to whole steps, and is
            at least one step. A tier with an interval of one step and without a stall is the live
@@ -35,8 +35,8 @@ Nodes      A lost node is replaced by a spare. If there is none, the run waits f
            nodes are in repair from the failure on, all nodes of one failure for the same time, and
            come back as spares. So a run that waits goes on as soon as no more nodes are in repair
            than it had spares at the beginning. With `shrinks`, the run does not wait, but goes on
-           at (n - missing) / n of its speed. When a node returns, training stands still for a
-           regroup that lasts as long as that of the last failure. A node that returns during a
+           at (n - missing) / n of its speed. When a node returns, training stops for a regroup
+           that lasts as long as that of the last failure. A node that returns during a
            regroup or a recovery is taken in at the end of this one. A regroup for a node cuts off
            writes and stalls, as a failure does, but no position is lost. With all nodes missing,
            the speed is 0.
@@ -53,7 +53,7 @@ Lemons     Lemons are a share of all nodes. Their number is rounded up or down a
            lemons' share of all nodes.
 Stops      A maintenance stop begins at every multiple of `every`, after a save. Everything is
            suspended for its duration: training, writing, recovery and repair go on afterwards where
-           they were. What fails during a stop is found and repaired within the stop. The seconds of
+           they were. Failures during a stop are found and repaired within the stop. The seconds of
            a stop are booked as `other`.
 Seconds    Training at full speed is booked as productive, or as repeated if it is lost later. While
            the run is shrunk, the missing share of its speed is booked as degraded. Stalls are
@@ -100,7 +100,7 @@ class Unit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """An epidemic: from `begins_s` to `ends_s` of the run the rate is `factor` times as high."""
+    """A time of many failures: from `begins_s` to `ends_s`, the rate is `factor` times as high."""
 
     begins_s: float
     ends_s: float
@@ -109,17 +109,17 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """How one class of failure strikes.
+    """How often one class of failure strikes, and what it takes with it.
 
-    mttf_s       mean time to failure of one unit, if the shape is 1; else the scale parameter of
-                 the Weibull law (the time at which 63 % of the units have failed)
+    mttf_s       mean time to failure of one unit if the shape is 1; otherwise the scale of the
+                 Weibull law (the time at which 63 % of the units have failed)
     shape        Weibull shape k: below 1 infant mortality, 1 constant, above 1 wear-out. The hazard
                  at age a is k/mttf (a/mttf)^(k-1)
-    age_s        age of every unit when the run begins; matters only where shape is not 1
-    count        failures that the rate was estimated from; 0: the rate is taken as known. The
-                 posterior is Gamma(count + 1/2, exposure), Jeffreys, where mttf is exposure /
-                 count; so the mean of what is drawn is (count + 1/2) / count times the rate. At
-                 other shapes it multiplies the hazard.
+    age_s        age of every unit when the run begins; it matters only if the shape is not 1
+    count        number of failures from which the rate was estimated; 0 if the rate is known. The
+                 posterior is Gamma(count + 1/2, exposure) (Jeffreys), where mttf is exposure /
+                 count. So the mean of the drawn rates is (count + 1/2) / count times the rate. If
+                 the shape is not 1, the drawn factor multiplies the hazard
 
     A unit that failed and was repaired is as old as before. This matters only if the shape is not
     1.
@@ -156,7 +156,7 @@ class ScenarioTier:
 class Recovery:
     """The durations of a recovery.
 
-    `shrinks`: the run goes on with fewer nodes where no spare is at hand; else it waits.
+    If `shrinks` is True, a run without a spare goes on with fewer nodes. Otherwise it waits.
     """
 
     detect: Spread
@@ -170,8 +170,8 @@ class Recovery:
 class Repair:
     """Spares and the repair pipeline.
 
-    spare_nodes  ready when the run begins
-    time         from a node's loss until it is a spare again
+    spare_nodes  number of spares that are ready when the run begins
+    time         how long it takes from the loss of a node until it is a spare again
     wrong        share of node losses at which a healthy node is taken out as well (misdiagnosis)
     missed       share of repairs after which the node comes back as faulty as before (a lemon)
     """
@@ -218,7 +218,7 @@ class Stragglers:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """Planned stops: every `every_s` the run stands still for `lasts_s`.
+    """Planned stops: every `every_s` seconds, everything is suspended for `lasts_s` seconds.
 
     A stop comes after a save, so nothing is repeated.
     """
@@ -264,8 +264,8 @@ class Maintenance:
 class Job:
     """The training job: how many GPUs, for how long, in which steps.
 
-    `throttle`: share of speed lost at the hottest hour of a day (a sine); costs throughput, not
-    ETTR.
+    `throttle` is the share of speed that is lost at the hottest hour of a day (a sine). It costs
+    throughput, but no ETTR.
     """
 
     gpus: int
@@ -320,17 +320,17 @@ class Scenario:
             )
 
     def interval_steps(self, tier: ScenarioTier) -> float:
-        """Return the interval in whole steps, at least one; inf where the tier never saves."""
+        """Return the interval in whole steps, at least one; inf if the tier never saves."""
         if not math.isfinite(tier.interval_s):
             return math.inf
         return float(max(1, math.floor(tier.interval_s / self.job.step_s + 0.5)))
 
     def interval_s(self, tier: ScenarioTier) -> float:
-        """Return the interval in seconds, of whole steps; inf where the tier never saves."""
+        """Return the interval of whole steps in seconds; inf if the tier never saves."""
         return self.interval_steps(tier) * self.job.step_s
 
     def is_live(self, tier: ScenarioTier) -> bool:
-        """Return True for the live state of replicas: it saves each step without a stall."""
+        """Return True if the tier is the live state of replicas: it saves each step without a stall."""
         return tier.stall_s == 0 and tier.write_s == 0 and self.interval_steps(tier) == 1
 
     def nodes_lost(self, extent: Extent) -> int:
@@ -344,10 +344,10 @@ class Scenario:
 
     @property
     def lemons_bound(self) -> int:
-        """Return how many lemons are reckoned with at most.
+        """Return the largest number of lemons that is computed with.
 
-        These are those of the beginning, and four standard deviations above what missed repairs are
-        expected to add.
+        It is the number at the beginning, plus what missed repairs are expected to add, plus four
+        standard deviations of that.
         """
         at_first = math.ceil(self.lemons.share * self.job.nodes)
         per_s = sum(

@@ -1,11 +1,11 @@
 """The keys of a cluster file: how each is read, and its default with the reason.
 
-A key without a default has no effect until it is given; `needed` says what to do then. `resolve.py`
-works out values from other keys, such as the state from the parameters, or a save from state and
-bandwidth.
+If a key without a default is not given, `resolve.py` calculates the value from other keys, or the
+key has no effect. For example, the state follows from the parameters, and the duration of a save
+from state and bandwidth.
 
-Tags of sources: [P] read in the primary text, [S] read in a secondary text, [C] computed from what
-is cited, [M] remembered: unverified.
+Sources have tags. [P]: read in the primary text. [S]: read in a secondary text. [C]: computed from
+the cited figures. [M]: from memory, and not verified.
 
 This module is pure: data only.
 """
@@ -37,7 +37,12 @@ LLAMA = "Llama 3 405B, arXiv 2407.21783, section 3.3 [P]"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key. `default` is as a file would have it, and `why` says where it comes from."""
+    """One key of a table.
+
+    about    what the value means
+    default  the default, as a file would have it; None if there is none
+    why      where the default comes from
+    """
 
     reader: ValueReader
     about: str
@@ -68,40 +73,52 @@ JOB: Mapping[str, Field] = {
         "assumption: 405e9 parameters, 16.8 M tokens, 16,384 GPUs of 400 TFLOP/s [C]",
     ),
     "parameters": Field(
-        quantity(QuantityKind.PARAMETERS), "of the model", "405e9", f"assumption: as {LLAMA}"
+        quantity(QuantityKind.PARAMETERS),
+        "parameters of the model",
+        "405e9",
+        f"assumption: as {LLAMA}",
     ),
     "bytes_per_parameter": Field(
         number(least=0, above=True),
-        "of saved state",
+        "bytes of saved state for each parameter",
         12,
         "assumption: fp32 weights and two Adam moments [C]",
     ),
     "state": Field(
         quantity(QuantityKind.BYTES),
-        "what a checkpoint holds; else parameters x bytes_per_parameter",
+        "bytes of a checkpoint; if not given, parameters x bytes_per_parameter",
     ),
-    "samples_per_step": Field(number(least=0), "in the global batch", 0, "not asked for"),
+    "samples_per_step": Field(number(least=0), "samples in the global batch", 0, "not given"),
 }
 FAILURE: Mapping[str, Field] = {
-    "class": Field(word(FailureClass), "why (the terms of the ledger)", "unknown", "not said"),
-    "unit": Field(word(Unit), "what the rate is of", "gpu", "assumption: each GPU adds its share"),
+    "class": Field(
+        word(FailureClass), "cause of the failure, in the ledger's terms", "unknown", "not given"
+    ),
+    "unit": Field(
+        word(Unit), "unit that the rate refers to", "gpu", "assumption: each GPU adds its share"
+    ),
     "extent": Field(
-        word(Extent), "what is lost with it", "node", "assumption: the node is taken out for repair"
+        word(Extent),
+        "what is lost with such a failure",
+        "node",
+        "assumption: the node is taken out for repair",
     ),
     "mttf": Field(
         quantity(QuantityKind.DURATION, endless=True),
-        "mean time to failure of one unit; with a shape, the Weibull scale",
+        "mean time to failure of one unit; if shape is not 1, the scale of the Weibull law",
     ),
-    "count": Field(number(least=0), "failures that were counted"),
+    "count": Field(number(least=0), "number of failures that were counted"),
     "exposure": Field(DURATION, "unit-time in which they were counted: 8 GPUs for 2 hours are 16h"),
-    "shape": Field(number(least=0, above=True), "of a Weibull law", 1, "assumption: constant rate"),
+    "shape": Field(
+        number(least=0, above=True), "shape of the Weibull law", 1, "assumption: constant rate"
+    ),
     "age": Field(
         DURATION_OR_NONE,
-        "of every unit when the run begins",
+        "age of every unit when the run begins",
         "0s",
-        "matters only where shape is not 1",
+        "it matters only if shape is not 1",
     ),
-    "waves": Field(WAVES, "times with another rate"),
+    "waves": Field(WAVES, "times in which the rate is different"),
 }
 TIER: Mapping[str, Field] = {
     "interval": Field(
@@ -112,134 +129,151 @@ TIER: Mapping[str, Field] = {
     ),
     "survives": Field(
         word(Extent),
-        "the largest loss after which it can be restored; else by its redundancy, else run",
+        "largest failure after which state can be restored from here; if not given, it follows from"
+        " the redundancy; without one, it is run",
     ),
     "redundancy": Field(
-        REDUNDANCY, "of state kept in the memory of nodes: none, copies=N, parity=K+M"
+        REDUNDANCY, "redundancy of state in the memory of nodes: none, copies=N, parity=K+M"
     ),
     "apart": Field(
         word(Unit),
-        "copies lie on other nodes, or in other racks",
+        "whether copies are on other nodes, or in other racks",
         "rack",
         "assumption: placed by failure domain",
     ),
     "stall": Field(
         DURATION_OR_NONE,
-        "training stands still for a save; else as long as the write if blocking, else 0",
+        "how long training pauses for a save; if not given, as long as the write if blocking, else"
+        " 0",
     ),
     "write": Field(
         DURATION_OR_NONE,
-        "from the end of the stall until it can be restored; else state / bandwidth",
+        "from the end of the stall until the state can be restored; if not given, state / bandwidth",
     ),
     "blocking": Field(
         FLAG,
-        "training waits for the write",
+        "whether training waits for the write",
         True,
-        "assumption: the safe one; a save that overlaps training costs less",
+        "assumption: the cautious one; a save that overlaps training costs less",
     ),
-    "restore": Field(SPREAD, "reading it back; else as long as the write at the same bandwidth"),
-    "bandwidth": Field(quantity(QuantityKind.BANDWIDTH), "of all of it together"),
+    "restore": Field(
+        SPREAD, "how long reading takes; if not given, as long as writing at the same bandwidth"
+    ),
+    "bandwidth": Field(quantity(QuantityKind.BANDWIDTH), "bandwidth of the whole tier"),
     "bandwidth_per_gpu": Field(
-        quantity(QuantityKind.BANDWIDTH), "of each GPU's share: grows with the cluster"
+        quantity(QuantityKind.BANDWIDTH),
+        "bandwidth of each GPU; that of the tier grows with the cluster",
     ),
 }
 RECOVERY: Mapping[str, Field] = {
     "detect": Field(
         SPREAD,
-        "failure to detection",
+        "from the failure to its detection",
         "0s",
-        "counted in the restart, whose figure is from the failure on",
+        "included in regroup, whose figure counts from the failure",
     ),
     "regroup": Field(
         SPREAD,
-        "detection to a group that trains again, without the restore",
+        "from detection until the group trains again, without the restore",
         {"median": "5min", "p95": "20min"},
         "5 to 20 min from failure to training: Meta, arXiv 2410.21680 [S]",
     ),
-    "take": Field(SPREAD, "until a spare node has taken its place", "0s", "counted in the restart"),
+    "take": Field(
+        SPREAD, "how long it takes to bring a spare node in", "0s", "included in regroup"
+    ),
     "shrinks": Field(
         FLAG,
-        "goes on with fewer nodes where no spare is at hand; else waits",
+        "whether the run goes on with fewer nodes if no spare is at hand; otherwise it waits",
         False,
-        "assumption: as most runs do",
+        "assumption: most runs wait",
     ),
 }
 REPAIR: Mapping[str, Field] = {
     "spares": Field(
         or_auto(quantity(QuantityKind.COUNT, zero=True)),
-        "nodes that stand ready when the run begins",
+        "number of nodes that stand ready when the run begins",
         readers.AUTO,
         "chosen by the plan",
     ),
     "time": Field(
         SPREAD,
-        "loss of a node until it is a spare again",
+        "from the loss of a node until it is a spare again",
         "24h",
-        "assumption: 24 h; 72 h and 168 h are as usual [C]",
+        "assumption: 24 h; 72 h and 168 h are as common [C]",
     ),
     "wrong": Field(
         SHARE,
-        "of losses at which a healthy node is taken out as well",
+        "share of node losses at which a healthy node is taken out as well",
         0,
-        "assumption: diagnosis is right",
+        "assumption: each diagnosis is right",
     ),
     "missed": Field(
         SHARE,
-        "of repairs after which the node is as faulty as before",
+        "share of repairs after which the node is as faulty as before",
         0,
-        "assumption: repairs work",
+        "assumption: each repair works",
     ),
 }
 LEMONS: Mapping[str, Field] = {
-    "share": Field(SHARE, "of nodes that fail more often", 0, "not given: all nodes alike"),
-    "factor": Field(number(least=1), "times the usual rate", 1, "not given"),
-    "caught": Field(SHARE, "chance that a failure of one gets it removed", 0, "not given"),
+    "share": Field(
+        SHARE, "share of nodes that fail more often", 0, "not given: all nodes are alike"
+    ),
+    "factor": Field(
+        number(least=1), "failure rate of these nodes, as a multiple of the usual", 1, "not given"
+    ),
+    "caught": Field(
+        SHARE, "probability that such a node is removed after a failure of it", 0, "not given"
+    ),
 }
 STRAGGLERS: Mapping[str, Field] = {
     "mttf": Field(
         quantity(QuantityKind.DURATION, endless=True),
-        "of one node, until it is slow",
+        "mean time until a node becomes slow",
         "never",
-        "not given: none",
+        "not given: no stragglers",
     ),
-    "slowdown": Field(number(least=1), "of the run while it lasts", 1, "not given"),
-    "lasts": Field(SPREAD, "until it is found and replaced", "0s", "not given"),
+    "slowdown": Field(
+        number(least=1), "how many times as long a step takes while a node is slow", 1, "not given"
+    ),
+    "lasts": Field(SPREAD, "until the slow node is found and replaced", "0s", "not given"),
 }
 MAINTENANCE: Mapping[str, Field] = {
     "every": Field(
         quantity(QuantityKind.DURATION, endless=True),
-        "planned interruptions",
+        "time between two planned stops",
         "never",
-        "not given: none",
+        "not given: no maintenance",
     ),
-    "lasts": Field(DURATION_OR_NONE, "each", "0s", "not given"),
+    "lasts": Field(DURATION_OR_NONE, "length of each stop", "0s", "not given"),
 }
 THROTTLE: Mapping[str, Field] = {
-    "share": Field(SHARE, "of speed lost at the hottest hour of a day", 0, "not given: none")
+    "share": Field(
+        SHARE, "share of speed lost at the hottest hour of a day", 0, "not given: no throttling"
+    )
 }
 MONEY: Mapping[str, Field] = {
     "gpu_hour": Field(
-        quantity(QuantityKind.PRICE), "what one GPU costs; else no money is worked out"
+        quantity(QuantityKind.PRICE), "price of a GPU-hour; if not given, no costs are calculated"
     )
 }
 POWER: Mapping[str, Field] = {
     "gpu": Field(
         WATTS,
-        "drawn by a GPU that trains, its share of the node included",
+        "power of a GPU that trains, with its share of the node",
         "700W",
         f"TDP of an H100, {LLAMA}",
     ),
     "idle": Field(
         SHARE,
-        "of that, drawn while training stands still",
+        "share of that power while training has stopped or pauses",
         "20%",
-        "assumption: no figure was at hand",
+        "assumption: no figure was found",
     ),
     "edge": Field(
-        DURATION, "in which all GPUs stop or begin together", "1s", "assumption: within a second"
+        DURATION, "time in which all GPUs stop, or begin", "1s", "assumption: within a second"
     ),
 }
-# a table that may stand once -> its keys
+# tables that occur once, and their keys
 TABLES: Mapping[str, Mapping[str, Field]] = {
     "job": JOB,
     "recovery": RECOVERY,
@@ -251,18 +285,18 @@ TABLES: Mapping[str, Mapping[str, Field]] = {
     "money": MONEY,
     "power": POWER,
 }
-# a table that may stand several times, each under its name -> its keys
+# tables that may occur several times, each under its name, and their keys
 LISTS: Mapping[str, Mapping[str, Field]] = {"failure": FAILURE, "tier": TIER}
 
-# used if a file does not say how things fail, or where state is kept
+# the table that is used if a file has none of this kind
 DEFAULT_LISTS: Mapping[str, Mapping[str, object]] = {
     "failure": {
         "name": "all",
         "count": 419,
         "exposure": "21233664h",
         "source": (
-            "assumption: 419 unexpected interruptions of 16,384 GPUs in 54 days, all of which lose"
-            f" a node; {LLAMA}"
+            "assumption: 419 unexpected interruptions of 16,384 GPUs in 54 days, and each of them"
+            f" loses a node; {LLAMA}"
         ),
     },
     "tier": {

@@ -1,14 +1,14 @@
 """Find the inputs that the answer is most sensitive to.
 
-Each input is set to the low and the high end of what it may be, while all others stay.
+Each input is set to the low and the high end of its range, while all others stay as they are.
 
-Ends         what the cluster file names as its range; for a rate that was counted, the 90 %
-             credible interval of it; else half and twice. A duration that varies is made shorter or
-             longer as a whole. Shares end at 1.
-Decisions    Intervals and spares stay as the plan chose them: only the world differs from the
-             plan's assumptions.
-Method       Simulation at rates that are taken as known, with common random numbers, so a
-             difference is far better known than the ETTR itself.
+Ends         If the cluster file gives a range, its ends are taken. For a rate that was counted,
+             they are those of its 90 % credible interval. Otherwise they are half and twice the
+             value. A duration that varies becomes shorter or longer as a whole. A share ends at 1.
+Decisions    Intervals and spares stay as the plan chose them. Only the world differs from the
+             assumptions of the plan.
+Method       All ends are simulated at known rates, with common random numbers. So a difference is
+             far more precise than the ETTR itself.
 
 This module is pure: data in, data out.
 """
@@ -32,11 +32,11 @@ from outlast.planner.sweep import Mapper, in_order, run_all
 
 ALL_FAILURES = "all failures"
 WHY_COUNT, WHY_RANGE, WHY_FACTOR = (
-    "90 % of what its count leaves open",
+    "90 % interval of its count",
     "its range",
     "half and twice",
 )
-# what the run is for, or what the plan decides: no uncertainty of the world
+# These inputs are given by the task or chosen by the plan. They are not uncertain.
 NOT_VARIED = (
     "job.gpus",
     "job.duration",
@@ -69,9 +69,9 @@ FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class EttrSwing:
-    """The ETTR where one input is at its low end, and where it is at its high end.
+    """The ETTR with one input at its low end, and with it at its high end.
 
-    why  where the ends come from
+    `why` says where the ends come from.
     """
 
     path: str
@@ -103,7 +103,7 @@ class EttrSwing:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """One input to be varied: what it is called, and both clusters."""
+    """One input that is varied: its name, both ends as text, and the clusters with these ends."""
 
     path: str
     value: str
@@ -128,9 +128,9 @@ def tornado(
 
     Swings that change nothing are left out.
 
-    cluster        what `resolved` was made from
-    failures_most  in a replica: more of them is a longer window
-    everything     each input; else only those that matter most often
+    cluster        the cluster from which `resolved` was made
+    failures_most  number of failures that are simulated in each replica, at most
+    everything     True: vary every input. False: vary only those in FIRST, and the tiers
     """
     pinned = pin(cluster, resolved)
     ends = [
@@ -155,7 +155,7 @@ def tornado(
 
 
 def pin(cluster: Cluster, resolved: Resolved) -> Cluster:
-    """Return the cluster with what the plan chose as if it had been given."""
+    """Return the cluster in which the values that the plan chose are fixed."""
     for path, one in resolved.inputs.items():
         if one.origin is Origin.PLAN:
             cluster = cluster.put_value(path, one.value, origin=Origin.PLAN, source=one.source)
@@ -163,7 +163,7 @@ def pin(cluster: Cluster, resolved: Resolved) -> Cluster:
 
 
 def _or_none(cluster: Cluster) -> Scenario | None:
-    """Return None where an end cannot be, as maintenance that takes all the time."""
+    """Return the scenario, or None if it is impossible, such as maintenance that never ends."""
     try:
         return resolve(cluster).scenario
     except UsageError:
@@ -185,7 +185,7 @@ def _ends(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
 
 
 def _follows(path: str, resolved: Resolved) -> bool:
-    """Return True where it follows from a bandwidth or the state, which are varied too."""
+    """Return True if the input follows from a bandwidth or from the state, which are varied too."""
     return resolved.inputs[path].origin is Origin.WORKED_OUT and path.startswith("tier.")
 
 
@@ -200,7 +200,7 @@ def _of(cluster: Cluster, one: Input, low: Value, high: Value, why: str) -> _End
 
 
 def _said(one: Input, value: Value) -> str:
-    """Write an end to three digits; a long time in days. Ends are not known better."""
+    """Write an end with three digits, because it is not known better. A long time is in days."""
     short = value
     if isinstance(value, float) and math.isfinite(value):
         size = (
@@ -211,7 +211,7 @@ def _said(one: Input, value: Value) -> str:
 
 
 def _settled(cluster: Cluster, path: str, value: Value, why: str) -> Cluster:
-    """Return the cluster with another value. A rate is then taken as known."""
+    """Return the cluster with another value for one input. A rate is taken as known then."""
     head, _, key = path.rpartition(".")
     if head.startswith("failure.") and key == "mttf":
         cluster = cluster.without(f"{head}.count", f"{head}.exposure")
@@ -219,7 +219,7 @@ def _settled(cluster: Cluster, path: str, value: Value, why: str) -> Cluster:
 
 
 def _half_and_twice(one: Input) -> tuple[Value, Value] | None:
-    """Return half and twice the amount, or None for what is no amount, or 0."""
+    """Return half and twice the value. Return None for 0, and for a value that is not an amount."""
     value = one.value
     if isinstance(value, Spread):
         return (value.scaled(0.5), value.scaled(2.0)) if value.mean_s > 0 else None
@@ -239,18 +239,18 @@ def _rate(cluster: Cluster, resolved: Resolved, one: Input) -> Iterator[_Ends]:
     name = one.path.split(".")[1]
     value = one.value
     assert isinstance(value, (int, float))
-    # one class alone: that is all failures
+    # If there is only one class, `_all_failures` varies it.
     if not math.isfinite(value) or (len(cluster.failures) == 1 and one.range is None):
         return
     if one.range is not None:
         yield _of(cluster, one, *one.range, WHY_RANGE)
         return
     low, high, why = _factors(_count_of(resolved, name))
-    yield _of(cluster, one, value / high, value / low, why)  # the shorter MTTF first
+    yield _of(cluster, one, value / high, value / low, why)  # the shorter MTTF comes first
 
 
 def _all_failures(cluster: Cluster, resolved: Resolved) -> Iterator[_Ends]:
-    """Return the ends of all failure classes together, as one rate."""
+    """Yield one input that scales the rates of all failure classes together."""
     mttfs = {
         path: one
         for path, one in resolved.inputs.items()
@@ -282,7 +282,7 @@ def _count_of(resolved: Resolved, name: str) -> float:
 
 
 def _factors(count: float) -> tuple[float, float, str]:
-    """Return the factors for both ends of a rate."""
+    """Return the factors for both ends of a rate with this count, and where they come from."""
     if count < 1:
         return 0.5, 2.0, WHY_FACTOR
     low, high = rate_interval_per_s(failures=count, exposure_s=1.0, level=0.9)

@@ -1,12 +1,12 @@
-"""How long something takes: a duration that varies, as a function of a number in (0, 1).
+"""Durations that vary, as functions of a number in (0, 1).
 
 Every depth of the planner takes a duration as `spread.quantile(u)` with the same u. So all depths,
 and all candidates of a search, have the same luck (common random numbers).
 
 Units      seconds.
-Symbols    u  in (0, 1): 0.5 is the median, 0.95 is what one in twenty exceeds
-Limits     An exponential or lognormal duration has no upper end; u comes from 53 bits, so none is
-           beyond 37 means.
+Symbols    u  a number in (0, 1): 0.5 gives the median, 0.95 the 95th percentile
+Limits     An exponential or lognormal duration has no upper end. But u has only 53 bits, so no
+           exponential duration is longer than 37 means.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,8 +40,8 @@ class Shape(str, Enum):
 class Spread:
     """A duration. Make one with `constant`, `exponential`, `lognormal` or `measured`.
 
-    numbers  constant, exponential: (mean_s,); lognormal: (median_s, sigma of the logarithm);
-             measured: what was measured, sorted
+    numbers  (mean_s,) if it is constant or exponential; (median_s, sigma of the logarithm) if it is
+             lognormal; the sorted samples if it was measured
     """
 
     shape: Shape
@@ -93,9 +93,9 @@ class Spread:
 
 
 def quantiles(spreads: Sequence[Spread], u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return several durations at the same luck: (len(u), spreads, rest of u).
+    """Return the quantiles of several durations at the same u: (len(u), spreads, rest of u).
 
-    Each is what `quantile` returns. The normal's quantiles are worked out once.
+    Each is what `quantile` returns, but the quantiles of the normal are computed only once.
     """
     out = np.empty((len(u), len(spreads), *u.shape[1:]))
     lognormals = [spread for spread in spreads if spread.shape is Shape.LOGNORMAL]
@@ -116,7 +116,10 @@ def exponential(mean_s: float) -> Spread:
 
 
 def lognormal(median_s: float, p95_s: float) -> Spread:
-    """Make one from the median and what one in twenty exceeds. Raises UsageError."""
+    """Make one from its median and its 95th percentile.
+
+    Raises UsageError if one of them is not above 0, or if the second is below the first.
+    """
     if not 0 < median_s <= p95_s:
         raise UsageError(
             f"a duration has median {median_s} s and 95th percentile {p95_s} s",
@@ -126,7 +129,7 @@ def lognormal(median_s: float, p95_s: float) -> Spread:
 
 
 def measured(samples_s: ArrayLike) -> Spread:
-    """Make one from measured samples, with straight lines between the sorted ones."""
+    """Make one from measured samples. Its quantiles are interpolated between the sorted samples."""
     return Spread(
         Shape.MEASURED,
         tuple(float(sample) for sample in np.sort(np.asarray(samples_s, dtype=np.float64))),
@@ -134,7 +137,7 @@ def measured(samples_s: ArrayLike) -> Spread:
 
 
 def _mean_of_line(numbers: tuple[float, ...]) -> float:
-    """Return the mean of the straight lines that `quantile` draws."""
+    """Return the mean of the distribution whose quantiles are interpolated."""
     if len(numbers) == 1:
         return numbers[0]
     return (math.fsum(numbers) - (numbers[0] + numbers[-1]) / 2) / (len(numbers) - 1)
@@ -229,7 +232,7 @@ def normal_quantile(u: NDArray[np.float64]) -> NDArray[np.float64]:
 def _ratio(
     polynomials: tuple[tuple[float, ...], tuple[float, ...]], r: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Apply Horner's rule to both at once. They are short, and calls are what takes time."""
+    """Return the ratio of two polynomials. Both are evaluated at once, because calls are slow."""
     both = np.array(polynomials)[:, :, None]
     sums = both[:, 0] * r
     sums += both[:, 1]

@@ -1,10 +1,10 @@
-"""When training stood still because of failures, run by run, from the same course as Monte Carlo.
+"""Return when failures stopped training in each simulated run, and until when.
 
-`monte_carlo.py` sums up the results of many runs. Some questions need the moments themselves: how
+`monte_carlo.py` sums up the results of many runs. Some questions need the times of each stop: how
 power swings when all GPUs stop at once, and how long recoveries take when one follows another.
-`run_with_stops` answers these.
+`run_with_stops` returns these times. It simulates the same runs as Monte Carlo.
 
-Units      seconds of wall-clock time, so maintenance is included.
+Units      Times are seconds of wall-clock time, so maintenance is included.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,11 +24,12 @@ from outlast.planner.strikes import Strikes
 
 @dataclass(frozen=True, slots=True)
 class Stoppage:
-    """One stretch in which training stood still, from the first failure in it.
+    """One time for which failures stopped training.
 
-    A failure that strikes during a recovery prolongs the stop and begins no new one.
+    A failure during a recovery prolongs the present stop, and does not begin another.
 
-    end_s  when training went on; None where the run ended before that
+    begin_s  when the first failure struck
+    end_s    when training went on; None if the run ended before that
     """
 
     begin_s: float
@@ -38,7 +39,7 @@ class Stoppage:
 def run_with_stops(
     scenario: Scenario, histories: Histories
 ) -> tuple[Outcomes, tuple[tuple[Stoppage, ...], ...]]:
-    """Return what became of each replica, and the stops of each replica in their order."""
+    """Return the outcome of each replica, and the stops of each replica in their order."""
     strikes = Strikes(scenario, histories)
     runs = Runs(scenario, histories, strikes)
     stops: list[list[tuple[float, float]]] = [[] for _ in range(histories.replicas)]
@@ -52,7 +53,7 @@ def run_with_stops(
             strict=True,
         ):
             known = stops[replica]
-            # the stop before is still open, so this failure belongs to it
+            # If the stop before is still open, this failure belongs to it.
             begin_s = known.pop()[0] if known and at_s < known[-1][1] else at_s
             known.append((begin_s, resumes_s))
     return runs.ended(strikes), tuple(
@@ -61,7 +62,7 @@ def run_with_stops(
 
 
 def _on_the_wall(scenario: Scenario, begin_s: float, end_s: float) -> Stoppage:
-    """Put the maintenance stops back into times of the course."""
+    """Return the stop in wall-clock time, with the maintenance stops put back in."""
     stops = scenario.maintenance
     is_over = end_s <= stops.worked_s(scenario.job.duration_s)
     return Stoppage(stops.wall_s(begin_s), stops.wall_s(end_s) if is_over else None)

@@ -1,10 +1,10 @@
-"""Work out which of the failures drawn ahead strike, and what each takes, for many runs at once.
+"""Decide which of the drawn failures strike, and what each takes with it, for many runs at once.
 
-It also works out how long the recovery from each lasts.
+The module also gives the durations of the recovery from each failure.
 
-A failure drawn ahead does not strike after the end or during a stop. Nor does it strike if it was
-drawn for a lemon that is not there (any more). The number of lemons depends only on earlier
-failures. So nothing here asks how far training got.
+A drawn failure does not strike after the end of the run or during a maintenance stop. Nor does it
+strike if it was drawn for a lemon, and there are too few lemons at that time. The number of lemons
+depends only on earlier failures, so all this is independent of how far training got.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -30,11 +30,12 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Strike:
-    """The k-th failure of the n replicas that have one drawn, each (n,).
+    """The k-th failure of the n replicas for which so many were drawn. Each array is (n,).
 
-    Where it does not strike, nodes_lost is 0 and the rest means nothing.
-
-    at_s  without stops; failure_class: index into scenario.failures
+    strikes        whether the failure strikes. If it does not, nodes_lost is 0, and the other
+                   fields mean nothing
+    at_s           when it strikes, in seconds without maintenance stops
+    failure_class  index into scenario.failures
     """
 
     k: int
@@ -46,16 +47,16 @@ class Strike:
 
 
 class Strikes:
-    """The failures of all replicas, one by one.
+    """The failures of all replicas, one after the other.
 
-    Replicas are in the `order` of how many failures were drawn for them, so that the first n have a
-    k-th.
+    Replicas are sorted by the number of failures that were drawn for them, most first. So the ones
+    with a k-th failure are the first n. `order` holds their indices in the histories.
     """
 
     def __init__(self, scenario: Scenario, histories: Histories) -> None:
         drawn = np.isfinite(histories.at_s).sum(axis=1)
         self.order = np.argsort(-drawn, kind="stable")
-        # [k]: replicas that have more than k
+        # _with_more[k]: the number of replicas that have more than k failures
         self._with_more = np.searchsorted(-drawn[self.order], -np.arange(histories.at_s.shape[1]))
         self._scenario, self._histories = scenario, histories
         self._extents = np.array([int(rate.extent) for rate in scenario.failures], dtype=np.int8)
@@ -66,7 +67,7 @@ class Strikes:
         self._lemons = (
             _Lemons(scenario, histories, self.order) if scenario.lemons.factor > 1 else None
         )
-        # in this order, as all that follows
+        # the number of failures that struck each replica, in `order`
         self.interruptions: Counts = np.zeros(histories.replicas, dtype=np.int64)
 
     @property
@@ -105,9 +106,9 @@ class Strikes:
 
 
 class Seconds:
-    """A duration of each failure: its spread at the failure's luck.
+    """A duration for each failure: the quantile of a spread at the failure's random number.
 
-    One number where it does not vary.
+    If the spread does not vary, it is the same number for all.
     """
 
     def __init__(
@@ -117,14 +118,17 @@ class Seconds:
         self._rows = OrderedColumn(histories, column, order, spread.quantile)
 
     def at(self, strike: Strike) -> Floats:
-        """Return it after this failure: (n,), or (1,). Ask in the order of failures."""
+        """Return the durations after this failure: (n,), or (1,) if they do not vary.
+
+        Call it in the order of the failures.
+        """
         return (
             self._rows.at(strike.k)[: len(strike.strikes)] if self._fixed is None else self._fixed
         )
 
 
 class SecondsEach:
-    """Several durations of each failure at the same luck."""
+    """Several durations for each failure, all at the same random number."""
 
     def __init__(
         self, spreads: Sequence[Spread], histories: Histories, column: Luck, order: NDArray[np.intp]
@@ -137,7 +141,10 @@ class SecondsEach:
         self._rows = OrderedColumn(histories, column, order, partial(quantiles, spreads))
 
     def at(self, strike: Strike) -> Floats:
-        """Return them after this failure: (J, n), or (J, 1). Ask in the order of failures."""
+        """Return the durations after this failure: (J, n), or (J, 1) if none of them varies.
+
+        Call it in the order of the failures.
+        """
         return (
             self._rows.at(strike.k)[:, : len(strike.strikes)]
             if self._fixed is None
@@ -154,9 +161,9 @@ def _is_fixed(spread: Spread) -> bool:
 
 
 class OrderedColumn:
-    """A column of luck, or what is `made` of it, row by row.
+    """A column of random numbers, or the result of `made` for each, row by row.
 
-    Only the rows that are asked for are made, some at a time. Replicas are in this order.
+    Rows are drawn a few at a time, when they are asked for. Replicas are in the given order.
     """
 
     def __init__(
@@ -199,7 +206,11 @@ class _Lemons:
         self.beyond_bound: Flags = np.zeros(histories.replicas, dtype=np.bool_)
 
     def are_there(self, k: int, extra: Flags) -> Flags:
-        """Return which happen: a lemon's extra failure as often as there are lemons."""
+        """Return whether each failure happens.
+
+        An extra failure happens with a probability in proportion to the number of lemons. All
+        others happen.
+        """
         there: Flags = self._here.at(k)[: len(extra)] < np.minimum(
             self._now[: len(extra)], self._bound
         ) / max(1, self._bound)
@@ -209,7 +220,10 @@ class _Lemons:
     def are_struck(
         self, k: int, extra: Flags, failure_class: NDArray[np.int64], one_node: Flags
     ) -> None:
-        """Book that each loses a node: a lemon may be caught, a healthy one repaired badly."""
+        """Change the number of lemons after failures that lose one node.
+
+        A lemon may be caught. A healthy node may be repaired badly, and become a lemon.
+        """
         now = self._now[: len(extra)]
         lemon = self._here.at(k)[: len(extra)] < now / self._nodes
         lemon &= self._of_node[failure_class]

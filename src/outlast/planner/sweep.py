@@ -1,21 +1,21 @@
 """Run many simulations, and return a summary of each.
 
-This decides which ones belong together. A summary is small enough to come from another process or
-machine.
+This module decides which simulations share a task. A summary is small enough to be sent from
+another process or machine.
 
-Common random numbers  All scenarios of one task live through the same failures and the same luck;
-                       so do tasks of the same seed as far as their rates agree.
-Where                  A task holds all that it needs. So its numbers are the same here, on other
-                       cores and on Ray. A caller brings cores or machines along by a `Mapper`. The
-                       pure default does one task after the other.
-Windows                If more failures are expected than are worth simulating, only the first part
-                       of the run is simulated, at its mean rates. The second half of that part
-                       counts. The first half knows no repairs yet, and what is kept at the end
-                       without a save cancels out. `long_run` says how widely whole runs spread
-                       then. A window is at least so long that lost nodes come back in it, if that
-                       takes no more than FAILURES_MOST failures.
-Batches                Replicas are simulated in batches of BATCH, whatever cores there are, so that
-                       the same floats are added up in the same order.
+Common random numbers  All scenarios of one task have the same failures and the same luck. So do
+                       tasks with the same seed, as far as their rates agree.
+Where                  A task holds all that it needs. So its results are the same here, on other
+                       cores and on Ray. The caller's `Mapper` decides where tasks run. The default
+                       runs one task after the other.
+Windows                If too many failures are expected, only the first part of the run (the
+                       window) is simulated, at the mean rates of the run. Only the second half of
+                       the window counts, because the first half has no repairs yet. Work that is
+                       kept at the end without a save cancels out. `long_run` gives the spread of
+                       whole runs then. The window is long enough for lost nodes to come back, if
+                       that takes no more than FAILURES_MOST failures.
+Batches                Replicas are simulated in batches of BATCH on any number of cores, so that
+                       the same floats are added in the same order.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -39,10 +39,10 @@ from outlast.planner.runs import run
 from outlast.planner.scenario import FailureRate, Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
-FAILURES_MOST = 2_000  # simulated in one replica
-REPAIRS_LEAST = 2.0  # in a window, if possible
-BATCH = 512  # replicas; a multiple of the blocks that histories are drawn in
-TASK_MOST = 8  # scenarios that share a draw in one task: a sweep is spread over cores by tasks
+FAILURES_MOST = 2_000  # failures that are simulated in one replica, at most
+REPAIRS_LEAST = 2.0  # a window lasts at least this many repair times, if possible
+BATCH = 512  # replicas; a multiple of the block size of histories
+TASK_MOST = 8  # scenarios in one task; a sweep is spread over cores by tasks
 
 
 class Term(str, Enum):
@@ -71,10 +71,11 @@ TERM_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Scenarios that differ in nothing that makes them fail: tiers, intervals, spares, durations.
+    """Scenarios with the same failures. They differ in tiers, intervals, spares or durations.
 
-    Replicas `first` to `first + replicas - 1` of the seed. `uncertain`: rates are drawn from what
-    their counts leave open. `steady`: the second half counts.
+    first, replicas  the task simulates replicas `first` to `first + replicas - 1` of the seed
+    uncertain        rates are drawn from the posterior of their counts
+    steady           only the second half of each run counts
     """
 
     scenarios: tuple[Scenario, ...]
@@ -89,9 +90,9 @@ class Task:
 class Summary:
     """The summary of one simulation.
 
-    ettr       (R,), of each replica
-    shares     of the wall clock, by term; with the mean ETTR they sum to 1
-    by_class   the lost share by class of failure
+    ettr       (R,): the ETTR of each replica
+    shares     the share of wall-clock time that each term takes; with the mean ETTR they sum to 1
+    by_class   the share of wall-clock time that each class of failure takes
     """
 
     ettr: Floats
@@ -134,9 +135,10 @@ def run_all(
     uncertain: bool = False,
     mapper: Mapper = in_order,
 ) -> list[Summary]:
-    """Return a summary of each, in order. Those that fail alike share their failures.
+    """Return a summary of each scenario, in order. Scenarios with equal rates share failures.
 
-    failures_most  windows of so many failures, where more are expected; None: the whole runs
+    failures_most  if more failures are expected, a window with so many is simulated; None: whole
+                   runs are simulated
     """
     whole = scenarios
     scenarios = whole if failures_most is None else [window(one, failures_most) for one in whole]
@@ -185,7 +187,7 @@ def _joined(parts: Sequence[Summary]) -> Summary:
 
 
 def _what_fails(scenario: Scenario) -> tuple[object, ...]:
-    """Return all that histories are drawn from."""
+    """Return all values from which histories are drawn."""
     job = scenario.job
     return (
         job.gpus,
@@ -231,7 +233,7 @@ def _second_half(whole: Summary, first: Summary) -> Summary:
 
 
 def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
-    """Sum up by term. Waiting for nodes is a part of what the ledger calls regroup."""
+    """Sum up the outcomes by term. In the ledger, waiting for nodes is a part of regroup."""
     duration_s = scenario.job.duration_s
     waiting = float(outcomes.wait_s.mean()) / duration_s
     shares = dict.fromkeys(Term, 0.0)
@@ -253,7 +255,7 @@ def _summary(scenario: Scenario, outcomes: Outcomes) -> Summary:
 
 
 def at_known_rates(scenario: Scenario) -> Scenario:
-    """Return the scenario with rates that are taken as known."""
+    """Return the scenario with its rates as known ones."""
     return replace(
         scenario,
         failures=tuple(replace(with_known_rate(rate), count=0.0) for rate in scenario.failures),
@@ -283,7 +285,7 @@ def window(scenario: Scenario, failures_most: float) -> Scenario:
 
 
 def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
-    """Return the class at the mean of its rate over the whole run, as unsure as it was before."""
+    """Return the class with the mean of its rate over the whole run. Its uncertainty stays."""
     per_s = rate_per_s(rate, scenario.job)
     known = with_known_rate(rate).mttf_s
     mttf_s = scenario.job.units(rate.unit) / per_s * (rate.mttf_s / known) if per_s else math.inf
@@ -293,8 +295,8 @@ def _steady(rate: FailureRate, scenario: Scenario) -> FailureRate:
 def long_run(known: Summary, uncertain: Summary, *, share: float) -> tuple[float, float]:
     """Return the 5th and 95th percentile of a whole run of which a `share` was simulated.
 
-    The spread of luck shrinks with the length, but that of the rates does not. Both are taken as
-    normal. `known` is at known rates, and `uncertain` at drawn ones.
+    The spread by luck shrinks with the length of the run, but the spread by uncertain rates does
+    not. Both are taken as normal. `known` was simulated at known rates, `uncertain` at drawn ones.
     """
     luck = float(known.ettr.var())
     rates = max(0.0, float(uncertain.ettr.var()) - luck)

@@ -105,7 +105,7 @@ def _stalls(report: Facts) -> Iterator[Advice]:
     if share >= LITTLE:
         yield Advice(
             "Save less often, or to a faster place.",
-            f"Training stood still for saves for {words.percent(share)} of the time.",
+            f"Training paused for saves for {words.percent(share)} of the time.",
         )
     lost = sum(one["steps_lost"] or 0 for one in report["interruptions"])
     lost += report["steps_lost_between_sessions"] or 0

@@ -1,12 +1,13 @@
-"""What a policy makes of the verdicts of a simulated run.
+"""Let a policy act on the verdicts of a simulated run.
 
-`engine.policy` decides, and nodes are barred or drained as the coordinator would do it.
+Some time after each interruption, a verdict names its class and its nodes. `engine.policy` decides
+what to do. The decision is carried out as in `engine/coordinator/policy_actions.py`:
 
-Some time after each interruption, a verdict names its nodes and its class. What follows from a
-decision is done as in `engine/coordinator/policy_actions.py`. A node is barred only while the
-others have room for all ranks. A drained node is left after the next committed step, by a regroup
-that costs no budget and loses no work. Sharded state is not moved. A barred node is never given
-work again, so it does not come back as a spare when it is repaired.
+- A node is barred only if the other nodes have room for all ranks.
+- Ranks leave a drained node after the next committed step. The regroup for this costs no budget and
+  loses no work.
+- Sharded state is not moved.
+- A barred node is never given work again. So it does not come back as a spare when it is repaired.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,12 +25,12 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Verdict
 from outlast.planner.deciding.membership import SimulatedMembership
 
-UNKNOWN_MOST = 0.5  # the most confidence in a class that is not known
+UNKNOWN_MOST = 0.5  # the highest confidence of a verdict with the class "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class PerfectDiagnosis:
-    """How interruptions are diagnosed: each verdict is right.
+    """A diagnosis that is always right.
 
     delay_s     seconds from detection to the verdict
     confidence  confidence of each verdict
@@ -45,8 +46,8 @@ class PerfectDiagnosis:
 class Incident:
     """An interruption whose verdict comes at `due_s`.
 
-    `outage` is the number of the standstill that it belongs to: interruptions that come before
-    training goes on share one number.
+    `outage` is the number of the outage that it belongs to. Interruptions share one number until
+    training goes on.
     """
 
     due_s: float

@@ -17,7 +17,7 @@ from outlast.planner.scenario import Extent
 
 
 class Unmodelled(str, Enum):
-    """The decisions and events of the engine that a scenario has no notion of.
+    """The decisions and events of the engine that a scenario cannot express.
 
     Where one of these occurs, decision mode and Monte Carlo (`runs.py`) may differ. The kinds in
     ENDS end the run. docs/explanation/depths.md explains each kind.
@@ -35,20 +35,20 @@ class Unmodelled(str, Enum):
     WAITS = "waits"
     # Several tiers held the step, and the engine did not take the one that restores fastest.
     ANOTHER_TIER = "another tier"
-    # By the scenario a tier survived, but every rank that held it was lost.
+    # The scenario says that a tier survived, but every rank that held its state was lost.
     NOBODY_LEFT = "nobody left"
     # Memory held the state that had been restored to it. In the scenario, memory is empty until the
     # next save.
     SEALED_AT_ONCE = "sealed at once"
-    # A rank that hung was found by the product's deadlines, and not when the scenario says.
+    # A hung rank was found by the deadlines of outlast, and not when the scenario says.
     DEADLINE = "deadline"
     # The policy interrupted the run to leave a node.
     DRAIN = "drain"
     # A repaired node was given no work, because the policy had barred it.
     NOT_BACK = "not back"
-    # The scenario took a node when all nodes were lost already.
+    # The scenario takes a node away, but all nodes are lost already.
     NO_NODE_TO_LOSE = "no node to lose"
-    # A save began while the save before it, to the same tier, was still being written. The product
+    # A save began while the save before it, to the same tier, was still being written. outlast
     # would wait for the first one to end.
     OVERLAP = "overlap"
 
@@ -60,18 +60,18 @@ ENDS = (Unmodelled.CRASH_LOOP, Unmodelled.BUDGET, Unmodelled.NO_NODE, Unmodelled
 class Rules:
     """The options with which outlast is run.
 
-    recovery_mode  how survivors go on where state is replicated: one of RECOVERY_MODES of
+    recovery_mode  how survivors go on if state is replicated: one of RECOVERY_MODES of
                    engine/recovery.py, but not "plain"
-    node_wait_s    the run ends if there is no place for a lost rank for this many seconds;
-                   math.inf: the run waits as long as it takes, as in a scenario
-    max_restarts   whole restarts without progress after which the run ends; None:
+    node_wait_s    the run ends if a lost rank finds no place for this many seconds. With math.inf
+                   the run waits as long as it takes, as in a scenario
+    max_restarts   the run ends after this many whole restarts without progress. None stands for
                    limits.RESTARTS_COUNT
-    hangs          classes of failure that make a process hang, rather than end, if they strike a
+    hangs          classes of failure in which a process hangs instead of ending, if they strike a
                    process or a node
-    diagnosis      how interruptions are diagnosed; None: there are no verdicts, and no policy is
+    diagnosis      how interruptions are diagnosed. None: there are no verdicts, and no policy is
                    asked
-    parked         True: each spare node has a started process ready for every rank that the node
-                   may take. False: processes are started when they are needed
+    parked         True: each spare node has a started process for every rank that it may take.
+                   False: processes are started when they are needed
     """
 
     recovery_mode: str = "in_place"
@@ -87,7 +87,7 @@ class Fallback:
     """The step that a run goes back to after an interruption, and its source.
 
     step    the step that all ranks go on from
-    tier    name of the tier that holds this step; None where the run starts over
+    tier    name of the tier that holds this step; None if the run starts over
     lost_s  productive seconds since this step, which have to be repeated
     why     the engine's reason
     """
@@ -114,11 +114,11 @@ class DecidedInterruption:
     at_s        wall-clock time of the failure
     extent      what was lost; if the failure struck during a recovery, the larger of both extents
     fallback    the step to go back to
-    unmodelled  what the engine decided or met here that a scenario has no notion of
-    chosen      None where the run was over before a rung was due
+    unmodelled  what the engine decided or met here that a scenario cannot express
+    chosen      the rung and its reason; None if the run was over before a rung was due
     spent_s     seconds by cause until training went on, the next failure, or the end
-    resumed_s   wall-clock time at which training went on; None where it did not before the next
-                failure or the end
+    resumed_s   wall-clock time at which training went on; None if the next failure, or the end of
+                the run, came first
     """
 
     at_s: float
@@ -139,15 +139,15 @@ class DecidedInterruption:
 
 @dataclass(slots=True)
 class Decided:
-    """One run, as the engine's decisions made it.
+    """The course of one run under the engine's decisions.
 
     position_s  productive seconds that were kept
     seconds     seconds by cause; their sum is the run's duration
     answers     the interruptions, in order of time
     asked       number of calls of each function of the engine, by its name
-    unmodelled  number of cases of each kind that a scenario has no notion of
-    ended_s     wall-clock time at which the engine ended the run, for the reason `why_ended`; None:
-                the engine did not end it
+    unmodelled  number of cases of each kind that a scenario cannot express
+    ended_s     wall-clock time at which the engine ended the run, for the reason `why_ended`; None
+                if the engine did not end it
     """
 
     position_s: float = 0.0
@@ -165,5 +165,5 @@ class Decided:
 
     @property
     def per_interruption(self) -> float:
-        """Return decisions for each interruption, at least 1; NaN where there was none."""
+        """Return decisions for each interruption, at least 1; NaN if there was none."""
         return self.decisions / len(self.answers) if self.answers else math.nan

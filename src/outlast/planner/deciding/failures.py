@@ -1,7 +1,7 @@
-"""The failures of a history, as decision mode takes them.
+"""Prepare the failures of a history for decision mode.
 
-The random numbers of a history become seconds here. It is also decided which of the extra failures
-of lemons (nodes that fail more often than others) happen.
+This module turns the random numbers of a history into seconds. It also decides which of the extra
+failures of lemons happen. Lemons are nodes that fail more often than others.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,8 +23,8 @@ class PlannedFailure:
     at_s       wall-clock time of the failure
     worked_s   the same, without the maintenance stops before it
     rate       the rate of the scenario that it belongs to
-    extra      one of the failures that only lemons have: see LemonCount.happens
-    repair_s   until a lost node is back
+    extra      True for a failure that only lemons have: see LemonCount.happens
+    repair_s   seconds until a lost node is back
     restore_s  for each tier, the seconds to restore from it
     luck       random numbers in [0, 1), by column: see histories.Luck
     """
@@ -51,8 +51,9 @@ class PlannedFailure:
     ) -> tuple[tuple[Cause, float], ...]:
         """Return the phases of the recovery: for each its cause, and the time at which it ends.
 
-        The nodes that it needs are at hand from `ready_s` on. `takes`: nodes were lost, and others
-        take their place. `tier`: what the run restores from; None: it starts over.
+        ready_s  from this time on, the needed nodes are at hand
+        takes    nodes were lost, and others take their places
+        tier     the tier to restore from; None if the run starts over
         """
         taken_s = ready_s + (self.take_s if takes else 0.0)
         restored_s = taken_s + (self.restore_s[tier] if tier is not None else 0.0)
@@ -101,9 +102,9 @@ def failures(scenario: Scenario, history: History) -> Iterator[PlannedFailure]:
 
 @dataclass(slots=True)
 class LemonCount:
-    """The number of lemons: nodes that fail more often than others.
+    """The number of lemons, the nodes that fail more often than others.
 
-    Nothing says which nodes these are: see scenario.py.
+    Only their number is known, not which nodes they are: see scenario.py.
     """
 
     scenario: Scenario

@@ -1,18 +1,19 @@
-"""How outlast finds a rank that hangs, in a run whose messages are durations.
+"""Calculate how outlast finds a rank that hangs.
 
-The deadlines, and the rules for who is to blame, are those of the engine.
+The deadlines, and the rules for which rank is to blame, are those of the engine. No messages are
+sent: each takes a fixed time.
 
-A rank stops within the body of a step. Its peers reach the collective and wait, so no beacon
-moves from the step's beginning on. `engine.hang.Deadlines` has the deadline of that phase. It knows
-how long the phase lasts, and how long the first steps of a process took. Once the deadline is over,
-all ranks are asked, and `find_culprits` gets a report of every rank of the job.
+A rank stops within the body of a step. Its peers reach the collective and wait, so no beacon moves
+after the beginning of that step. `engine.hang.Deadlines` has the deadline of this phase. It has
+learned how long the phase lasts, and how long the first steps of a process take. When the deadline
+is over, all ranks are asked, and `find_culprits` gets a report on every rank of the job.
 
-A rank that stops during a recovery is missed when all leave, or when all join. The coordinator's
-own deadlines hold there.
+If a rank stops during a recovery, this is noticed when all ranks leave the generation, or when all
+join the next one. The coordinator's own deadlines apply then.
 
-Some things are not simulated: agents that look at the beacons (`limits.TICK_S`), pings, and the
-second look that several nodes take. They are `ASKING_S` in all. Loading of data and the collective
-of the vote take no time here.
+Some things are not simulated: the ticks at which agents read the beacons (`limits.TICK_S`), pings,
+and the second look that is taken with several nodes. Together they count as `ASKING_S`. Loading
+data and the collective of the vote take no time here.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -26,7 +27,7 @@ from outlast.engine.hang import Deadlines, HangVerdict, MemberReport, find_culpr
 from outlast.model import limits
 from outlast.model.terms import Phase
 
-# half a tick until it is seen, one until all have answered, one for the second look
+# half a tick until the hang is seen, one tick until all have answered, and one for the second look
 ASKING_S = 2.5 * limits.TICK_S
 
 
@@ -51,8 +52,9 @@ class Hangs:
     ranks      number of ranks
     step_s     length of a step's body
     all_began  the step at which all processes were last started together
-    began      for each rank whose process was started later, the step at which it began. The first
-               steps of a process have longer deadlines
+    began      for each rank whose process was started later, the step at which it began
+
+    The first steps of a process have longer deadlines.
     """
 
     ranks: int
@@ -89,8 +91,8 @@ class Hangs:
             self._deadline_s(step - self.all_began),
         )
         found_s = own_s  # after the step's beginning
-        # The others are overdue first. They wait for the rank, which is still in time, so all ranks
-        # are asked again every AWAITED_LOOK_S until it is overdue too.
+        # The others are overdue first. They wait for this rank, which is still within its deadline.
+        # So all ranks are asked again every AWAITED_LOOK_S until it is overdue too.
         if others_s < own_s:
             found_s = (
                 others_s
@@ -107,7 +109,7 @@ class Hangs:
 
     @property
     def leaves_s(self) -> float:
-        """Return the seconds after which a rank is given up that does not leave its generation.
+        """Return the seconds after which a rank that does not leave its generation is given up.
 
         The rule is that of engine/coordinator/regroup.py.
         """
@@ -118,10 +120,10 @@ class Hangs:
         )
 
     def joins_s(self, no_starts: bool) -> float:
-        """Return the seconds after which a rank is given up that does not join the next generation.
+        """Return the seconds after which a rank that does not join the next generation is given up.
 
-        The rule is that of engine/coordinator/plans.py. `no_starts`: the recovery starts no
-        process.
+        The rule is that of engine/coordinator/plans.py. `no_starts` is True if the recovery starts
+        no process.
         """
         return limits.REGROUP_DEADLINE_S if no_starts else limits.BOOT_DEADLINE_S
 
@@ -131,7 +133,7 @@ class Hangs:
         return deadline_s
 
     def _deadlines(self, others_s: float) -> dict[int, float]:
-        """Return `others_s` for every rank, from a cache: there may be many ranks."""
+        """Return `others_s` for every rank. It is cached, because there may be many ranks."""
         if self._overdue.get(0) != others_s:
             self._overdue = dict.fromkeys(range(self.ranks), others_s)
         return self._overdue

@@ -1,11 +1,11 @@
-"""Which rank lives where in a simulated run, and what each rank holds after a failure.
+"""The node of each rank in a simulated run, and what each rank holds after a failure.
 
-The engine's decisions are asked with these facts.
+The engine decides from these facts.
 
-Ranks are numbered from 0 to gpus - 1, with neighbours on the same node. A seat is a place for one
-node and its ranks; a rack is `nodes_per_rack` neighbouring seats. Nodes have the names that agents
-have. The first ones are in the seats, and the others are spares. Ranks that hold the same are one
-`Holding`, as in `Roster.holdings`.
+Ranks are numbered from 0 to gpus - 1, and neighbours are on the same node. A seat is a place for
+one node and its ranks. A rack is a group of `nodes_per_rack` neighbouring seats. Nodes have the
+names that agents have. At first the first nodes are in the seats, and the others are spares. Ranks
+that hold the same state share one `Holding`, as in `Roster.holdings`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -70,10 +70,11 @@ class SimulatedMembership:
     # --- what is lost -----------------------------------------------------------------------------
 
     def struck(self, extent: Extent, at: float) -> StruckRanks:
-        """Return what a failure of this extent takes, at a place `at` in [0, 1) along all ranks.
+        """Return the ranks and seats that a failure of this extent takes.
 
-        If the nodes do not fill the last rack, it is the last `nodes_per_rack` nodes, so it shares
-        some with the rack before.
+        `at`, in [0, 1), is the place of the failure along all ranks. If the nodes do not fill the
+        last rack, the last rack consists of the last `nodes_per_rack` nodes. Then it shares some of
+        them with the rack before.
         """
         job = self.job
         rank = min(math.floor(at * job.gpus), job.gpus - 1)
@@ -95,9 +96,9 @@ class SimulatedMembership:
         )
 
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
-        """Return `count` seats from `first` on, cyclically, that are not `gone`.
+        """Return `count` seats that are not in `gone`, from `first` on and then from the beginning.
 
-        There are fewer if there are no more.
+        The result is shorter if there are not so many.
         """
         nodes = self.job.nodes
         return list(
@@ -124,11 +125,11 @@ class SimulatedMembership:
         """Return what each rank holds after a failure.
 
         lost       the lost ranks, in rising order
-        committed  the newest step that all have committed; survivors have this state live
-        usable     the survivors' live state can be used
-        sealed     the steps of which survivors have images
-        left       the steps of which images of the lost ranks remain, on other nodes
-        begun      the step after `committed` had begun
+        committed  the newest step that all have committed; survivors have the state of this step
+        usable     whether the state in the survivors' memory can be used
+        sealed     the steps of which survivors have sealed images
+        left       the steps of which other nodes still have images of the lost ranks
+        begun      whether the step after `committed` had begun
         """
         gone = Holding(tuple(lost), False, -1, left, -1, False, left)
         if len(lost) == len(self.everybody):
@@ -152,7 +153,7 @@ class SimulatedMembership:
         )
         return [gone, here] if lost else [here]
 
-    # --- nodes that go and come -------------------------------------------------------------------
+    # --- nodes that leave and come back -----------------------------------------------------------
 
     def repair(self, node: str, *, back_s: float) -> None:
         heapq.heappush(self._repaired, (back_s, node))
@@ -176,7 +177,7 @@ class SimulatedMembership:
         self.ready = [spare for spare in self.ready if spare != node]
 
     def enough_s(self, seats: int, *, from_s: float) -> float:
-        """Return the time from which `seats` nodes are at hand, if none is lost until then.
+        """Return the time from which so many nodes are at hand, if none is lost before.
 
         It is infinite if there are never so many.
         """
@@ -187,11 +188,11 @@ class SimulatedMembership:
         return max(from_s, coming[short - 1]) if len(coming) >= short else math.inf
 
     def take(self, strike: StruckRanks, *, parked: bool) -> list[int]:
-        """Let `engine.placement` find a place for each lost rank, and take it.
+        """Let `engine.placement` find a place for each lost rank, and move the rank there.
 
         Return, in the order of the ranks, the worker numbers of the spares that take them, or -1
-        for a fresh process. The result is empty if no spare was parked. There is room: see
-        `enough_s`.
+        for a fresh process. The result is empty if no spare was parked. The caller makes sure that
+        there is room: see `enough_s`.
         """
         places, seats = self.job.gpus_per_node, frozenset(strike.seats)
         room = dict.fromkeys(self.ready, places)

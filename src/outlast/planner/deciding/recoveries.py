@@ -1,4 +1,4 @@
-"""A recovery of a simulated run, and the rung that it takes: see `replica.py`.
+"""The recoveries of a simulated run, and the choice of their rungs: see `replica.py`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,12 +20,12 @@ NONE = StruckRanks((), ())
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A failure's extent, and the run's answer to it.
+    """The effects of one failure on the run.
 
     dead       the ranks whose processes end, and the seats whose nodes are lost
-    raised     ranks whose script raised an exception; their processes live on
+    raised     the ranks whose script raised an exception; their processes go on
     nodes      the nodes that a verdict would name
-    mechanism  how the failure shows
+    mechanism  the mechanism of the failure, as in the ledger
     """
 
     dead: StruckRanks
@@ -36,13 +36,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """All that was lost since training stopped, by one failure or several.
+    """Everything that was lost since training stopped, by one failure or several.
 
-    dead     lost ranks that are not replaced yet, and seats whose node is lost
-    without  ranks that hold no state, replaced or not
-    raised   ranks whose script raised an exception, and whose processes live
+    dead     the lost ranks that are not replaced yet, and the seats whose node is lost
+    without  the ranks that hold no state, whether they are replaced or not
+    raised   the ranks whose script raised an exception, and whose processes go on
     extent   the largest extent of these failures
-    nodes    number of lost nodes
+    nodes    the number of lost nodes
     """
 
     dead: StruckRanks = NONE
@@ -65,13 +65,12 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A rank that hangs and is not found yet.
+    """A rank that hangs and has not been found yet.
 
     until_s   when the rank is found, if nothing else fails before
-    leaves_s  if something else fails before, the rank is found this many seconds after that failure
-              was seen
-    alone     nothing else has failed: the other ranks wait in a collective, and nobody has told
-              them to leave it
+    leaves_s  if another failure comes before, the rank is found this many seconds after the
+              detection of that failure
+    alone     nothing else has failed, so the other ranks still wait in a collective
     """
 
     until_s: float
@@ -86,13 +85,13 @@ class RecoveryUnderway:
     since_s     when the run stopped training
     phases      for each phase, the cause that its seconds are booked under, and its end
     decides_s   when the rung is chosen
-    gives_up_s  when the run ends for want of a node, if that is earlier than `decides_s`
-    loss        what was lost
-    point       the step that all go on from
-    answers     the interruptions that led to this recovery; empty: the policy drains a node
-    unseen      a rank that hangs and is not found yet
-    decided     the rung is chosen
-    no_starts   no process had to be started, since survivors and parked spares took all ranks
+    gives_up_s  when the run ends because no node comes, if that is earlier than `decides_s`
+    loss        everything that was lost
+    point       the step that all ranks go on from
+    answers     the interruptions that led to this recovery; empty if the policy drains a node
+    unseen      a rank that hangs and has not been found yet
+    decided     whether the rung is chosen
+    no_starts   no process had to be started, because survivors and parked spares took all ranks
     """
 
     since_s: float
@@ -124,7 +123,7 @@ class RecoveryUnderway:
 
 
 class Ladder:
-    """Choose the rung of each recovery, and keep what that depends on.
+    """Choose the rung of each recovery, and keep the facts that the choice depends on.
 
     These are the budgets of recovery, the newest committed step, and whether any was committed.
     """
@@ -133,7 +132,7 @@ class Ladder:
         self._budgets = default_budgets(rules.max_restarts)
         self._world_size = world_size
         self._step, self._trained = 0, False
-        self.reached = 0  # in steps: how far training had come when it was interrupted last
+        self.reached = 0  # the step that training had reached when it was last interrupted
 
     def note_committed(self, step: int) -> None:
         self._step, self._trained = max(self._step, step), self._trained or step > 0
@@ -161,6 +160,6 @@ class Ladder:
         assert verdict.budgets is not None, "the ladder says what it leaves of the budgets"
         self._budgets = verdict.budgets
         if verdict.survivors == "exit" and not point.state:
-            # all start from a checkpoint, or from the beginning: later steps do not count any more
+            # All ranks start from a checkpoint, or from the beginning. Later steps are lost.
             self._step = point.step
         return verdict

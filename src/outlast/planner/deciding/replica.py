@@ -3,10 +3,10 @@
     training ──failure──> recovering ──rung──> take, restore ──> training
     training ──drain────> recovering ──rung, free──────────────> training
 
-A recovery lasts as long as detection, the regroup, and the wait until there are enough nodes. If
-another failure strikes before the rung was chosen, the recovery begins again, and one decision
-covers both failures. A drain comes between two steps; the run then recovers as if the node were
-lost.
+A recovery consists of detection, the regroup, and the wait until there are enough nodes. If another
+failure strikes before the rung is chosen, the recovery begins again, and one decision covers both
+failures. A drain comes between two steps. Then the run recovers as if the node were lost, but no
+budget is charged.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -44,14 +44,14 @@ RUNG, PLACES, HANG, POLICY = (
     "engine.hang.find_culprits",
     "engine.policy.decide_action",
 )
-# in these classes the script raises an exception, and the process lives on
+# with these classes the script raises an exception, and the process goes on
 RAISES = (FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.GPU_OOM)
 ROUNDING_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """The engine's decisions that a run asks for. `acting` is None where nothing is diagnosed."""
+    """The engine's decisions that a run asks for. `acting` is None if nothing is diagnosed."""
 
     restoring: Restoring
     ladder: Ladder
@@ -73,7 +73,7 @@ class Replica:
     For each failure, the caller calls `go_on_until(time of the failure)` and then `fail(failure)`;
     `finish` comes last. The results are in `out`.
 
-    At any time the run either trains (`_stretch`) or stands still for a recovery (`_recovery`).
+    At any time the run either trains (`_stretch`) or recovers (`_recovery`).
     After a recovery, training goes on from the step at which `_stretch` begins.
     """
 
@@ -169,7 +169,7 @@ class Replica:
         self.out.unmodelled[Unmodelled.NOT_BACK] += self._members.come_back(at_s)
         hit = self._hit(failure)
         if before is not None and not before.answers and not before.decided:
-            before = None  # a drain is called off for what happens meanwhile
+            before = None  # the failure calls off the drain that has begun
         loss = (Loss() if before is None else before.loss).and_also(hit, failure.rate.extent)
         point = self._engine.restoring.point(
             strike=loss.without,
@@ -218,7 +218,7 @@ class Replica:
     ) -> RecoveryUnderway:
         """Return a recovery with the durations of the scenario.
 
-        But if `unseen` is given, the product's deadlines say how long detection takes.
+        If `unseen` is given, the duration of detection follows from outlast's deadlines instead.
         """
         at_s, rules = failure.worked_s, self._rules
         detected_s = at_s + failure.detect_s
@@ -289,8 +289,9 @@ class Replica:
     def _unseen(
         self, hit: Hit, position: float, failure: PlannedFailure, before: RecoveryUnderway | None
     ) -> Unseen | None:
-        """Return when the product's deadlines find a rank that hangs, of this failure or of one
-        before it; None where none hangs.
+        """Return when outlast's deadlines find the rank that hangs. Return None if none hangs.
+
+        The rank may hang since this failure, or since one before it.
         """
         at_s, hangs, step = failure.worked_s, self._engine.hangs, math.floor(position)
         earlier = (
@@ -298,7 +299,7 @@ class Replica:
             if before is not None and before.unseen is not None and before.unseen.until_s > at_s
             else None
         )
-        # all are told to leave for this failure, and a rank that hangs does not
+        # All ranks are told to leave because of this failure, but a rank that hangs does not.
         if hit.mechanism is not Mechanism.HANG:
             return (
                 None
@@ -315,15 +316,15 @@ class Replica:
             assert found.verdict.culprits == hit.dead.ranks[:1], found.verdict.reason
             return Unseen(at_s + found.after_s, hangs.leaves_s, alone=True)
         if earlier is not None and earlier.alone:
-            # once that one is found, this one does not leave
+            # when that one has been found, this one does not leave its generation
             return replace(earlier, until_s=earlier.until_s + hangs.leaves_s)
-        # it stood still as it should, and does not join
+        # it left as it should, but does not join the next generation
         return Unseen(at_s + hangs.joins_s(before.no_starts), limits.REGROUP_DEADLINE_S)
 
     def _differences(
         self, point: RestorePoint, extent: Extent, failure: PlannedFailure
     ) -> list[Unmodelled]:
-        """Return how the engine's choice of a tier differs from the one that a scenario makes."""
+        """Return how the engine's choice of a tier differs from that of the scenario."""
         survives, held = self._tiers.survives, self._tiers.held
         left = [
             (-step, failure.restore_s[index], index)
@@ -366,7 +367,7 @@ class Replica:
         out.unmodelled[Unmodelled.NOT_BACK] += members.come_back(at_s)
         dead = recovery.loss.dead
         if len(dead.ranks) == self._scenario.job.gpus:
-            # all begin again: those whose node lives where they were
+            # all ranks start again, and those whose node lives start where they were
             dead = members.seats(dead.seats)
         if dead.ranks:
             out.asked[PLACES] += 1
@@ -459,7 +460,7 @@ class Replica:
         )
         self._stretch.begin, self._stretch.since_s = round(stands), at_s
         if point.tier is None or point.step < self._stretch.begin:
-            return  # no rank elsewhere holds it: the node is needed
+            return  # no rank elsewhere holds the state, so the node is needed
         self.out.unmodelled[Unmodelled.DRAIN] += 1
         self._tiers.fall_back(Extent.PROCESS, point.step)
         self._engine.ladder.note_committed(point.step)

@@ -1,11 +1,14 @@
-"""Where a simulated run goes on from after a failure.
+"""Decide from which step a simulated run goes on after a failure.
 
-`engine.restore` and `engine.durable` decide, by what is left of all ranks and what is on disks.
+`engine.restore` and `engine.durable` decide, from what all ranks still hold and from what is on
+disks. They are called in the same order as by the coordinator (`engine/coordinator/plans.py`):
 
-They are asked in the order of the coordinator (`engine/coordinator/plans.py`). Ranks that hold
-replicated state come first. Then come the images that all owners sealed, unless a checkpoint is
-newer, and then the newest good checkpoint. Otherwise the run starts over. A scenario may have all
-three, where a real run's state is replicated or sharded.
+1. ranks that hold replicated state
+2. images that all owners have sealed, unless a checkpoint is newer
+3. the newest good checkpoint
+4. the beginning of the run
+
+The state of a real run is either replicated or sharded. A scenario may have tiers of both kinds.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -32,7 +35,7 @@ REPLICATED, SHARDED, DURABLE = (
 
 @dataclass(frozen=True, slots=True)
 class TierFolder:
-    """A checkpoint's folder."""
+    """The folder of one checkpoint."""
 
     step: int
     has_manifest: bool
@@ -43,9 +46,9 @@ class TierFolder:
 class RestorePoint:
     """The step that a run goes on from, and its source.
 
-    tier            index of the scenario's tier to restore from; None: the run starts over
+    tier            index of the scenario's tier to restore from; None if the run starts over
     recovery_mode   how survivors go on: see engine/recovery.py
-    state           True: it is live state or a sealed image. False: a checkpoint, or the beginning
+    state           True for live state or a sealed image, False for a checkpoint or the beginning
     """
 
     step: int
@@ -57,7 +60,7 @@ class RestorePoint:
 
 @dataclass(slots=True)
 class Restoring:
-    """Decide where runs go on from. `asked` counts the questions to the engine."""
+    """Decide from which step runs go on. `asked` counts the calls of the engine."""
 
     members: SimulatedMembership
     tiers: Tiers
@@ -75,9 +78,9 @@ class Restoring:
     ) -> RestorePoint:
         """Return the point that all ranks go on from after a failure.
 
-        strike      what is lost
-        extent      tiers that do not survive a failure of this extent are lost with it
-        position    how far training had come, in steps
+        strike      the ranks and nodes that are lost
+        extent      tiers that do not survive a failure of this extent are lost too
+        position    the position of training, in steps
         unfinished  tier and step of each save that was being written
         restore_s   for each tier, the seconds to restore from it after this failure
         """
@@ -125,7 +128,7 @@ class Restoring:
         position: float,
         unfinished: Sequence[tuple[int, int]],
     ) -> list[Holding]:
-        """Return what each rank holds after a strike, as the engine's decisions ask for it."""
+        """Return what each rank holds after a strike, in the form that the engine takes."""
         kinds, survives, held = self.tiers.kinds, self.tiers.survives, self.tiers.sealed
         images = [index for index, kind in enumerate(kinds) if kind is TierKind.IMAGE]
         live = [index for index, kind in enumerate(kinds) if kind is TierKind.LIVE]

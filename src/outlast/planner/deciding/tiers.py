@@ -1,13 +1,14 @@
-"""What each tier holds while a run trains, saves and fails.
+"""Compute what each tier holds while a run trains, saves and fails.
 
 One call computes a whole stretch of training.
 
-Units      seconds; positions are steps, and have a fraction only where training stops within a
-           step.
-Symbols    S(k)  seconds from the beginning of a stretch until position k is reached: (k - p0)
-           steps, and all stalls at positions before k
-Method     S is inverted by bisection instead of a walk from save to save, so that a stretch
-           of a million saves costs as much as one of ten.
+Units      Times are in seconds. Positions are in steps, with a fraction only if training stops
+           within a step.
+Symbols    p0    position at the beginning of the stretch
+           S(k)  seconds from the beginning of a stretch until position k is reached: the time of
+                 k - p0 steps, and all stalls at positions before k
+Method     S is inverted by bisection. So a stretch with a million saves costs about as much as one
+           with ten.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -25,11 +26,11 @@ from outlast.planner.scenario import Extent, Scenario
 class TierKind(Enum):
     """How the engine sees a tier.
 
-    A live tier that survives the loss of the whole run is a checkpoint too.
+    A live tier that survives the loss of the whole run counts as a checkpoint too.
     """
 
     LIVE = "live"  # replicated state: each survivor holds it (engine.restore.decide_replicated)
-    # sealed by each rank in memory, its own or another node's (engine.restore.decide_sharded)
+    # Each rank seals it in memory, on its own or another node (engine.restore.decide_sharded).
     IMAGE = "image"
     DURABLE = "durable"  # a checkpoint with a manifest (engine.durable.newest_good)
 
@@ -38,11 +39,12 @@ class TierKind(Enum):
 class Trained:
     """The outcome of a stretch of training.
 
-    position    how far training has come, in steps
-    stall_s     seconds that saves stalled training, including a stall that is not over
+    position    the position that training has reached, in steps
+    stall_s     seconds for which training paused for saves, including a stall that is not over
     written     tier and step of the newest finished save to each tier
-    unfinished  tier and step of each save that was still stalling training, or being written
-    overlaps    saves that began while the save before, to the same tier, was still being written
+    unfinished  tier and step of each save whose stall or write is not over
+    overlaps    number of saves that began while the save before, to the same tier, was being
+                written
     """
 
     position: float
@@ -65,11 +67,13 @@ class Tiers:
 
     held      for each tier, the newest step that can be restored from it by the rules of a
               scenario, or None. A live tier holds the newest whole step
-    sealed    the same, by the rules of the engine. They differ in one case: a rank that takes
-              sharded state from elsewhere seals it in its own memory before it trains (`ready` in
-              runtime/worker/attach.py). In a scenario, that memory is empty until the next save
+    sealed    the same by the rules of the engine
     kinds     how the engine sees each tier
     survives  for each tier, the largest extent of a failure that it survives
+
+    `held` and `sealed` differ in one case. A rank that takes sharded state from elsewhere seals it
+    in its own memory before it trains (`ready` in runtime/worker/attach.py). In a scenario, that
+    memory is empty until the next save.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -97,9 +101,9 @@ class Tiers:
                 )
 
     def train(self, begin: int, for_s: float) -> Trained:
-        """Return what `for_s` seconds of training from position `begin` bring.
+        """Return the outcome of `for_s` seconds of training from position `begin`.
 
-        This changes nothing. Pass the result to `hold`, if training ends there.
+        The tiers do not change. Pass the result to `hold` if training ends there.
         """
         at_most = begin + math.floor(for_s / self._step_s)
         reached = _largest(begin, at_most, lambda step: self._reached_s(begin, step) <= for_s)
@@ -131,7 +135,7 @@ class Tiers:
         )
 
     def hold(self, trained: Trained) -> None:
-        """Put what a stretch has saved into the tiers. Saves that are not finished are lost."""
+        """Store the finished saves of a stretch in the tiers. Unfinished saves are lost."""
         for index, step in trained.written:
             self.held[index] = self.sealed[index] = step
         self._hold_live(math.floor(trained.position))
@@ -169,9 +173,9 @@ class Tiers:
         return (step - begin) * self._step_s + stalls_s
 
     def _stalls_s(self, step: int, upto: int | None = None) -> float:
-        """Return the seconds that saves stall training at this step, those to tier `upto` last.
+        """Return the seconds for which training pauses for saves at this step.
 
-        None: those to all tiers.
+        They include the saves up to that to tier `upto`; None stands for all tiers.
         """
         return sum(
             one.stall_s

@@ -1,4 +1,4 @@
-"""Fit the inputs of a plan to what happened: rates, laws of age, and phases of recovery.
+"""Fit the inputs of a plan to past failures: rates, laws of age, and phases of recovery.
 
-Each result says how sure it is. The code here is pure; `runtime` reads the files.
+Each result says how uncertain it is. The code here is pure; `runtime` reads the files.
 """

@@ -1,9 +1,9 @@
-"""All results of a calibration: rates, laws of age, phases, and what the data cannot tell.
+"""Collect the results of a calibration: rates, laws of age, phases, and what the data cannot tell.
 
-It is put together from records, and shown by `app/calibrate.py`.
+`calibrate` makes them from records, and `app/calibrate.py` shows them.
 
-Units      as in the modules that it puts together; JSON has `_s`, `_per_s` and `count` in its
-           names.
+Units      As in the modules that it calls. The names in the JSON end with `_s`, `_per_s` or
+           `count`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -15,10 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from outlast.errors import UsageError
+from outlast.model import texts
 from outlast.model.terms import FailureClass
 from outlast.planner.fit.ledgers import BookedSeconds
 from outlast.planner.fit.observed import Observed
-from outlast.planner.fit.phases import ENOUGH, FEW, Phases, PhaseSamples
+from outlast.planner.fit.phases import ENOUGH, Phases, PhaseSamples
 from outlast.planner.fit.rates import (
     ClassRate,
     ScaleVerdict,
@@ -38,8 +39,8 @@ LIFE_FIT_KEYS = ("shape", "shape_se", "shape_low", "shape_high", "scale_s", "p_c
 class Calibration:
     """The results of a calibration.
 
-    `phases` and `booked` come from ledgers; a table of failures has none. `bounds` are the bounds
-    on rates of classes that never struck.
+    `phases` and `booked` come from ledgers; a table of failures has none. `bounds` holds upper
+    bounds for the rates of failures that were never seen.
     """
 
     records: tuple[Observed, ...]
@@ -60,8 +61,9 @@ class Calibration:
         return ", ".join(one.source for one in self.records)
 
     def scenario_rates(self) -> tuple[FailureRate, ...]:
-        """Return the rate of each class that was seen, by the Weibull law where the data show that
-        it changes with age.
+        """Return the rate of each class that was seen.
+
+        If the data show that it changes with age, it is a Weibull law.
         """
         return tuple(self._scenario_rate(one) for one in self.rates)
 
@@ -75,7 +77,7 @@ class Calibration:
         )
 
     def cannot_tell(self) -> tuple[str, ...]:
-        """Yield a sentence for each thing that these data do not say."""
+        """Return a sentence for each fact that these data cannot tell."""
         return tuple(dict.fromkeys(_cannot_tell(self)))
 
     def assumptions(self) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ def calibrate(
 ) -> Calibration:
     """Calibrate from these records.
 
-    Raises UsageError where there is no record, or where records watched different things.
+    Raises UsageError if there is no record, or if the records watched different kinds of unit.
     """
     if not records:
         raise UsageError(
@@ -116,7 +118,7 @@ def calibrate(
 
 def _cannot_tell(one: Calibration) -> Iterator[str]:
     for bound in one.bounds:
-        yield f"how often {what_of(bound)}: none was ever seen; there is only an upper bound"
+        yield f"how often {what_of(bound)}: it was never seen, so there is only an upper bound"
     for record in one.records:
         yield from record.limits
     if one.scale is not None and one.scale.slope is None:
@@ -128,8 +130,8 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
     )
     if one.phases is None:
         yield (
-            "how long a recovery takes: a table of failures does not say; calibrate from the ledger"
-            " of a run as well"
+            "how long a recovery takes: a table of failures does not have that; calibrate from the"
+            " ledger of a run as well"
         )
         return
     for phase in (one.phases.detect, one.phases.regroup, one.phases.restore):
@@ -139,29 +141,26 @@ def _cannot_tell(one: Calibration) -> Iterator[str]:
         yield "what replacing a lost node takes: no recovery from the loss of a node was seen"
     if one.phases.unknown_faults:
         yield (
-            f"when {one.phases.unknown_faults:,} of the faults came: the middle between the last"
-            " commit and the detection is taken"
+            f"when {one.phases.unknown_faults:,} of the faults came: they are taken to have come in"
+            " the middle between the last commit and the detection"
         )
     yield (
-        "how long repairs take, what a rack takes with it, what one save costs: a ledger does not"
-        " hold it"
+        "how long repairs take, what is lost with a rack, what one save costs: a ledger does not"
+        " have that"
     )
 
 
 def _few_words(phase: PhaseSamples) -> str:
     if not phase.samples_s:
         return (
-            f"how long {phase.name} takes: none was seen from its beginning to its end, without"
+            f"how long {phase.name} takes: it was never seen from its beginning to its end without"
             " another failure in between"
         )
-    meanwhile = (
-        "always their mean"
-        if len(phase.samples_s) < FEW
-        else f"{phase.how} with their mean and spread"
-    )
+    taken = "the mean" if phase.how == "constant" else f"a {phase.how} with their mean and spread"
+    samples = texts.count(len(phase.samples_s), "sample")
     return (
-        f"how {phase.name} varies: of {len(phase.samples_s)} samples, {meanwhile} is taken;"
-        f" {ENOUGH} would show it"
+        f"how {phase.name} varies: with only {samples}, {taken} is taken; {ENOUGH} samples would"
+        " show it"
     )
 
 

@@ -1,19 +1,19 @@
 """Write a calibration as a cluster file.
 
-It holds what was measured, with its source. All other values are the file's stated defaults.
+The file holds the measured values with their sources. All other values are the stated defaults.
 
-Rates     `count` and `exposure`, so that a plan knows how sure they are; a Weibull law, where the
-          data tell one, as `mttf`, `shape` and `age`. Where nothing ever failed, count = 0: a plan
-          then draws the rate from what the exposure leaves open. If some classes occurred, those
-          that never did are left out: half a failure in a short record would outweigh all that was
-          measured. `never_seen` names them, for a comment.
-Recovery  `detect`, `regroup`, `take` where they were seen.
-Tier      `live`, where state came back from the memory of this run without a lost step: saved each
-          step, with the stall that was booked. It survives what it was seen to survive. What the
-          first step after a recovery takes longer is not in its restore: to the ledger, and so to
-          ETTR, that is productive.
-Job       ranks, ranks of a node and the length of a step, of the last ledger. The stall is not in
-          it: a plan adds it.
+Rates     A rate is written as `count` and `exposure`, so that a plan knows how uncertain it is. If
+          the data show a Weibull law, it is written as `mttf`, `shape` and `age`. If nothing ever
+          failed, count is 0, and a plan draws the rate from its posterior. If some classes
+          occurred, the others are left out: in a short record, half a failure of each would
+          outweigh everything that was measured. `never_seen` lists them for a comment.
+Recovery  `detect`, `regroup` and `take` are written if they were seen.
+Tier      If state came back from the memory of this run without a lost step, there is a tier
+          `live`. It is saved each step, with the stall that the ledger booked. It survives the
+          extents that it was seen to survive. Its restore does not include the extra time of the
+          first step after a recovery, because the ledger, and so ETTR, counts that as productive.
+Job       The ranks and the ranks per node are those of the last ledger. The length of a step does
+          not include the stall, because a plan adds it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -72,7 +72,7 @@ def cluster_of(one: Calibration, *, name: str) -> Cluster:
 
 
 def _names(rates: Iterable[ClassRate]) -> tuple[str, ...]:
-    """Name a rate by its class; with its extent, where another has the same class."""
+    """Return a name for each rate: its class, and its extent if another rate has the same class."""
     out: list[str] = []
     for rate in rates:
         name = rate.failure_class.value
@@ -153,7 +153,7 @@ def _tier(one: Calibration) -> Iterator[Said]:
 
 
 def _stall_s(one: Calibration) -> float:
-    """Return the stall of each step, as booked."""
+    """Return the booked stall of each step, in seconds."""
     step_s, training_s = (
         one.phases.step_s if one.phases is not None else None,
         sum(books.training_s for books in one.booked),
@@ -163,7 +163,7 @@ def _stall_s(one: Calibration) -> float:
 
 
 def never_seen(one: Calibration) -> tuple[str, ...]:
-    """Return a line of TOML comment for each bound that is left out."""
+    """Return a TOML comment for each bound that the file leaves out."""
     left_out = one.bounds if one.rates else one.bounds[1:]
     return tuple(
         f"# never seen: {what_of(rate)}; at most once in"
@@ -174,7 +174,7 @@ def never_seen(one: Calibration) -> tuple[str, ...]:
 
 
 def _short(value: float) -> float:
-    """Round to six digits, since more was never measured."""
+    """Round to six digits, because the measurements are not more precise."""
     return float(f"{value:.6g}")
 
 
@@ -185,5 +185,5 @@ def _short_value(value: Value) -> Value:
 
 
 def _line(text: str) -> str:
-    """Return the text printable and on one line."""
+    """Return the text on one line, without unprintable characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in text) or "calibration"

@@ -1,20 +1,20 @@
-"""Predict how many failures a month will bring, and how sure that is.
+"""Predict how many failures a period will have, such as a month, with the uncertainty of that.
 
-The count is negative binomial, around an expected count that is itself unsure.
+The count follows a negative binomial law, and its expected value is itself uncertain.
 
-Units      counts per period; expected counts are whatever the caller's rates and exposures make of
-           one period.
-Symbols    m  expected count;  r  size: the variance is m + m^2 / r, so r = inf is Poisson;  y
-           count
-Method     r by maximum likelihood over the periods that were seen, given their expected counts. A
-           prediction is the mixture, over draws of the expected count from its posterior, of
-           negative binomials: probabilities are averages over the draws, quantiles are read off
-           their sum. With m Gamma-distributed with shape a and mean m, r = a gives the posterior
-           predictive of a constant rate.
+Units      Counts are per period. Expected counts follow from the rates and exposures of the caller.
+Symbols    m  expected count of a period
+           r  size: the variance is m + m^2 / r, so r = inf gives the Poisson law
+           y  count of a period
+Method     r is fitted by maximum likelihood over the observed periods, given their expected counts.
+           A prediction is a mixture of negative binomials over draws of the expected count from its
+           posterior: probabilities are means over the draws, and quantiles follow from their sums.
+           If m has a Gamma posterior with shape a, then r = a gives the posterior predictive law of
+           a constant rate.
 Sources    Lawless, Canadian Journal of Statistics 15, 1987 (negative binomial); Gneiting and
            Raftery, JASA 102, 2007 (log score, coverage).
-Limits     One r for all periods, and periods are independent given their expected counts: a drift
-           that lasts for months is seen as spread, not as drift.
+Limits     There is one r for all periods, and given their expected counts, periods are independent.
+           So a drift over months appears as spread.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,9 +29,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from outlast.errors import UsageError
 
-SIZE_MIN, SIZE_MAX = 1e-2, 1e6  # beyond the second nothing tells it from Poisson
-_ROUNDS = 35  # to one part in a million of r
-_LEAST = 1e-12  # expected failures in a period; below it 0 is certain
+SIZE_MIN, SIZE_MAX = 1e-2, 1e6  # above SIZE_MAX, the law cannot be told from Poisson's
+_ROUNDS = 35  # of the golden section; r is then exact to one part in a million
+_LEAST = 1e-12  # lower expected counts are raised to this; a count of 0 is then all but certain
 _GRID_MAX = 1 << 20
 
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ Floats = NDArray[np.float64]
 def fit_size(count: ArrayLike, expected: ArrayLike) -> float:
     """Return the most likely r in [SIZE_MIN, SIZE_MAX], by golden section over its logarithm.
 
-    UsageError without a period.
+    Raises UsageError if there is no period.
     """
     y, m = (
         np.asarray(count, dtype=np.float64),
@@ -85,28 +85,32 @@ def log_probability(y: int, mean: float, size: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The count of one period: `probability[y]` for y from 0 on, until next to nothing is left."""
+    """The law of the count of one period.
+
+    `probability[y]` is the probability of count y. It ends where the rest is negligible.
+    """
 
     mean: float
     probability: Floats
 
     def quantile(self, share: float) -> int:
-        """Return the least count that is reached with at least this probability."""
+        """Return the smallest count that is not exceeded with a probability of at least `share`."""
         return int(np.searchsorted(np.cumsum(self.probability), share * (1 - 1e-12)))
 
     def log_score(self, y: int) -> float:
-        """Return the logarithm of the probability that was given to the count that came.
+        """Return the logarithm of the predicted probability of the count `y` that came.
 
-        If it was 0, this is the least that double precision holds.
+        If the probability was 0, the smallest normal number of double precision stands for it.
         """
         chance = float(self.probability[y]) if y < len(self.probability) else 0.0
         return math.log(max(chance, np.finfo(np.float64).tiny))
 
 
 def predict(expected: ArrayLike, *, size: float, reach: int = 0) -> Prediction:
-    """Predict the count of one period. `expected`: draws of its expected count.
+    """Predict the count of one period.
 
-    The probabilities go up to `reach` at least.
+    expected  draws of the expected count of this period
+    reach     the probabilities go up to this count at least
     """
     draws = np.maximum(np.asarray(expected, dtype=np.float64).ravel(), _LEAST)
     mean = float(draws.mean())
@@ -120,7 +124,7 @@ def predict(expected: ArrayLike, *, size: float, reach: int = 0) -> Prediction:
 
 
 def _log_probabilities(y: NDArray[np.int64], mean: float, size: float) -> Floats:
-    """Return log probabilities, by the ratio of each count's probability to the one before."""
+    """Return the log probability of each count, from its ratio to that of the count before."""
     steps = np.empty(len(y))
     steps[0] = log_probability(0, mean, size)
     before = y[:-1].astype(np.float64)

@@ -1,4 +1,4 @@
-"""Read a table of failures as CSV: which unit failed, when, and of what.
+"""Read a table of failures as CSV: which unit failed, when, and of which class.
 
 If it is known, the table also says from when to when each unit was watched.
 
@@ -7,22 +7,24 @@ If it is known, the table also says from when to when each unit was watched.
     n17,2025-04-20T19:30:00Z,hbm,2025-01-01,2025-06-01,2024-11-20
     n18,,,2025-01-01,2025-06-01,2024-11-20
 
-node       the unit's name; the column may be called node, gpu or rack, and says what the rate is
-           of. Required
-time       of the failure; empty in a row that only says that a unit was watched. Required as a
-           column
-class      one of the ledger's failure classes (`model/terms.py`), or a name that `classes` maps to
-           one. Required as a column; empty where time is
-start, end when this unit was watched; rows of one unit may say different stretches, which do not
-overlap, or the same one again. Both or neither
-installed  when the unit was put into service: age 0. Without it nothing is said of age
+node        The name of the unit. This column is required. It may also be called gpu or rack: it
+            says which kind of unit the rate refers to.
+time        The time of the failure. This column is required. It is empty in a row that only says
+            that a unit was watched.
+class       A failure class of the ledger (`model/terms.py`), or a name that `classes` maps to one.
+            This column is required. It is empty if time is empty.
+start, end  The stretch of time in which the unit was watched. A table has both columns or neither.
+            Rows of one unit may give the same stretch, or stretches that do not overlap.
+installed   The time at which the unit was put into service, at age 0. Without this column, nothing
+            is known about ages.
 
-Times are all ISO 8601 dates or date-times (without a zone: UTC), or all seconds from any zero.
-Without start and end, `fleet` says how many units were watched, from when to when. The first line
-names the columns, in any order; a comment is a line that begins with #. A failure is inside a
-stretch of its unit, after its beginning. Every error names the line.
+All times are ISO 8601 dates or date-times (UTC if there is no zone), or all are seconds from any
+zero. If there are no columns start and end, `fleet` says how many units were watched, and from when
+to when. The first line names the columns, in any order. A line that begins with # is a comment. A
+failure lies inside a stretch of its unit, after the beginning of the stretch. Every error names the
+line.
 
-Not promised: quoted line ends, other separators, other encodings than UTF-8.
+Not promised: line ends inside quotes, other separators, other encodings than UTF-8.
 
 This module is pure: lines in, data out.
 """
@@ -48,10 +50,10 @@ from outlast.planner.scenario import Unit
 
 UNITS: Mapping[str, Unit] = {"node": Unit.NODE, "gpu": Unit.GPU, "rack": Unit.RACK}
 COLUMNS = (*UNITS, "time", "class", "start", "end", "installed")
-# units installed within this share of the record that hold this share of it: age and calendar are
-# one
+# Age cannot be told from calendar time if at least the share HALF of the unit-time belongs to units
+# that were installed at about the same time, within the share COHORT of the record's length.
 COHORT, HALF = 0.1, 0.5
-LINE_MAX_COUNT = 64 << 10  # characters; a longer line is no row of this table
+LINE_MAX_COUNT = 64 << 10  # characters; a longer line is not a row of such a table
 
 _SECONDS = re.compile(r"[+-]?[0-9]{1,12}(\.[0-9]{1,9})?")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -61,7 +63,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 class Fleet:
     """A number of units that were all watched from `from_s` to `to_s`.
 
-    It is for a table that does not say this unit by unit.
+    It is given with a table that has no columns start and end.
     """
 
     units: int
@@ -71,7 +73,7 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One line: a failure of a unit, or only that it was watched."""
+    """One line: a failure of a unit, or only the fact that it was watched."""
 
     line: int
     unit: str
@@ -83,7 +85,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class ImportedFailures:
-    """A table that was read. `fleet` is given where the rows do not say who was watched when."""
+    """A table that was read. `fleet` is None if the rows say when each unit was watched."""
 
     source: str
     rows: tuple[TableRow, ...]
@@ -91,7 +93,10 @@ class ImportedFailures:
     fleet: Fleet | None
 
     def stretches(self) -> dict[str, list[tuple[float, float]]]:
-        """Return when each unit was watched, by its name; units without a name get one."""
+        """Return the stretches in which each unit was watched, by the name of the unit.
+
+        Units of a fleet that the table does not name get a name.
+        """
         if self.fleet is None:
             return {
                 name: [(from_s, to_s) for from_s, to_s, _ in of_one]
@@ -104,9 +109,9 @@ class ImportedFailures:
 
 
 def read_moment(text: str, where: str) -> tuple[float, bool]:
-    """Return the seconds, and whether they were written as a date.
+    """Return a time in seconds, and whether it was written as a date.
 
-    Raises UsageError, which begins with `where`.
+    Raises UsageError, whose message begins with `where`.
     """
     if _SECONDS.fullmatch(text):
         return float(text), False
@@ -148,11 +153,11 @@ def read_table(
     dates: bool | None = None,
     classes: Mapping[str, FailureClass] | None = None,
 ) -> ImportedFailures:
-    """Read a table. Raises UsageError with `source` and the line.
+    """Read a table. Raises UsageError, which names `source` and the line.
 
-    fleet    needed where the table has no start and end, refused where it has
-    dates    whether the fleet's times were dates; the table's must be the same
-    classes  the table's own names for classes, which come before the ledger's
+    fleet    required if the table has no start and end; an error if it has them
+    dates    whether the times of the fleet were dates; those of the table must be the same
+    classes  the names that the table has for classes; they take precedence over the ledger's names
     """
     reader = _Reader(source, classes or {}, dates)
     rows = list(reader.rows(lines))
@@ -168,8 +173,8 @@ def read_table(
     if fleet is not None:
         if any(watched):
             raise UsageError(
-                f"{source}, line {rows[watched.index(True)].line}: the table says who was watched"
-                " when; --units, --from and --to say it too",
+                f"{source}, line {rows[watched.index(True)].line}: both the table and --units,"
+                " --from and --to say when units were watched",
                 hint="give one of the two",
             )
         _check_fleet(rows, fleet, source)
@@ -177,7 +182,7 @@ def read_table(
     if not all(watched):
         line = rows[watched.index(False)].line
         raise UsageError(
-            f"{source}, line {line}: from when to when was this unit watched?",
+            f"{source}, line {line}: it is not known when this unit was watched",
             hint=(
                 "fill in start and end in every row, or leave both columns out and give --units,"
                 " --from and --to"
@@ -248,7 +253,7 @@ class _Reader:
         missing = [name for name in ("time", "class") if name not in names]
         if missing or ("start" in names) != ("end" in names) or len(set(names)) < len(names):
             twice = (
-                "a column stands twice"
+                "a column occurs twice"
                 if len(set(names)) < len(names)
                 else "start and end go together"
             )
@@ -269,7 +274,7 @@ class _Reader:
         )
         failure_class = self._class(cells["class"], f"{where}: class") if cells["class"] else None
         if not cells["unit"]:
-            raise UsageError(f"{where}: which unit?", hint="each row names one")
+            raise UsageError(f"{where}: the unit is missing", hint="each row names one")
         if (failed_s is None) != (failure_class is None):
             raise UsageError(
                 f"{where}: a failure has a time and a class",
@@ -295,12 +300,12 @@ class _Reader:
             return
         if watched[0] >= watched[1]:
             raise UsageError(
-                f"{where}: the unit was watched until before it began", hint="start is before end"
+                f"{where}: the end of watching is not after its start", hint="start is before end"
             )
         if failed_s is not None and not watched[0] < failed_s <= watched[1]:
             raise UsageError(
                 f"{where}: the failure is not within start and end",
-                hint="it comes after start, and not after end; give times, not only dates",
+                hint="a failure comes after start, and not after end; give times, not only dates",
             )
         if installed_s is not None and installed_s > watched[0]:
             raise UsageError(
@@ -329,7 +334,7 @@ class _Reader:
         if text not in known:
             raise UsageError(
                 f"{where} is {text!r}, which is not known",
-                hint=f"{meant(text, known)}; or say what it stands for: --class {text}=CLASS",
+                hint=f"{meant(text, known)}; or give its meaning with --class {text}=CLASS",
             )
         return FailureClass(text)
 
@@ -368,13 +373,13 @@ def _of_fleet(rows: Sequence[TableRow], fleet: Fleet, unit: Unit, source: str) -
         units={unit: float(fleet.units)},
         limits=(
             (
-                "how old the units are: give start, end and installed for each to see whether the"
-                " rate changes with age"
+                "how old the units are: give start, end and installed for each, to find out whether"
+                " the rate changes with age"
             ),
         ),
         assumptions=(
             *_assumed(rows),
-            f"{fleet.units:,} {unit.name.lower()}s were watched all of the time, as --units says",
+            f"all {fleet.units:,} {unit.name.lower()}s were watched the whole time (--units)",
         ),
     )
 
@@ -393,16 +398,16 @@ def _of_stretches(rows: Sequence[TableRow], unit: Unit, source: str) -> Observed
         if not unknown
         else (
             (
-                f"how old {unknown:,} of {len(stretches):,} units are: without `installed` nothing"
-                " is said of age"
+                f"how old {unknown:,} of {len(stretches):,} units are: without `installed`, ages"
+                " are not known"
             ),
         )
     )
     if not unknown and (cohort := _cohort(stretches, installed, COHORT * span_s)) >= HALF:
         limits += (
             (
-                f"age from the calendar: {cohort:.0%} of the unit-time is of units that were"
-                " installed at about one time; what struck then looks like their age"
+                "the effect of age from that of calendar time: units that were installed at about"
+                f" the same time hold {cohort:.0%} of the unit-time"
             ),
         )
     seen = (
@@ -430,7 +435,7 @@ def _of_stretches(rows: Sequence[TableRow], unit: Unit, source: str) -> Observed
         limits=limits,
         assumptions=(
             *_assumed(rows),
-            *(("a unit that failed goes on from the age it had",) if seen else ()),
+            *(("a unit that failed goes on with the age that it had",) if seen else ()),
         ),
     )
 
@@ -440,7 +445,7 @@ def _cohort(
     installed: Mapping[str, float],
     window_s: float,
 ) -> float:
-    """Return the largest share of unit-time of units that were installed within one such window."""
+    """Return the largest share of unit-time that units installed within one such window hold."""
     order = sorted(stretches, key=lambda unit: installed[unit])
     at_s = np.array([installed[unit] for unit in order])
     watched_s = np.cumsum(
@@ -457,7 +462,7 @@ def _cohort(
 
 
 def _assumed(rows: Sequence[TableRow]) -> tuple[str, ...]:
-    """Return what is lost with each class, which the table does not say."""
+    """Return what is taken to be lost with each class, because the table does not say it."""
     seen = sorted(
         {row.failure_class for row in rows if row.failure_class is not None},
         key=lambda one: one.value,
@@ -465,8 +470,8 @@ def _assumed(rows: Sequence[TableRow]) -> tuple[str, ...]:
     return (
         (
             (
-                "lost with it:"
-                f" {', '.join(f'{one.value} the {EXTENT_OF[one].name.lower()}' for one in seen)}"
+                "what is lost with a failure:"
+                f" {', '.join(f'{one.value}: {EXTENT_OF[one].name.lower()}' for one in seen)}"
             ),
         )
         if seen
@@ -486,7 +491,7 @@ def _failures(rows: Sequence[TableRow], begin_s: float) -> tuple[ObservedFailure
 
 
 def _stretches(rows: Sequence[TableRow], source: str) -> dict[str, list[tuple[float, float, int]]]:
-    """Return (start, end, line) of each unit, in order and each stretch once."""
+    """Return the stretches of each unit as (start, end, line), in order and without repeats."""
     out: dict[str, dict[tuple[float, float], int]] = {}
     for row in rows:
         if row.watched is not None:
@@ -499,9 +504,9 @@ def _stretches(rows: Sequence[TableRow], source: str) -> dict[str, list[tuple[fl
         for (_, end_s, line), (start_s, _, after) in pairwise(of_one):
             if start_s < end_s:
                 raise UsageError(
-                    f"{source}, lines {min(line, after)} and {max(line, after)}: {unit} is watched"
-                    " twice at a time",
-                    hint="stretches of one unit may touch, not overlap",
+                    f"{source}, lines {min(line, after)} and {max(line, after)}: the stretches of"
+                    f" {unit} overlap",
+                    hint="stretches of one unit may touch, but not overlap",
                 )
     return ordered
 
@@ -523,7 +528,7 @@ def _installed(
             and said.setdefault(row.unit, (row.installed_s, row.line))[0] != row.installed_s
         ):
             raise UsageError(
-                f"{source}, line {row.line}: line {said[row.unit][1]} says another time at which"
+                f"{source}, line {row.line}: line {said[row.unit][1]} gives another time at which"
                 f" {row.unit} was installed",
                 hint="a unit is installed once; one that is replaced gets a new name",
             )
@@ -536,7 +541,10 @@ def _lives(
     installed: Mapping[str, float],
     failure_class: FailureClass,
 ) -> Lifetimes:
-    """Yield each stretch, cut where its unit failed of this class. Ages go on."""
+    """Return the stretches as ages, cut at each failure of this class.
+
+    A unit goes on after a failure with the age that it had.
+    """
     failed: dict[tuple[str, float, float], list[float]] = {}
     for row in rows:
         if (

@@ -1,12 +1,14 @@
 """Read a ledger as exposure and failures, with the seconds that it booked.
 
-Units      seconds. Exposure counts training only: launcher start to end, less startup and shutdown,
-           as `ettr_training` does.
-Failures   Each interruption is one, those during a recovery too. Class: the ledger's; where that is
-           unknown, the verdict's, if it is at least SURE. Extent: a lost node where the mechanism
-           says so, the run where it ended in it or its launcher vanished, else a process.
-Limits     A session without a committed step is left out: what failed there was the start. A ledger
-           knows no racks, no repairs and no count of saves.
+Units      Times are in seconds. Exposure counts only training: from the start of the launcher to
+           its end, without startup and shutdown, as in `ettr_training`.
+Failures   Each interruption is one failure, also an interruption during a recovery.
+Class      It is the ledger's. If that is unknown, it is the verdict's, if the verdict's confidence
+           is at least SURE.
+Extent     It is the node if the mechanism says so. It is the run if the run ended with it, or if
+           the launcher vanished. Otherwise it is the process.
+Limits     A session without a committed step is left out, because it failed at its start. A ledger
+           has no racks, no repairs and no number of saves.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -34,9 +36,10 @@ LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATE
 
 @dataclass(frozen=True, slots=True)
 class BookedSeconds:
-    """The rank-seconds of training in one ledger, by cause, and what they say of interruptions.
+    """The rank-seconds of training in one ledger, by cause, and the number of interruptions.
 
-    `ranks` are those asked for: the mean over time, if sessions had different numbers of them.
+    `ranks` is the number of ranks that were asked for. If it differed between sessions, it is the
+    mean over time.
     """
 
     ranks: float
@@ -46,7 +49,7 @@ class BookedSeconds:
 
     @property
     def training_s(self) -> float:
-        """Return the run's seconds: rank-seconds without startup and shutdown, over its ranks."""
+        """Return the seconds of training: rank-seconds without startup and shutdown, per rank."""
         return (
             math.fsum(value for cause, value in self.seconds.items() if cause not in NO_TRAINING)
             / self.ranks
@@ -54,16 +57,17 @@ class BookedSeconds:
 
     @property
     def steady_s(self) -> dict[Cause, float]:
-        """Return the seconds of the run that no failure took, and that were not productive either.
+        """Return the seconds of the run that were not productive, and that no failure took.
 
-        `ettr_training` counts them as lost. A planner's ETTR knows only stalls.
+        `ettr_training` counts all of them as lost. The ETTR of a plan counts only stalls.
         """
         return {cause: self.seconds[cause] / self.ranks for cause in STEADY}
 
     @property
     def lost_per_interruption_s(self) -> float | None:
-        """Return the seconds that the ledger booked to detection, regroup, restore, repeated and
-        degraded, for each interruption.
+        """Return the seconds that one interruption cost on average; None if there was none.
+
+        They are those that the ledger booked as detection, regroup, restore, repeated and degraded.
         """
         lost_s = math.fsum(self.seconds[cause] for cause in LOST_TO_FAILURES) / self.ranks
         return lost_s / self.interruptions if self.interruptions else None
@@ -78,7 +82,7 @@ def booked(records: Records, *, now_s: float | None) -> BookedSeconds:
 def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
     """Return what this ledger observed. `now_s` is as in `account`.
 
-    UsageError where no step was ever committed: then nothing was watched.
+    Raises UsageError if no step was ever committed, because then no training was watched.
     """
     if is_imported(records):
         return _observe_imported(records, source)
@@ -91,7 +95,7 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
     books = booked(records_trained, now_s=now_s if alive else None)
     if books.training_s <= 0:
         raise UsageError(
-            f"{source} has booked no second of training yet",
+            f"{source} has not booked any training yet",
             hint="wait until some steps are committed",
         )
     nodes = _nodes(trained)
@@ -105,12 +109,12 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
     if unknown := sum(one.failure_class is FailureClass.UNKNOWN for one in failures):
         limits.append(
             f"why {unknown:,} of {len(failures):,} failures came: `outlast diagnose` on their"
-            " evidence may say more"
+            " evidence may tell more"
         )
     if left_out := len(records.sessions) - len(trained):
         limits.append(
             f"what a start costs: {left_out} of {len(records.sessions)} sessions never committed a"
-            " step, and were left out"
+            " step, and are left out"
         )
     units = {Unit.GPU: float(books.ranks), Unit.NODE: nodes, Unit.RUN: 1.0}
     return Observed(
@@ -125,12 +129,12 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
 
 
 def is_imported(records: Records) -> bool:
-    """Return True if outlast has not led this run: `outlast import` has made its ledger."""
+    """Return True if `outlast import` has made this ledger, so outlast did not lead the run."""
     return any(event.kind == IMPORTED for part in records.sessions for event in part.events)
 
 
 def _observe_imported(records: Records, source: str) -> Observed:
-    """Return what an imported ledger observed: all of the time counts, for steps are not seen."""
+    """Return what an imported ledger observed. All of its time counts, because it has no steps."""
     said = next(
         event.data for part in records.sessions for event in part.events if event.kind == IMPORTED
     )
@@ -154,7 +158,7 @@ def _observe_imported(records: Records, source: str) -> Observed:
             found.append(ObservedFailure(at_s, failure_class, extent, who))
         before_s += session.over_s - session.started_s
     if rank_s <= 0:
-        raise UsageError(f"{source} says of nobody how long it was watched")
+        raise UsageError(f"{source} does not say how long anything was watched")
     exposure_s = {unit: rank_s}
     if not is_table:
         exposure_s = {Unit.NODE: node_s, **exposure_s, Unit.RUN: wall_s}
@@ -170,7 +174,7 @@ def _observe_imported(records: Records, source: str) -> Observed:
 
 
 def _nodes(sessions: Iterable[SessionRecords]) -> float:
-    """Return how many nodes had ranks at a time, as the mean over generations."""
+    """Return the number of nodes that had ranks, as the mean over generations."""
     counts: list[int] = []
     for part in sessions:
         where = {(life.worker, life.rank): life.node for life in part.lives if life.rank >= 0}
@@ -187,7 +191,7 @@ def _nodes(sessions: Iterable[SessionRecords]) -> float:
 def _failures(
     sessions: Iterable[SessionRecords], *, alive: bool, now_s: float | None
 ) -> tuple[tuple[ObservedFailure, ...], float]:
-    """Return the failures on a line of time without the gaps between sessions, and its length."""
+    """Return the failures, with times that leave out the gaps between sessions, and the length."""
     found: list[ObservedFailure] = []
     before_s = 0.0
     parts = list(sessions)

@@ -1,9 +1,9 @@
-"""What was watched, for how long, and what failed.
+"""The observations of one source: what was watched, for how long, and what failed.
 
-Ledgers and tables of failures are both brought into this shape before rates are fitted.
+Ledgers and tables of failures are both converted to this form before rates are fitted.
 
-Units      seconds on one line of time per source; unit-seconds of exposure (8 GPUs for 2 hours are
-           57,600). Ages are since a unit was put into service.
+Units      Times are in seconds, on one time scale for each source. Exposure is in unit-seconds: 8
+           GPUs for 2 hours are 57,600. Ages are seconds since a unit was put into service.
 
 This module is pure: data only.
 """
@@ -17,8 +17,8 @@ from outlast.model.terms import FailureClass
 from outlast.planner.fit.weibull import Lifetimes
 from outlast.planner.scenario import Extent, Unit
 
-# What a rate is of, where one can choose: what breaks in each GPU, in each node, or once in a run
-# however large it is.
+# The usual unit of the rate of each class: classes that break in each GPU, in each node, or once in
+# a run of any size.
 UNIT_OF: Mapping[FailureClass, Unit] = {
     **dict.fromkeys(FailureClass, Unit.GPU),
     **dict.fromkeys(
@@ -48,8 +48,8 @@ UNIT_OF: Mapping[FailureClass, Unit] = {
     ),
 }
 
-# What is lost with a failure, if nothing tells: these leave the node as it was, and all others take
-# it out for repair.
+# What is lost with a failure, if the source does not say it. These classes leave the node as it
+# was. All others take it out for repair.
 _PROCESS_ONLY = (
     FailureClass.GPU_OOM,
     FailureClass.HOST_MEMORY,
@@ -67,7 +67,7 @@ EXTENT_OF: Mapping[FailureClass, Extent] = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedFailure:
-    """One failure. `at_s` is on the source's line of time. `unit` is "" if it is not known."""
+    """One failure. `at_s` is on the time scale of the source; `unit` is "" if it is not known."""
 
     at_s: float
     failure_class: FailureClass
@@ -77,16 +77,17 @@ class ObservedFailure:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One source's observations. `exposure_s`: unit-seconds by kind of unit, for those watched.
+    """The observations of one source.
 
-    lives        of each class that was seen, the ages through which units were watched for it;
-                 empty where ages are not known
-    age_s        mean age at the end of the record of the units that were still watched then; None
-                 where ages are not known
-    units        how many of each kind were watched at a time (the mean)
-    span_s       from the beginning of the record to its end
-    limits       what this record cannot tell, a sentence each
-    assumptions  what was taken though the record does not say it
+    exposure_s   unit-seconds for each kind of unit that was watched
+    lives        for each class that was seen, the stretches of age in which units were watched;
+                 empty if ages are not known
+    age_s        mean age of the units that were still watched at the end of the record; None if
+                 ages are not known
+    units        the mean number of units of each kind that were watched at a time
+    span_s       seconds from the beginning of the record to its end
+    limits       what this record cannot tell, one sentence each
+    assumptions  what is assumed because the record does not say it, one sentence each
     """
 
     source: str
@@ -100,6 +101,6 @@ class Observed:
     assumptions: tuple[str, ...] = ()
 
     def unit_of(self, failure_class: FailureClass, extent: Extent) -> Unit:
-        """Return the usual unit of such a failure if it was watched, else the kind that was."""
+        """Return the usual unit of such a failure; if it was not watched, a kind that was."""
         usual = Unit.RUN if extent is Extent.RUN else UNIT_OF[failure_class]
         return usual if usual in self.exposure_s else next(iter(self.exposure_s))

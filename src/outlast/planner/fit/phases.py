@@ -1,27 +1,28 @@
-"""How long each part of a recovery takes, from the interruptions that ledgers hold.
+"""Measure how long each part of a recovery takes, from the interruptions in ledgers.
 
 Units      seconds on the clock of the launcher's node.
-Phases     detect     fault to detection
-           regroup    detection to a group that all have joined, the replacement of lost processes
-                      included
-           take       what losing a node adds to regroup: its regroup less the median of those that
-                      lost no node
-           restore    from there to state in place everywhere
-           first step state in place to the first new commit: a step, and what the first one takes
-           longer than others
-           relaunch   a launcher that ended badly to the next session, which a person or a scheduler
-           started
-Method     With ENOUGH samples: the measured distribution, as KEPT quantiles. Each quantile is a
-           sample: to interpolate between samples would give half the weight to the least and the
-           greatest, and the greatest costs most. From FEW samples on: a lognormal with their mean
-           and coefficient of variation. It is fitted to moments and not to logarithms, because a
-           plan needs the mean. With two kinds of failure, one found at once and one after a
-           deadline, a lognormal fitted to logarithms would have times that never occurred. With
-           fewer samples: their mean, as a constant.
-Which      Interruptions that are over. A failure during a recovery starts it again. So
-           interruptions that have children, and the children, give detection only. If the time of a
-           fault is unknown, it is between the last commit and its detection: the middle is taken,
-           and the number of such faults is reported.
+Phases     detect      from the fault to its detection
+           regroup     from detection until all ranks have joined the group; this includes the
+                       replacement of lost processes
+           take        the extra regroup time if a node was lost: that regroup, less the median of
+                       the regroups that lost no node
+           restore     from the regroup until the state is in place on all ranks
+           first step  from there to the first new commit: one step, and the extra time of the first
+                       one
+           relaunch    from the end of a launcher that failed or vanished to the next session, which
+                       a person or a scheduler started
+Method     With at least ENOUGH samples, the measured distribution is taken, as KEPT quantiles. Each
+           quantile is a sample. Interpolation would halve the weights of the least and the greatest
+           sample, and the greatest costs most.
+           With at least FEW samples, a lognormal with their mean and coefficient of variation is
+           taken. It is fitted to moments, because a plan needs the mean. A fit to logarithms would
+           go wrong if some failures are found at once and others after a deadline: it would contain
+           times that never occurred.
+           With fewer samples, their mean is taken as a constant.
+Which      Only interruptions that are over count. A failure during a recovery starts the recovery
+           again. So interruptions with children, and the children, count for detection only. If the
+           time of a fault is unknown, it is taken as the middle between the last commit and the
+           detection. The number of such faults is reported.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -49,9 +50,10 @@ _P95_Z = 1.6448536269514722
 
 @dataclass(frozen=True, slots=True)
 class PhaseSamples:
-    """`spread` is None where no sample was seen.
+    """The samples of one phase.
 
-    `by`: how many samples there are of each kind (mechanism, rung), and their mean in seconds.
+    spread  the fitted distribution; None if there is no sample
+    by      for each kind (mechanism, rung), the number of samples and their mean in seconds
     """
 
     name: str
@@ -75,13 +77,13 @@ class PhaseSamples:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The phases that recoveries took, and:
+    """The phases of recoveries, and facts that belong to them.
 
-    unknown_faults  samples of detection whose beginning is the middle of an interval
-    unfinished      interruptions after which nothing was committed (yet)
-    step_s          mean of a step in undisturbed training; None without a step
-    survived        the largest extent of failure after which, and below which, no committed step
-                    was ever lost; None where one was, or nothing failed
+    unknown_faults  number of samples of detection whose beginning is the middle of an interval
+    unfinished      number of interruptions after which no step was committed (yet)
+    step_s          mean length of a step in undisturbed training; None if there was no step
+    survived        the largest extent of failure up to which no committed step was ever lost; None
+                    if one was lost after the failure of a process, or if nothing failed
     """
 
     detect: PhaseSamples
@@ -100,19 +102,19 @@ class Phases:
 
     @property
     def slow_start_s(self) -> float:
-        """Return how much longer the first step after a recovery takes on average than another.
+        """Return the extra seconds of the first step after a recovery, on average.
 
-        It is 0 if it takes less. The ledger books it as productive, unless the step is done again.
-        So it is time, and no loss of ETTR.
+        The result is 0 if that step is shorter than others. The ledger books this time as
+        productive, unless the step is done again. So it does not lower the ETTR.
         """
         if self.step_s is None or self.first_step.mean_s is None:
             return 0.0
         return max(0.0, self.first_step.mean_s - self.step_s)
 
     def recovery(self, *, source: str) -> Recovery | None:
-        """Return the recovery for a Scenario; None where no recovery was seen.
+        """Return the recovery for a Scenario; None if no recovery was seen.
 
-        What a node's loss adds is 0 where none was seen: `limits` says so.
+        If no loss of a node was seen, its extra time is 0, and the calibration says so.
         """
         if self.detect.spread is None or self.regroup.spread is None:
             return None
@@ -125,7 +127,7 @@ class Phases:
 
 
 def fit_spread(samples_s: Sequence[float]) -> tuple[Spread | None, str]:
-    """Return a spread and how it was derived, as the head of this module says."""
+    """Return a spread, and how it was derived. The head of this module describes the method."""
     count = len(samples_s)
     if count == 0:
         return None, "never seen"
@@ -270,11 +272,11 @@ def _detection_s(one: Interruption) -> float | None:
 def _relaunches(records: Records) -> list[float]:
     """Return the seconds between a launcher that failed or vanished and the next session.
 
-    They are on the run's line of time.
+    They are on the time scale of the run.
     """
     gaps = []
     for before, after in pairwise(records.sessions):
-        if before.session.state != "stopped":  # a stop that was asked for is no failure
+        if before.session.state != "stopped":  # a stop that was asked for is not a failure
             gaps.append(
                 (after.session.started_s - after.began_s) - (before.session.over_s - before.began_s)
             )
@@ -282,9 +284,9 @@ def _relaunches(records: Records) -> list[float]:
 
 
 def _step_s(ledgers: Sequence[Records]) -> float | None:
-    """Return the mean length of a step, over the buckets without an interruption.
+    """Return the mean length of a step, over the buckets of steps without an interruption.
 
-    If each bucket had one, it is over all buckets.
+    If each bucket had an interruption, the mean is over all buckets.
     """
     everything = [
         (one, _is_disturbed(one, part.interruptions))

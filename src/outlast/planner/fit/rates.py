@@ -1,18 +1,20 @@
-"""The rate of each class of failure, and its interval.
+"""Estimate the rate of each class of failure, with its interval.
 
-Units      rates per second of one unit (GPU, node, rack or run); exposure in unit-seconds.
-Symbols    n  failures of a class in the exposure E; the rate's posterior is Gamma(n + 1/2, E):
-           Jeffreys' prior
-Method     Classes and extents apart. The rate that is stated is n / E; the 90 % interval has 5 % of
-           the posterior on each side. Of a class that never struck there is no rate, only an upper
-           bound, which 95 % of the posterior lies below: 1.92 / E. It is never zero. A Poisson
-           regression tells whether the rate of a run grows with its ranks: the logarithm of the
-           rate on that of the ranks, over runs of different size. Its slope b is 1 if each rank
-           adds its share, and 0 if ranks do not matter.
+Units      Rates are per second of one unit (GPU, node, rack or run). Exposure is in unit-seconds.
+Symbols    n  number of failures of a class
+           E  exposure in which they were counted
+           b  slope of the logarithm of a run's rate over the logarithm of its ranks
+Method     Each class and extent has its own rate. With Jeffreys' prior, the posterior of the rate
+           is Gamma(n + 1/2, E). The stated rate is n / E. The 90 % interval leaves 5 % of the
+           posterior on each side.
+Unseen     A class that never struck has no rate, but an upper bound, 1.92 / E. 95 % of the
+           posterior lie below it. The bound is never zero.
+Scale      A Poisson regression over runs of different size tells whether the rate of a run grows
+           with its ranks. b is 1 if each rank adds its share, and 0 if ranks do not matter.
 Sources    Jeffreys 1946; Brown, Cai and DasGupta, Statistica Sinica 13, 2003 (coverage of this
            interval for Poisson counts).
-Limits     A constant rate: waves, wear-out and lemons are hidden in the mean (`weibull.py`; the
-           test of spread below says where counts are too uneven for it).
+Limits     Rates are taken as constant. The mean hides waves, wear-out and lemons. `weibull.py`
+           finds a change with age, and `decide_clumped` finds counts that are too uneven.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -35,18 +37,18 @@ from outlast.planner.fit.regression import fit_poisson
 from outlast.planner.fit.weibull import said_p
 from outlast.planner.scenario import Extent, FailureRate, Unit
 
-LEVEL = 0.9  # of intervals; a bound of what never struck has the same weight above it
-# into which a record is cut to see whether failures came in clumps
+LEVEL = 0.9  # level of the intervals; the bound of an unseen class has the same weight above it
+# number of periods into which a record is cut to see whether failures came in clumps
 PERIODS_MIN, PERIODS_MAX = 6, 24
-PER_PERIOD = 3  # expected failures in each, at least
+PER_PERIOD = 3  # expected failures in each period, at least
 CLUMPED_P = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ClassRate:
-    """The rate of one class. `rate_per_s` is None if no failure was seen.
+    """The rate of one class.
 
-    Then `high_per_s` is the bound, and `low_per_s` is 0.
+    If no failure was seen, `rate_per_s` is None, `low_per_s` is 0, and `high_per_s` is the bound.
     """
 
     failure_class: FailureClass
@@ -61,14 +63,14 @@ class ClassRate:
 
     @property
     def mttf_s(self) -> float | None:
-        """Return the MTTF of one unit; None where none failed."""
+        """Return the MTTF of one unit; None if none failed."""
         return None if self.rate_per_s is None else 1 / self.rate_per_s
 
     def scenario_rate(self) -> FailureRate:
-        """Return the rate as a Scenario has it.
+        """Return the rate in the form of a Scenario.
 
-        UsageError where none was seen: there is a bound, and no rate (a cluster file can say `count
-        = 0` with the exposure).
+        Raises UsageError if no failure was seen, because then there is only a bound. A cluster file
+        can give `count = 0` with the exposure instead.
         """
         if self.mttf_s is None:
             raise UsageError(
@@ -94,7 +96,7 @@ def class_rate(
     exposure_s: float,
     source: str = "",
 ) -> ClassRate:
-    """Fit one rate. Raises UsageError where there is no exposure."""
+    """Fit one rate. Raises UsageError if there is no exposure."""
     if not 0 < exposure_s < math.inf:
         what = f"{source or 'the record'} watched {unit.name.lower()}s for {exposure_s:g} s"
         raise UsageError(what, hint="a rate needs time in which a failure could have been seen")
@@ -117,14 +119,14 @@ def class_rate(
 
 
 def bound_per_s(exposure_s: float) -> float:
-    """Return the bound below which the rate of what never struck lies, at 95 %."""
+    """Return the bound that the rate of an unseen class is below with a probability of 95 %."""
     return rate_quantile_per_s((1 + LEVEL) / 2, failures=0, exposure_s=exposure_s)
 
 
 def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Return the rate of each class and extent seen in all records, most frequent first.
+    """Return the rate of each class and extent that any record has, most frequent first.
 
-    UsageError where records watched different kinds of unit.
+    Raises UsageError if the records watched different kinds of unit.
     """
     struck = Counter(
         (one.failure_class, one.extent) for record in records for one in record.failures
@@ -150,10 +152,11 @@ def class_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 
 def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
-    """Return bounds for what never struck.
+    """Return bounds for failures that were never seen.
 
-    If no failure was seen, that is any failure. Otherwise it is the loss of a node, if nodes were
-    watched.
+    If no failure was seen at all, there is a bound for any failure. If nodes were watched and none
+    was lost, there is a bound for the loss of a node. Once a node, a rack or the run was lost, there
+    is no bound.
     """
     seen = [one for record in records for one in record.failures]
     if any(one.extent >= Extent.NODE for one in seen):
@@ -181,10 +184,10 @@ def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadVerdict:
-    """The answer to whether failures came evenly.
+    """Whether failures came in clumps, and why.
 
-    `ratio`: variance of the counts of equal periods to their mean, 1 for a constant rate; None
-    where too few came.
+    `ratio` is the variance of the counts of equal periods, divided by their mean. It is 1 for a
+    constant rate, and None if there are too few failures.
     """
 
     clumped: bool
@@ -193,10 +196,10 @@ class SpreadVerdict:
 
 
 def decide_clumped(record: Observed) -> SpreadVerdict:
-    """Decide by Fisher's test of dispersion over equal periods of one record.
+    """Decide whether failures came in clumps, by Fisher's test of dispersion over equal periods.
 
-    p comes from Wilson and Hilferty's normal approximation of chi-square. The test is for a record
-    that was watched evenly: units that come and go make counts uneven too.
+    p comes from Wilson and Hilferty's normal approximation of chi-square. The test assumes that the
+    record was watched evenly, because units that come and go make counts uneven too.
     """
     count = len(record.failures)
     periods = min(PERIODS_MAX, count // PER_PERIOD)
@@ -233,9 +236,9 @@ def decide_clumped(record: Observed) -> SpreadVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ScaleVerdict:
-    """The answer to whether the failures of a run grow with its ranks.
+    """Whether the failures of a run grow with its ranks, and why.
 
-    `slope`: the power; None where one size only was seen.
+    `slope` is the power of the growth. It is None if runs of only one size were seen.
     """
 
     slope: float | None
@@ -245,7 +248,7 @@ class ScaleVerdict:
 
 
 def decide_scale(records: Sequence[Observed]) -> ScaleVerdict:
-    """Fit how the rate grows with size. Records must have exposures of GPUs and of runs."""
+    """Decide how the rate grows with size. The records must have exposures of GPUs and of runs."""
     known = [
         one
         for one in records
@@ -276,11 +279,11 @@ def decide_scale(records: Sequence[Observed]) -> ScaleVerdict:
     one, none = low <= 1 <= high, low <= 0 <= high
     told = {
         (True, False): "each rank adds its share",
-        (False, True): "ranks do not matter: take the rate of the run, not of a rank",
+        (False, True): "ranks do not matter, so take the rate of the run and not of a rank",
         (
             True,
             True,
         ): "the sizes seen cannot tell whether each rank adds its share or ranks do not matter",
-        (False, False): "neither in proportion nor not at all",
+        (False, False): "the growth is neither in proportion nor absent",
     }[one, none]
     return ScaleVerdict(slope, low, high, f"{said}: {told}")

@@ -1,21 +1,25 @@
 """Find what a failure rate depends on: Poisson regression on cells of unit-time.
 
-That is proportional hazards with a constant rate inside each cell.
+This is a model of proportional hazards with a constant rate inside each cell.
 
-Units      exposure in any unit of time; rates are per that unit.
-Symbols    n_i  failures in cell i;  e_i  its exposure;  x_i  its row of covariates;  b
-           coefficients;  m_i = e_i exp(x_i b)
+Units      Exposure is in any unit of time, and rates are per that unit.
+Symbols    n_i  number of failures in cell i
+           e_i  exposure of cell i
+           x_i  row of covariates of cell i
            h_i  leverage of cell i
-Method     The score of a Poisson model with Firth's correction (Jeffreys prior on b): sum of x_i
-           (n_i + h_i / 2 - m_i) = 0, by Newton's method with halved steps. Without covariates this
-           is (n + 1/2) / e, the posterior mean of `rates.py`; a level without a single failure
-           keeps a finite rate instead of exp(-infinity). Covariance: inverse information; with
-           `clusters`, the sandwich over clusters (cells of one cluster vary together).
+           b    coefficients
+           m_i = e_i exp(x_i b)
+Method     The score of a Poisson model with Firth's correction (Jeffreys' prior on b) is solved for
+           b: sum of x_i (n_i + h_i / 2 - m_i) = 0. This is done by Newton's method with halved
+           steps. Without covariates the rate is (n + 1/2) / e, the posterior mean of `rates.py`. A
+           level without any failure has a finite rate instead of exp(-infinity).
+Covariance It is the inverse of the information. With `clusters`, it is the sandwich estimate over
+           clusters, whose cells vary together.
 Sources    Holford, Biometrics 36, 1980 (Poisson on unit-time); Firth, Biometrika 80, 1993; White
            1982 (sandwich).
-Limits     Covariates that the exposure cannot tell apart are an error that names one. A cell
-           without exposure says nothing and is left out. The sandwich is that of large samples:
-           with fewer than about 20 clusters it is too narrow.
+Limits     Covariates that the exposure cannot tell apart are an error, which names one of them. A
+           cell without exposure is left out. The sandwich estimate is one for large samples: with
+           fewer than about 20 clusters it is too narrow.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -43,8 +47,8 @@ Floats = NDArray[np.float64]
 class PoissonFit:
     """A fitted regression.
 
-    `coefficients[j]` belongs to covariate `names[j]`; exp of it is the factor on the rate.
-    `covariance` is explained at the module's head.
+    `coefficients[j]` belongs to the covariate `names[j]`. Its exponential is the factor on the
+    rate. The head of this module explains `covariance`.
     """
 
     names: tuple[str, ...]
@@ -56,7 +60,7 @@ class PoissonFit:
         return np.sqrt(np.diag(self.covariance))
 
     def rate(self, covariates: ArrayLike, *, coefficients: Floats | None = None) -> Floats:
-        """Return the rate per unit of exposure for each row.
+        """Return the rate per unit of exposure for each row of covariates.
 
         Other coefficients than the fitted ones may be given.
         """
@@ -75,10 +79,10 @@ def fit_poisson(
     """Fit the regression.
 
     covariates                  (cells, covariates), with a column of ones for the intercept
-    exposure, count, clusters   (cells)
+    exposure, count, clusters   (cells,)
 
-    Raises UsageError if the exposure cannot tell the covariates apart, or if numbers are no
-    exposures or counts.
+    Raises UsageError if the exposure cannot tell the covariates apart, or if an exposure or a count
+    is impossible.
     """
     x, e, n = (np.asarray(part, dtype=np.float64) for part in (covariates, exposure, count))
     if x.ndim != 2 or x.shape[1] != len(names) or not (len(x) == len(e) == len(n)):
@@ -125,11 +129,11 @@ def fit_poisson(
 
 
 def _tell_apart(x: Floats, names: Sequence[str]) -> None:
-    """Check that each column brings something that those before it do not."""
+    """Raise UsageError for a column that is a combination of the columns before it."""
     kept: list[Floats] = []
     for name, column in zip(names, x.T, strict=True):
         left = column.copy()
-        for _ in range(2):  # twice: what rounding left of the first time
+        for _ in range(2):  # a second time, because rounding leaves a rest after the first
             for basis in kept:
                 left -= basis * (basis @ left)
         size = float(np.linalg.norm(left))
@@ -144,7 +148,7 @@ def _tell_apart(x: Floats, names: Sequence[str]) -> None:
 
 def _solve(x: Floats, e: Floats, n: Floats) -> Floats:
     b = np.zeros(x.shape[1])
-    # all cells alike, where x has an intercept
+    # begin with the same rate in all cells, if x has an intercept
     b += np.linalg.lstsq(x, np.full(len(x), np.log((n.sum() + 0.5) / e.sum())), rcond=None)[0]
     reached = _penalised(b, x, e, n)
     for _ in range(_ROUNDS):

@@ -1,25 +1,28 @@
-"""Does the hazard change with age?
+"""Find out whether the failure rate of a unit changes with its age.
 
-A Weibull law by maximum likelihood, from lives that were seen in part.
+A Weibull law is fitted by maximum likelihood. The lives of units may be observed in part.
 
-Units      seconds of age: since the unit was put into service, not since the record began.
-Symbols    k  shape: below 1 infant mortality, 1 constant rate, above 1 wear-out;  s  scale_s;
-           hazard at age a: (k/s) (a/s)^(k-1)
-           e, x  age at which a stretch of observation begins (left truncation) and ends (a failure,
-                 or right censoring)
-           S(k) = sum of x^k - e^k over all stretches;  d  failures
-Method     For a given k the best scale is (S/d)^(1/k); what is left, l(k) = d ln k - d ln S(k) +
-           (k-1) sum of ln x over failures, is concave in k (ln(S/k) is the logarithm of a
-           moment-generating function of ln age), so Newton's method inside a bracket finds its one
-           maximum. Standard errors are those of the observed information of (k, ln s). Exponential
-           against Weibull: likelihood ratio, chi-square with one degree of freedom (Wilks). A unit
-           that fails, is repaired and goes on gives several stretches: the hazard goes on from its
-           age ("as bad as old"; a power-law process).
+Units      Ages are in seconds since the unit was put into service, not since the record began.
+Symbols    k  shape: below 1 infant mortality, 1 a constant rate, above 1 wear-out
+           s  scale_s; the hazard at age a is (k/s) (a/s)^(k-1)
+           e  age at which a stretch of observation begins (left truncation)
+           x  age at which it ends, by a failure or by the end of the record (right censoring)
+           d  number of failures
+           S(k) = sum of x^k - e^k over all stretches
+Method     For a given k, the best scale is (S/d)^(1/k). The log-likelihood at that scale is, up to
+           a constant, l(k) = d ln k - d ln S(k) + (k-1) sum of ln x over failures. It is concave in
+           k, because ln(S/k) is the logarithm of a moment-generating function of ln age. So
+           Newton's method inside a bracket finds its only maximum.
+Errors     Standard errors come from the observed information of (k, ln s).
+Test       A constant rate is compared with the Weibull law by the likelihood ratio, which follows a
+           chi-square law with one degree of freedom (Wilks).
+Repair     A unit that fails, is repaired and goes on gives several stretches. Its hazard goes on
+           from the age that it has ("as bad as old", a power-law process).
 Sources    Kalbfleisch and Prentice, The Statistical Analysis of Failure Time Data, 2002, sections
            1.3, 3.2; Crow 1974 for the repaired unit.
-Limits     Intervals are those of large samples: with FEW failures none is given. k is looked for in
-           [SHAPE_MIN, SHAPE_MAX]. Nothing here tells age from calendar time: units that are all
-           equally old cannot either.
+Limits     The intervals are those of large samples, so no shape is fitted with fewer than FEW
+           failures. k is searched for in [SHAPE_MIN, SHAPE_MAX]. If all units are equally old, an
+           effect of age cannot be told from an effect of calendar time.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -36,9 +39,9 @@ from numpy.typing import ArrayLike, NDArray
 from outlast.errors import UsageError
 
 SHAPE_MIN, SHAPE_MAX = 0.02, 50.0
-FEW = 5  # failures below which a shape is not fitted
-LEVEL = 0.9  # of intervals
-REFUTED = 0.05  # a constant rate is given up below this
+FEW = 5  # with fewer failures, no shape is fitted
+LEVEL = 0.9  # level of the confidence intervals
+REFUTED = 0.05  # if the p value is below this, the rate is taken to change with age
 _ROUNDS = 100
 
 Floats = NDArray[np.float64]
@@ -46,9 +49,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Lifetimes:
-    """Stretches of observation, which are checked when they are made.
+    """Stretches in which units were observed. Make them with `of`, which checks them.
 
-    Of each, there are the ages at its beginning and its end, and whether it ended in a failure.
+    entry_s  the unit's age at the beginning of each stretch
+    exit_s   the unit's age at the end of each stretch
+    failed   whether each stretch ended in a failure
     """
 
     entry_s: Floats
@@ -57,7 +62,11 @@ class Lifetimes:
 
     @classmethod
     def of(cls, *, entry_s: ArrayLike, exit_s: ArrayLike, failed: ArrayLike) -> Lifetimes:
-        """Make lives from ages. Raises UsageError for one below 0, not finite, or out of order."""
+        """Make lives from ages.
+
+        Raises UsageError for an age that is negative or not finite, and for a stretch that ends
+        before it begins.
+        """
         lives = cls(
             np.asarray(entry_s, dtype=np.float64),
             np.asarray(exit_s, dtype=np.float64),
@@ -68,8 +77,8 @@ class Lifetimes:
             or lives.entry_s.ndim != 1
         ):
             raise UsageError(
-                "stretches of life need as many beginnings as ends",
-                hint="give each stretch its entry age, exit age and whether it failed",
+                "the numbers of entry ages, exit ages and failure flags differ",
+                hint="give each stretch of observation one of each",
             )
         wrong = ~(
             np.isfinite(lives.exit_s) & (lives.entry_s >= 0) & (lives.entry_s <= lives.exit_s)
@@ -79,7 +88,7 @@ class Lifetimes:
             raise UsageError(
                 f"stretch {first + 1} of life is from age {lives.entry_s[first]:g} s to"
                 f" {lives.exit_s[first]:g} s",
-                hint="ages are finite, not below 0, and the first is not the larger",
+                hint="ages are finite and not negative, and the first is not above the second",
             )
         return lives
 
@@ -96,8 +105,8 @@ class Lifetimes:
 class WeibullFit:
     """A fitted Weibull law. `shape_low` and `shape_high` are the 90 % interval.
 
-    `p_constant`: how often chance alone would look less constant than this, if the rate were
-    constant.
+    `p_constant` is the p value of the test for a constant rate: the probability of data that speak
+    at least as clearly against it, if the rate were constant.
     """
 
     count: int
@@ -112,9 +121,11 @@ class WeibullFit:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVerdict:
-    """The shape, as far as the data tell it.
+    """Whether the rate changes with age.
 
-    `fit` is None where there was nothing to fit. `varies`: use the fit's shape, not 1.
+    fit     the fitted law; None if no law could be fitted
+    varies  True: use the shape of `fit`. False: use a constant rate
+    reason  a sentence that says why
     """
 
     fit: WeibullFit | None
@@ -123,7 +134,7 @@ class ShapeVerdict:
 
 
 def decide_shape(lives: Lifetimes) -> ShapeVerdict:
-    """Decide whether the rate changes with age, as far as these lives tell, and say why."""
+    """Decide whether the rate changes with age, and say why."""
     count = lives.count
     if count < FEW:
         return ShapeVerdict(
@@ -148,8 +159,8 @@ def decide_shape(lives: Lifetimes) -> ShapeVerdict:
         return ShapeVerdict(
             fit,
             False,
-            f"{said} lies at the edge of what is looked for: this is no Weibull law; a constant"
-            " rate is taken",
+            f"{said} is at the end of the range that is searched, so this is not a Weibull law; a"
+            " constant rate is taken",
         )
     if fit.p_constant >= REFUTED:
         return ShapeVerdict(
@@ -166,15 +177,15 @@ def decide_shape(lives: Lifetimes) -> ShapeVerdict:
 
 
 def said_p(p: float) -> str:
-    """Write a p value: `= 0.03`, or that it is next to nothing."""
+    """Write a p value with its sign: `= 0.03`, or `< 1e-12` for a smaller one."""
     return f"= {p:.2g}" if p >= 1e-12 else "< 1e-12"
 
 
 def fit_weibull(lives: Lifetimes) -> WeibullFit:
     """Fit the most likely shape and scale.
 
-    UsageError where no failure was seen, or all came at the greatest age (then no shape is the most
-    likely).
+    Raises UsageError if no failure was seen, or if all came at the greatest age. In the second case
+    no shape is the most likely.
     """
     count = lives.count
     if count == 0:
@@ -211,7 +222,7 @@ def _all_at_one_age(lives: Lifetimes) -> bool:
 
 
 class _Profile:
-    """The function l(k) and its derivatives. Ages are shares of the greatest."""
+    """The function l(k) and its derivatives. Each age is divided by the greatest one."""
 
     def __init__(self, entry: Floats, exit_: Floats, failed: NDArray[np.bool_]) -> None:
         self.entry, self.exit = entry[entry > 0], exit_
@@ -238,6 +249,7 @@ class _Profile:
         )
 
     def best(self) -> float:
+        """Return the most likely shape."""
         low, high, shape = SHAPE_MIN, SHAPE_MAX, 1.0
         for _ in range(_ROUNDS):
             _, first, second = self.moments(shape)
@@ -245,7 +257,7 @@ class _Profile:
             bend = -self.count * (1 / shape**2 + second - first**2)
             low, high = (shape, high) if slope > 0 else (low, shape)
             step = shape - slope / bend if bend < 0 else math.inf
-            # Newton's, or half the bracket where that leaves it
+            # Take Newton's step, or halve the bracket if that step leaves it.
             new = step if low < step < high else (low + high) / 2
             if abs(new - shape) <= 1e-12 * shape:
                 return new

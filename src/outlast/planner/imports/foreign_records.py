@@ -1,8 +1,8 @@
-"""The records of a run that was not under outlast.
+"""Make the records of a run that outlast did not lead.
 
-Wall-clock seconds stand for the monotonic ones, so times of all sessions are on one line. Nothing
-is known of steps: the seconds of a life are booked as "other", and what an interruption cost in
-steps is unseen.
+Wall-clock seconds take the place of monotonic ones, so all sessions share one time scale. Nothing
+is known about steps: the seconds of a life are booked as "other", and the steps that an
+interruption cost are UNSEEN_COUNT.
 
 This module is pure: data in, data out.
 """
@@ -26,12 +26,12 @@ from outlast.model.records import (
 from outlast.model.terms import Cause, FailureClass, Mechanism
 
 IMPORTED = "imported"  # kind of the event that says where the records come from
-UNITS_MAX_COUNT = 1_000_000  # ranks, or units of a table
+UNITS_MAX_COUNT = 1_000_000  # number of ranks, or of units in a table
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignLife:
-    """One rank, or one unit of a table, from when to when. `name` is that of its node."""
+    """One rank, or one unit of a table, from its beginning to its end; `name` names its node."""
 
     rank: int
     name: str
@@ -42,9 +42,9 @@ class ForeignLife:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFailure:
-    """One failure. `resumed_s` is when the job ran again; None if it did not.
+    """One failure. `resumed_s` is the time at which the job ran again; None if it did not.
 
-    verdict   what a diagnosis has found (`Verdict.public`), if there was one
+    verdict   the result of a diagnosis (`Verdict.public`), if there was one
     """
 
     at_s: float
@@ -61,7 +61,7 @@ class ForeignFailure:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSession:
-    """One start of a job, to its end. `state` is ended, failed or stopped."""
+    """One start of a job, until its end. `state` is "ended", "failed" or "stopped"."""
 
     from_s: float
     to_s: float
@@ -81,14 +81,18 @@ def records_of(
     unit: str,
     version: str,
 ) -> Records:
-    """Return the records of the sessions, in the order of their times. Raises UsageError.
+    """Return the records of the sessions, in the order of their times.
 
-    kind   of the source, as csv
-    unit   what a rank is: gpu, node or rack
+    kind   the kind of the source, such as "csv"
+    unit   the unit that a rank stands for: "gpu", "node" or "rack"
+
+    Raises UsageError if there is no session, or if there are more than UNITS_MAX_COUNT ranks.
     """
     ordered = sorted(sessions, key=lambda one: (one.from_s, one.to_s))
     if not ordered:
-        raise UsageError(f"{source} says of no job when it ran", hint="it was perhaps cut off")
+        raise UsageError(
+            f"{source} does not say of any job when it ran", hint="perhaps the file was cut off"
+        )
     size = 1 + max((life.rank for one in ordered for life in one.lives), default=0)
     if size > UNITS_MAX_COUNT:
         raise UsageError(f"{source}: {size:,} are more than {UNITS_MAX_COUNT:,} ranks")

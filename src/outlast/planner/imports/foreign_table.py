@@ -1,8 +1,8 @@
-"""A table of failures (planner/fit/failures_table.py) as the records of one run.
+"""Make the records of one run from a table of failures (planner/fit/failures_table.py).
 
-Each unit of the table is a rank. It lives as long as it was watched, and goes on after a failure.
-So `outlast calibrate` finds the same unit-seconds and failures in the ledger as in the table.
-Ages (`installed`) have no place in a ledger: for what depends on age, calibrate from the table.
+Each unit of the table becomes a rank. It lives as long as it was watched, and goes on after a
+failure. So `outlast calibrate` finds the same unit-seconds and failures in the ledger as in the
+table. A ledger has no place for ages (`installed`). To fit laws of age, calibrate from the table.
 
 This module is pure: rows in, records out.
 """

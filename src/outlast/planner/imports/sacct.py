@@ -5,17 +5,18 @@ r"""Read the jobs of one training run from Slurm's accounting.
 
 Each job that ran is a session. The state says how it ended:
 
-    COMPLETED               well
-    NODE_FAIL, BOOT_FAIL    a failure: a node was lost
-    OUT_OF_MEMORY           a failure: the memory of a host was exhausted
-    FAILED                  a failure by exit code or signal; Slurm does not know why
-    RUNNING                 it still runs; until now, by Elapsed
-    all others              it was stopped, as by CANCELLED, TIMEOUT or PREEMPTED: no failure
+    COMPLETED               it ended well
+    NODE_FAIL, BOOT_FAIL    it failed: a node was lost
+    OUT_OF_MEMORY           it failed: the memory of a host was exhausted
+    FAILED                  it failed by an exit code or a signal; Slurm does not know why
+    RUNNING                 it still runs; Elapsed says for how long
+    all others              it was stopped, for example CANCELLED, TIMEOUT or PREEMPTED; this is not
+                            a failure
 
-Columns    JobID, State and Start are needed, and End or Elapsed. The first line names them. Times
-           are read as UTC unless they say their zone: differences are all that counts.
-Ranks      GPUs where AllocTRES counts them, else nodes.
-Steps      of a job (123.batch, 123.0) are left out: their job says the same.
+Columns    JobID, State, Start, and End or Elapsed are needed. The first line names the columns.
+           Times without a zone are read as UTC, because only differences count.
+Ranks      They are the GPUs if AllocTRES counts them, otherwise the nodes.
+Steps      The steps of a job (123.batch, 123.0) are left out, because their job says the same.
 
 This module is pure: lines in, records out.
 """
@@ -59,9 +60,9 @@ _PART = re.compile(r"([^\[\],]+)(?:\[([0-9,-]+)\])?([^\[\],]*)(?:,|$)")
 
 
 def read_sacct(lines: Iterable[str], *, source: str, job_name: str | None) -> list[ForeignSession]:
-    """Return a session for each job that ran. Raises UsageError with the line.
+    """Return a session for each job that ran. Raises UsageError, which names the line.
 
-    job_name   only jobs of this name; needed where there are several names
+    job_name   read only jobs of this name; it is needed if there are several names
     """
     rows = list(_rows(lines, source))
     names = sorted({row["JobName"] for _, row in rows if row.get("JobName")})
@@ -74,7 +75,7 @@ def read_sacct(lines: Iterable[str], *, source: str, job_name: str | None) -> li
     elif len(names) > 1:
         raise UsageError(
             f"{source} is about jobs of several names: {some(names)}",
-            hint="say whose training it is: --job-name NAME",
+            hint="say which jobs belong to the run: --job-name NAME",
         )
     sessions = [_session(row, f"{source}, line {at}") for at, row in rows]
     return [one for one in sessions if one is not None]
@@ -123,7 +124,7 @@ def _session(row: Mapping[str, str], where: str) -> ForeignSession | None:
             hint="ask sacct for Elapsed too",
         )
     if to_s == from_s:
-        return None  # cancelled as soon as it had been started
+        return None  # it was cancelled as soon as it had started
     nodes, ranks = _places(row, where)
     end = state.lower()
     lives = tuple(
@@ -173,7 +174,7 @@ def _end_s(row: Mapping[str, str], from_s: float, where: str) -> float | None:
 
 
 def _places(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...], int]:
-    """Return the names of the nodes, and how many ranks there were on them."""
+    """Return the names of the nodes, and the number of ranks on them."""
     text = row.get("NNodes", "")
     count = int(text) if text.isdigit() else 0
     listed = row.get("NodeList", "")
@@ -189,9 +190,9 @@ def _places(row: Mapping[str, str], where: str) -> tuple[tuple[str, ...], int]:
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Return the names in Slurm's short form, as `n[01-03,7],login1`.
+    """Return the names that Slurm's short form stands for, such as `n[01-03,7],login1`.
 
-    There are none where it is of another form, such as one with two ranges in a name.
+    The result is empty if the text has another form, such as two ranges in one name.
     """
     out: list[str] = []
     at = 0

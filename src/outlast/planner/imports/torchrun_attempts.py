@@ -1,16 +1,17 @@
-"""The log folder of a torchrun job as records: what each attempt left, in sessions and failures.
+"""Make sessions and failures from the log folder of a torchrun job.
 
     <folder>/<run id>_<suffix>/attempt_<n>/<local rank>/{stdout.log, stderr.log, error.json}
 
-Each folder of a run id is a session: one start of torchrun. Each attempt but the last has failed,
-because torchrun begins the next one only then. The last one has failed if a rank left an error
-file. Its first rank in time is the one that is blamed, unless a diagnosis says more.
+Each folder of a run id is a session: one start of torchrun. Every attempt except the last has
+failed, because torchrun begins the next attempt only then. The last one has failed if a rank left
+an error file. The rank whose error came first is blamed, unless a diagnosis says more.
 
-Times      come from the files: an attempt begins when its folders were made, and ends when the last
-           of its files was written. A copy has to keep them (cp -a, tar, rsync -t).
-Not seen   other nodes (each has a folder of its own), and a job that was killed as a whole.
+Times      They come from the files. An attempt begins when its folders were made, and ends when the
+           last of its files was written. A copy of the folder has to keep these times (cp -a, tar,
+           rsync -t).
+Not seen   Other nodes, each of which has a folder of its own, and a job that was killed as a whole.
 
-This module is pure: what was found in the folder in, sessions out.
+This module is pure: the list of files in, sessions out.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class RankFiles:
     """The files of one rank in one attempt.
 
     made_s, written_s   when its folder was made, and when the last of its files was written
-    failed_s            what its error file says, or when that was written; None without one
+    failed_s            the time in its error file, or when that file was written; None without one
     """
 
     run: str
@@ -49,9 +50,11 @@ def sessions_of(
     source: str,
     verdicts: Mapping[tuple[str, int], dict[str, object]],
 ) -> list[ForeignSession]:
-    """Return a session for each start of torchrun. Raises UsageError.
+    """Return a session for each start of torchrun.
 
-    verdicts   by run and attempt, what a diagnosis of its folder has found
+    verdicts   by run and attempt, the result of a diagnosis of its folder
+
+    Raises UsageError if nothing was found, or if all files of a session have the same time.
     """
     if not found:
         raise UsageError(
@@ -77,8 +80,8 @@ def _session(
     ended = [max(one.written_s for one in attempt) for attempt in attempts]
     if ended[-1] - began[0] <= 0:
         raise UsageError(
-            f"{source}/{run}: all of its files have one time",
-            hint="copy it with its times: cp -a, tar, or rsync -t",
+            f"{source}/{run}: all of its files have the same time",
+            hint="copy the folder with its times: cp -a, tar, or rsync -t",
         )
     lives: list[ForeignLife] = []
     failures: list[ForeignFailure] = []
