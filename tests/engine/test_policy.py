@@ -21,9 +21,9 @@ from outlast.model.policy import (
     ActionBudget,
     Backoff,
     Breaker,
+    DrainCondition,
     Policy,
     PolicyRule,
-    Sureness,
     When,
     parse,
 )
@@ -450,7 +450,7 @@ POLICIES = st.builds(
         lambda rules: tuple(replace(one, id=str(number)) for number, one in enumerate(rules))
     ),
     st.sampled_from((False, False, True)),
-    st.builds(Sureness, st.sampled_from((0.8, 0.95)), st.sampled_from((2, 3))),
+    st.builds(DrainCondition, st.sampled_from((0.8, 0.95)), st.sampled_from((2, 3))),
     st.builds(Breaker, st.integers(1, 4), SPANS, SPANS),
     st.dictionaries(st.sampled_from(Action), BUDGETS, max_size=3),
 )

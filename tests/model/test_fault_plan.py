@@ -155,7 +155,7 @@ def changed(old: str, new: str) -> str:
             "plan.toml: there is no key 'faults'",
             "did you mean 'fault'?",
         ),
-        ("schema = 1\nfault = 3", "plan.toml: faults are tables", "[[fault]]"),
+        ("schema = 1\nfault = 3", "plan.toml: faults have to be tables", "[[fault]]"),
         (
             changed('"kill"', '"kil"'),
             "plan.toml, fault first: there is no fault kind 'kil'",
@@ -197,7 +197,11 @@ def changed(old: str, new: str) -> str:
         (LINK.replace("[0, 1]", "[0, 'x']"), "link is 'x'; it is a whole number from 0", ""),
         (LINK.replace("link = [0, 1]", "node = 1"), "part cannot strike node", "it strikes link"),
         (changed("{ rank = 1 }", "{ rank = 1, spare = true }"), "target is", "as in { rank = 1 }"),
-        (changed("{ spare = true }", "{ spare = false }"), "spare is true, or not there", ""),
+        (
+            changed("{ spare = true }", "{ spare = false }"),
+            "spare has to be true, or to be left out",
+            "",
+        ),
         (
             changed('on_mark = "voting"', 'on_mark = "votign"'),
             "there is no mark 'votign'",
@@ -217,11 +221,15 @@ def changed(old: str, new: str) -> str:
             "times counts visits of a mark",
             "use when = { on_mark",
         ),
-        (changed("after_s = 0.02", "for_s = 1"), "kill does not pass, so it has no for_s", ""),
+        (
+            changed("after_s = 0.02", "for_s = 1"),
+            "kill does not end by itself, so it has no for_s",
+            "",
+        ),
         (changed('needs = "both"', 'needs = "none"'), "needs is 'none'", ""),
         (
             changed('"stop"', '"deaf"'),
-            "deaf can only be had in the simulated world",
+            "deaf is possible only in the simulated world",
             'needs = "sim"',
         ),
         (

@@ -16,9 +16,9 @@ from outlast.model.policy import (
     ActionBudget,
     Backoff,
     Breaker,
+    DrainCondition,
     Policy,
     PolicyRule,
-    Sureness,
     When,
     parse,
 )
@@ -78,7 +78,7 @@ def test_a_policy_is_read_as_it_is_written() -> None:
             PolicyRule("2", When(), Action.PAGE),
         ),
         dry_run=True,
-        drain=Sureness(0.9, 3),
+        drain=DrainCondition(0.9, 3),
         breaker=Breaker(2, 60.0, 30.0),
         budgets={Action.DRAIN: ActionBudget(2, 86_400.0), Action.PAGE: ActionBudget(0, 1.0)},
     )
@@ -101,7 +101,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ("schema = true", "schema is True", ""),
         ("schema = ", "p.toml is not TOML", ""),
         ("schema = 1\nrules = []", "p.toml: there is no key 'rules'", "did you mean 'rule'?"),
-        ("schema = 1\nrule = 3", "p.toml: rules are tables", "[[rule]]"),
+        ("schema = 1\nrule = 3", "p.toml: rules have to be tables", "[[rule]]"),
         (
             "schema = 1\n[budget]\ndrian = { times = 1, within_s = 1 }",
             "p.toml, budget: there is no key 'drian'",
@@ -129,7 +129,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ),
         (
             "schema = 1\nbreaker = { open_s = 0 }",
-            "p.toml, breaker: open_s is 0; it has to last",
+            "p.toml, breaker: open_s is 0; it has to be longer",
             "",
         ),
         ("schema = 1\ndry_run = 1", "p.toml: dry_run is 1; it is true or false", ""),
@@ -191,7 +191,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         (rule('action = "page"\nwhen = { exit_code = 999 }'), "when: exit_code is 999", ""),
         (
             rule('action = "page"\nwhen = { log = "*" }'),
-            "when: log is '*'; it is a text to be found in a line",
+            "when: log is '*'; it has to be a text to find in a line",
             "* stands for anything",
         ),
         (rule('action = "page"\nwhen = { incidents = 0 }'), "when: incidents is 0", ""),
@@ -222,7 +222,7 @@ def test_what_is_left_out_is_the_cautious_choice() -> None:
         ),
         (
             rule('action = "page"\n[[rule]]\naction = "stop"'),
-            "rule 2: it is never asked, for rule one before it matches everything",
+            "rule 2: it is never reached, because rule one before it matches everything",
             "put it before",
         ),
         (

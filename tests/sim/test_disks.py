@@ -142,7 +142,7 @@ def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:
     [
         ("target = { rank = 1 }", "full_disk cannot strike rank"),
         ("target = { disk = -1 }", "disk is -1"),
-        ('target = { disk = 0 }\nneeds = "real"', "only be had in the simulated world"),
+        ('target = { disk = 0 }\nneeds = "real"', "possible only in the simulated world"),
     ],
 )
 def test_what_cannot_strike_a_disk_is_named(changed: str, said: str) -> None:

@@ -1,15 +1,18 @@
-"""Which seconds each interruption cost: the badput of a session, divided among its interruptions.
+"""Divide the badput of a session among its interruptions.
 
 Units      rank-seconds.
-Method     The gap between two processes of a rank goes to the interruption that began it. What a
-           living process has booked is only known as a sum by cause over its life. That sum is
-           split over the interruptions that it lived through, in proportion to how long each took
-           by its own times: detection from fault to detection, regroup from there to regrouped,
-           restore from there to restored, repeated by the steps that were done again. A child is
-           part of its parent there, because both are over together.
-Exact      for a rank that lived through one interruption. For one that lived through several the
-           sum is exact, and the split is as good as the times.
-Cost       Constant for each life and each interruption: ranges are added up as differences.
+Method     The gap between two processes of a rank goes to the interruption that began it. The
+           seconds that a process has booked are only known as sums by cause over its whole life.
+           Each sum is split over the interruptions in that life, in proportion to how long each of
+           them took by its own times:
+             detection  from the fault to its detection
+             regroup    from there to `regrouped_s`
+             restore    from there to `restored_s`
+             repeated   by the number of steps that were done again
+           A child counts as a part of its parent, because both are over together.
+Accuracy   The result is exact for a rank that lived through one interruption. For one that lived
+           through several, the sum is exact, and the split is as good as the times.
+Cost       Constant for each life and each interruption, because ranges are added as differences.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -26,7 +29,8 @@ from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause
 
 Seconds = dict[Cause, float]
 
-_LEAST_S = 1e-9  # so that an interruption whose own times are unknown takes what nobody else takes
+# The least weight of an interruption. So one without known times takes what no other one takes.
+_LEAST_S = 1e-9
 
 
 class Attribution:
@@ -34,8 +38,9 @@ class Attribution:
 
     `interruptions` are in the order of their detection.
 
-    seconds   by id, and by cause
-    nobodys   what was taken where there was no interruption: by the end of an earlier session, say
+    seconds   the seconds of each interruption, by its id and by cause
+    nobodys   the seconds by cause that belong to no interruption, such as those after the end of an
+              earlier session
     """
 
     def __init__(self, interruptions: Sequence[Interruption], *, end_s: float) -> None:
@@ -58,14 +63,14 @@ class Attribution:
             mine[cause] = mine.get(cause, 0.0) + seconds
 
     def lived(self, opened_s: float, stop_s: float, seconds: Mapping[Cause, float]) -> None:
-        """Book what a process has booked itself between `opened_s` and `stop_s`."""
+        """Attribute the seconds that a process has booked between `opened_s` and `stop_s`."""
         taken = [(cause, seconds[cause]) for cause in self._shares if seconds.get(cause)]
         if not taken:
             return
         first = bisect_right(self._until_s, opened_s)
         after = bisect_left(self._from_s, stop_s)
         if first >= after and first > 0:
-            # It began as an interruption ended, and is still busy with it.
+            # The process began when an interruption ended, and still works on that one.
             first, after = first - 1, first
         for cause, value in taken:
             if first < after:
@@ -74,7 +79,7 @@ class Attribution:
                 self.nobodys[cause] = self.nobodys.get(cause, 0.0) + value
 
     def close(self) -> None:
-        """Split what is only known for a range of interruptions. Call it once, at the end."""
+        """Split the seconds that are only known for ranges of interruptions. Call it at the end."""
         for cause, shares in self._shares.items():
             for one, value in zip(self._roots, shares.split(), strict=True):
                 if value > 0:
@@ -95,7 +100,7 @@ class _Shares:
     def add(self, first: int, after: int, opened_s: float, seconds: float) -> None:
         """Split `seconds` over the interruptions from `first` up to `after`.
 
-        Of the first one only what is after `opened_s` counts: the process began in it.
+        Only the part of the first one after `opened_s` counts, because the process began then.
         """
         start_s, end_s = self._spans[first]
         whole = end_s - start_s
@@ -118,7 +123,10 @@ class _Shares:
 def _ends(
     roots: Sequence[Interruption], everything: Sequence[Interruption], end_s: float
 ) -> list[float]:
-    """Return when each root was over: with its last child, or at the end of the session."""
+    """Return when each interruption without a parent was over, with all of its children.
+
+    It is `end_s` if the interruption was never over.
+    """
     over_s: dict[int, float] = {}
     for one in everything:
         root = one.id if one.parent is None else one.parent
@@ -128,7 +136,7 @@ def _ends(
 
 
 def _span(one: Interruption, end_s: float, cause: Cause) -> tuple[float, float]:
-    """Return from when to when an interruption took seconds of this cause, by its own times."""
+    """Return the span in which an interruption took seconds of this cause, by its own times."""
     regrouped_s = end_s if one.regrouped_s is None else one.regrouped_s
     match cause:
         case Cause.DETECTION:
@@ -138,7 +146,7 @@ def _span(one: Interruption, end_s: float, cause: Cause) -> tuple[float, float]:
         case Cause.RESTORE:
             return regrouped_s, end_s if one.restored_s is None else one.restored_s
         case Cause.REPEATED:
-            # Steps stand for seconds here. They are done again after it is over.
+            # Numbers of steps take the place of seconds. They are done again after its end.
             return end_s, end_s + max(0, one.steps_repeated) + max(0, one.steps_lost)
         case _:
             return end_s, end_s

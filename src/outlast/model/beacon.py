@@ -1,12 +1,11 @@
-"""The beacon: one page of shared memory in which a worker says where it is, without a system call.
+"""The beacon: a page of shared memory in which a worker publishes its state without system calls.
 
-The worker writes it at every change of phase; the agent reads it at every tick, and once more after
-the worker's death. Little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
+The worker writes it at every change of phase. The agent reads it at every tick, and once more after
+the worker's death. Numbers are little-endian. Times are CLOCK_MONOTONIC nanoseconds of the node.
 
-A sequence lock guards against torn reads: the counter is odd while a write is under way. A worker
-that dies in the middle of a write leaves an odd counter; `unpack` then still returns the fields,
-each of them old or new, with `torn=True`. A worker that is only put off there by a busy machine
-looks the same.
+A sequence lock guards against torn reads: its counter is odd during a write. A worker that dies in
+the middle of a write leaves an odd counter. Then `unpack` still returns the fields, each of them
+old or new, with `torn=True`. A worker that lost its processor during a write looks the same.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -31,14 +30,15 @@ _PLACE_ONLY = struct.Struct(f"<{_PLACE}")
 
 @dataclass(slots=True)
 class Beacon:
-    """The state that a worker publishes of itself.
+    """The state that a worker publishes.
 
-    `step` is the newest committed step; `beats` grows by one at each write.
-
-    seconds    settled seconds by cause since `opened_ns`; since `since_ns` the rest runs as `cause`
-    typical_s  how long each phase lasts when it ends well: a slowly forgetting maximum
-    stalls     how much of the stall was for a save in each tier; a part of `seconds`, but for
-               what a fault has taken of it
+    step       the newest committed step
+    beats      grows by one at each write
+    seconds    settled seconds by cause from `opened_ns` to `since_ns`. Since then, the time runs as
+               `cause`
+    typical_s  how long each phase lasts if it ends well: a maximum that slowly forgets
+    stalls     seconds of stall for saves to each tier. They are a part of `seconds`, unless a fault
+               has moved them to another cause
     """
 
     worker: int = 0
@@ -64,7 +64,7 @@ class Beacon:
 def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None:
     """Write `beacon` into `page` (at least BEACON_BYTES bytes) under the sequence lock.
 
-    `seconds`: also the tables of seconds, which seldom change.
+    With `seconds=False`, the tables of seconds are not written. They seldom change.
     """
     sequence = _HEAD.unpack_from(page, 0)[2] | 1
     place = (
@@ -92,17 +92,16 @@ def pack_into(page: memoryview, beacon: Beacon, *, seconds: bool = True) -> None
         )
     else:
         body = _PLACE_ONLY.pack(*place)
-    # Copied, not packed in place: struct's pack_into fills with zeros first, and a reader would see
-    # them.
+    # Do not pack in place: struct's pack_into first fills with zeros, and a reader would see them.
     page[_SEQUENCE_AT : _HEAD.size] = sequence.to_bytes(8, "little")
     page[_HEAD.size : _HEAD.size + len(body)] = body
     page[: _HEAD.size] = _HEAD.pack(BEACON_MAGIC, BEACON_VERSION, sequence + 1)
 
 
 def unpack(page: memoryview) -> Beacon | None:
-    """Read a beacon; None while the worker has not written one.
+    """Read a beacon. Return None if the worker has not written one yet.
 
-    Retries a few torn reads before it says `torn`.
+    After a torn read it tries a few more times, and then returns the fields with `torn=True`.
     """
     for _ in range(8):
         magic, version, before = _HEAD.unpack_from(page, 0)

@@ -1,8 +1,8 @@
-"""Double-entry for seconds: every second of a rank goes to exactly one cause.
+"""Book every second of a rank under exactly one cause.
 
-A `Book` is always in one cause; `switch` closes the running stretch and opens the next. The seconds
-of a step are provisional until it is committed: `commit` keeps them, `roll_back` moves what would
-have been productive to `repeated`, and splits off what lay between fault and detection.
+A `Book` has one cause at any time. `switch` closes the running stretch and opens the next. The
+seconds of a step are provisional until it is committed. `commit_step` keeps them. `roll_back` moves
+the productive ones to `repeated`, and those after the fault to `detection` and `regroup`.
 
 Invariant: sum(seconds) + provisional + (now - since) == now - opened, for any order of calls.
 
@@ -33,7 +33,7 @@ class Book:
         return before
 
     def begin_step(self, *, now_s: float) -> None:
-        """Begin a step: from here to `commit_step` or `roll_back`, seconds are provisional."""
+        """Begin a step. Seconds are provisional until `commit_step` or `roll_back`."""
         self._close(now_s)
         self._settle()
         self._stretches = []
@@ -41,9 +41,9 @@ class Book:
         self.cause = Cause.PRODUCTIVE
 
     def commit_step(self, *, now_s: float, first: bool, then: Cause) -> None:
-        """Keep the step's seconds.
+        """Keep the seconds of the step.
 
-        `first` is False when this step had been committed before (executed again).
+        `first` is False if the step was committed before. Then its productive seconds are repeated.
         """
         self._close(now_s)
         if not first:
@@ -52,9 +52,9 @@ class Book:
         self.cause = then
 
     def hold(self, *, now_s: float, until_s: float, cause: Cause) -> None:
-        """Book what would be productive of the step so far, up to `until_s`, as `cause`.
+        """Book the productive seconds of the present step up to `until_s` as `cause`.
 
-        The step could not have gone on any sooner: another rank was not ready.
+        It is called if the step could not go on sooner, because another rank was not ready.
         """
         self._close(now_s)
         if self._stretches is None:
@@ -72,9 +72,9 @@ class Book:
     def roll_back(
         self, *, now_s: float, fault_s: float | None, detected_s: float | None, then: Cause
     ) -> None:
-        """Take the step back: its productive seconds become repeated.
+        """Roll the step back: its productive seconds become repeated.
 
-        Seconds after the fault become detection, and those after detection become regroup.
+        All seconds from the fault to its detection become detection, and later ones regroup.
         """
         self._close(now_s)
         self._recast(now_s, fault_s=fault_s, detected_s=detected_s)
@@ -82,9 +82,9 @@ class Book:
         self.cause = then
 
     def totals(self, *, now_s: float) -> dict[Cause, float]:
-        """Return the seconds by cause up to now, running and provisional stretches included.
+        """Return the seconds by cause up to now, with running and provisional stretches.
 
-        Sums to now - opened.
+        They sum to now - opened.
         """
         out = dict(self.seconds)
         for start, end, cause in self._stretches or ():
@@ -93,9 +93,10 @@ class Book:
         return out
 
     def settled(self) -> tuple[dict[Cause, float], float, Cause]:
-        """Return what a death cannot change: settled seconds, and what runs since when.
+        """Return what a death of the process cannot change.
 
-        A step in flight runs as productive.
+        These are the settled seconds, the time up to which they go, and the cause since then. The
+        cause of a step in flight is productive.
         """
         if self._stretches is None:
             return self.seconds, self.since_s, self.cause

@@ -27,20 +27,20 @@ from outlast.model.texts import cut_at_word
 
 _JSON = json.JSONEncoder(separators=(",", ":"))
 _READ = json.JSONDecoder().raw_decode  # `decode` would look for white space, which is never sent
-_Read = typing.Callable[[object], object]  # a JSON value to the field's; raises CorruptError
-_Write = typing.Callable[[typing.Any], str]  # a field's value to its JSON
+_Read = typing.Callable[[object], object]  # from a JSON value to a field's; raises CorruptError
+_Write = typing.Callable[[typing.Any], str]  # from a field's value to its JSON
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
     """One kind of message.
 
-    values  the usual types of name and fields
-    inner   the fields that have to be read even if their types are the usual ones
-    read    for each field, the type that may pass as it is, and the reader for others
-    take    all fields of a message
-    text    its JSON, with places for the fields
-    write   the fields that need a writer; for whole numbers, Python's own form serves
+    values  the usual JSON types of the name and the fields
+    inner   the fields that need a reader even if they have the usual type, each with its reader
+    read    for each field, the JSON type that needs no reader, and the reader for other types
+    take    a function that returns all fields of a message
+    text    the JSON of a message, with places for the fields
+    write   the fields that need a writer; whole numbers are written as Python writes them
     """
 
     kind: type
@@ -74,13 +74,13 @@ class Codec:
             value, end = _READ(text)
             if end != len(text):
                 raise CorruptError(
-                    f"a message that goes on after its end: {text[end : end + 40]!r}"
+                    f"a message has more text after its end: {text[end : end + 40]!r}"
                 )
             form, fields = self._fields(value)
         except ValueError as error:
             raise CorruptError(f"a message that is not JSON: {error}") from None
         except (RecursionError, OverflowError) as error:
-            # nested too deep; a whole number that no float can hold
+            # It is nested too deep, or has a whole number that no float can hold.
             raise CorruptError(f"a message out of bounds: {error}") from None
         return form.kind(*fields)
 
@@ -104,7 +104,7 @@ class Codec:
     def _inner(self, value: object) -> object:
         form, fields = self._fields(value)
         newest = self._read.get(form.kind)
-        # and of the same types: the types are those of the form
+        # The types are equal too, because they are those of the form.
         if newest is not None and newest[0] == fields:
             return newest[1]
         message = form.kind(*fields)
@@ -113,7 +113,7 @@ class Codec:
 
     def _fields(self, value: object) -> tuple[_Form, list[object]]:
         try:
-            # a value that cannot be indexed is no message either
+            # A value that cannot be indexed is not a message either.
             form: _Form = self._forms[value[0]]  # type: ignore[index]
         except (TypeError, LookupError):
             raise CorruptError(f"not a message: {cut_at_word(str(value), 80)}") from None
@@ -123,7 +123,7 @@ class Codec:
             for place, read in form.inner:
                 fields[place] = read(fields[place])
         elif len(fields) == len(form.read):
-            # whole numbers for seconds, null where that may be; or corrupt
+            # Whole numbers in place of seconds and null where it is allowed are fine.
             fields = [
                 one if type(one) is exact else read(one)
                 for one, (exact, read) in zip(fields, form.read, strict=True)
@@ -205,7 +205,7 @@ class Codec:
 
 
 def _seconds(value: float) -> str:
-    # a number that is not finite has another name in JSON
+    # JSON has other names for numbers that are not finite.
     return repr(value) if value - value == 0.0 else _JSON.encode(value)
 
 

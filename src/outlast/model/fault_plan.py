@@ -1,27 +1,25 @@
-"""Fault plans: which fault strikes what, and when.
+"""Fault plans say which fault strikes what, and when.
 
-A plan is data, so that one plan serves the simulated world and drills on real processes.
+A plan is data. The simulated world and drills on real processes read the same plans.
 
     schema = 1
 
     [[fault]]
-    id = "first"                           # optional; else its number
+    id = "first"                           # optional; by default its number
     kind = "kill"                          # see KINDS
     target = { rank = 1 }                  # or { spare = true }, { store = true },
                                            # { coordinator = true }, { node = 0 },
                                            # { disk = 0 } or { agent = 0 } (of that node),
                                            # { link = [0, 1] } (between two nodes)
     when = { on_mark = "voting", nth = 2 } # or { at_s = 3.5 }, or { at_step = 4 }
-    after_s = 0.02                         # so much later than that (0)
-    for_s = 2.0                            # kinds that end by themselves: after so long
-    times = 1                              # on_mark: how many visits in a row (1)
-    needs = "both"                         # "sim", "real" or "both" (what the kind can do)
+    after_s = 0.02                         # delay after that (default 0)
+    for_s = 2.0                            # duration, for kinds that end by themselves
+    times = 1                              # on_mark: number of visits in a row (default 1)
+    needs = "both"                         # "sim", "real" or "both": where the kind can be used
 
-Times are seconds; `at_s` counts from the beginning of the run. A mark is a place in a worker's
-life: see MARKS and, where checkpoints are written, SAVE_MARKS.
-
-A mark can also be a stage of the coordinator: see STAGES. A fault that strikes no process counts
-the visits of all.
+Times are in seconds; `at_s` counts from the beginning of the run. A mark is a place in the course
+of a worker: see MARKS, and SAVE_MARKS where checkpoints are written. A mark can also be a stage of
+the coordinator: see STAGES. If a fault strikes no process, the visits of all processes count.
 
 This module is pure: text in, data out.
 """
@@ -40,37 +38,36 @@ SCHEMA = 1
 KINDS: Mapping[str, str] = {
     "kill": "SIGKILL",
     "exit": "the process ends with exit code 3",
-    "stop": "SIGSTOP, and SIGCONT after for_s; of an agent: its workers go on",
+    "stop": "SIGSTOP, and SIGCONT after for_s; if it strikes an agent, its workers go on",
     "deaf": (
-        "the whole process stands still for for_s, and the kernel does not call it stopped: a"
-        " thread holds the interpreter lock"
+        "the whole process stands still for for_s because a thread holds the interpreter lock; the"
+        " kernel does not report it as stopped"
     ),
-    "starve": "the process is ready to run, and has no processor for for_s: that is nobody's fault",
+    "starve": "the process is ready to run, but has no processor for for_s; no rank is to blame",
     "hang": "the main thread stays where it is; the listener answers",
     "raise": "the script raises",
-    "refuse": "the script's input is refused: the run is to stop",
+    "refuse": "the script's input is refused, so the run has to stop",
     "lose_store": "the store's host ends",
-    "hold": "messages to the process wait for for_s: its listener gets no processor",
+    "hold": "messages to the process wait for for_s, because its listener gets no processor",
     "mute": "messages from the process wait for for_s",
     "repeat": "messages to and from the process come twice, for for_s",
-    "linger": "the process is in the kernel when it is killed: it ends for_s later",
-    "lose_node": "a node loses power, and has it again for_s later, with nothing in memory",
+    "linger": "the process is in the kernel when it is killed, so it ends for_s later",
+    "lose_node": "a node loses power; for_s later it has power again, and nothing in memory",
     "cut": (
-        "the connection between a node's agent and the coordinator breaks, and cannot be made again"
-        " for for_s"
+        "the connection between a node's agent and the coordinator breaks, and no new one can be"
+        " made for for_s"
     ),
     "lag": "messages between a node's agent and the coordinator wait for for_s",
-    "freeze": "a whole node stands still for for_s, its kernel too: then all that was due is late",
+    "freeze": "a whole node and its kernel stand still for for_s; everything that was due is late",
     "part": "two nodes cannot reach each other for for_s; the coordinator reaches both",
     "snap": "all connections between two nodes are reset at once",
-    "lose_coordinator": "the coordinator dies, and another one comes for_s later",
-    "slow_disk": "what is read from a disk, or written to it, takes 50 times as long, for for_s",
+    "lose_coordinator": "the coordinator dies, and another one takes over for_s later",
+    "slow_disk": "for for_s, reading from a disk and writing to it take 50 times as long",
     "full_disk": "a disk has no room left, for for_s",
     "torn_write": (
-        "what is being written to a disk within for_s is cut short, though the disk says that it is"
-        " there"
+        "for for_s, files that are written to a disk are cut short, though the disk reports success"
     ),
-    "corrupt_disk": "bits flip in about half of the files that lie on a disk",
+    "corrupt_disk": "bits flip in about half of the files on a disk",
 }
 # kinds with a for_s
 PASSING = (
@@ -138,9 +135,9 @@ MARKS = (
     "finishing",
     "epilogue",
 )
-# about to copy a shard of a checkpoint; copied, and a thread writes it
+# saving: a rank is about to copy a shard of a checkpoint; saved: a thread writes the copied shard
 SAVE_MARKS = ("saving", "saved")
-# of the coordinator
+# the stages of the coordinator
 STAGES = (
     "enrolling",
     "rebuilding",
@@ -161,11 +158,14 @@ NO_MORE: Mapping[str, bool] = {}
 class PlannedFault:
     """One fault of a plan.
 
-    rank    the rank that is struck; -1: a spare; None: no process. Then it is `node` (with `peer`:
-            the link between the two; with `agent`: that node's agent), or `disk` (that of a node),
-            or the store, or the coordinator
+    rank    the rank that is struck; -1 for a spare; None if no process is struck. In the last case
+            one of the fields below names the target, or it is the store or the coordinator
+    node    the node that is struck
+    peer    with `node`: the link between the two nodes is struck
+    agent   with `node`: the agent of that node is struck
+    disk    the node whose disk is struck
 
-    One of `mark`, `at_s` and `at_step` says when it strikes.
+    One of `mark`, `at_s` and `at_step` says when the fault strikes.
     """
 
     id: str
@@ -231,15 +231,15 @@ def parse(text: str, *, source: str) -> tuple[PlannedFault, ...]:
 def read(
     plan: Mapping[str, Any], *, source: str, more: Mapping[str, bool] = NO_MORE
 ) -> tuple[PlannedFault, ...]:
-    """Read a plan that is data already. Raises UsageError as `parse` does.
+    """Read a plan from parsed TOML. Raises UsageError as `parse` does.
 
-    more   further kinds that the reader knows, and whether they pass
+    more   further kinds that the caller knows, and whether they end by themselves
     """
     check_schema(plan, source=source, schema=SCHEMA)
     known(plan, ("schema", "fault"), source)
     faults = plan.get("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
-        raise UsageError(f"{source}: faults are tables", hint="write each as `[[fault]]`")
+        raise UsageError(f"{source}: faults have to be tables", hint="write each as `[[fault]]`")
     out = tuple(
         _fault(one, number, f"{source}, fault {one.get('id', number)}", more)
         for number, one in enumerate(faults, 1)
@@ -277,10 +277,10 @@ def _fault(
         raise UsageError(f'{where}: needs is {needs!r}; it can be "sim", "real" or "both"')
     if needs != "sim" and kind in SIM_ONLY and kind not in more:
         raise UsageError(
-            f"{where}: {kind} can only be had in the simulated world", hint='needs = "sim"'
+            f"{where}: {kind} is possible only in the simulated world", hint='needs = "sim"'
         )
     if "for_s" in given and not more.get(kind, kind in PASSING):
-        raise UsageError(f"{where}: {kind} does not pass, so it has no for_s")
+        raise UsageError(f"{where}: {kind} does not end by itself, so it has no for_s")
     when: dict[str, Any] = {"mark": "", "nth": 1, "at_s": None, "at_step": None} | _when(
         given.get("when"), where
     )
@@ -328,7 +328,7 @@ def _target(given: object, kind: str, where: str) -> dict[str, Any]:
             else {"rank": None, "node": number, "agent": what == "agent"}
         )
     if given[what] is not True:
-        raise UsageError(f"{where}: {what} is true, or not there")
+        raise UsageError(f"{where}: {what} has to be true, or to be left out")
     return {"rank": -1 if what == "spare" else None}
 
 

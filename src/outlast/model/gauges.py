@@ -1,13 +1,14 @@
-"""What a script says of its training: the last step of its loop, and the values it has logged.
+"""Gauges: the last step of a script's loop, and the values that the script has logged.
 
-A worker keeps this behind its beacon, in the same page of shared memory. The launcher reads it once
-a second, for people and for metrics. Nothing is decided from it. Little-endian.
+A worker writes them behind its beacon, in the same page of shared memory. The launcher reads them
+once a second, to show them and to export them as metrics. No decision depends on them. Numbers are
+little-endian.
 
-A sequence lock guards against torn reads, as in the beacon. A page that stays torn is no answer:
-the reader keeps what it has read before.
+A sequence lock guards against torn reads, as in the beacon. If a page stays torn, the reader keeps
+the values that it read before.
 
-Limits     The first GAUGES_MAX_COUNT values, with names of up to NAME_MAX_BYTES bytes; longer names
-           are cut.
+Limits     Only the first GAUGES_MAX_COUNT values are kept. Their names have up to NAME_MAX_BYTES
+           bytes, and longer names are cut.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass, field
 
 from outlast.model.beacon import BEACON_BYTES
 
-GAUGES_AT = 2048  # in the page of the beacon
+GAUGES_AT = 2048  # offset in the page of the beacon
 GAUGES_MAX_COUNT = 27
 NAME_MAX_BYTES = 40
 _MAGIC = 0x474C_544F  # "OTLG"
@@ -38,9 +39,9 @@ assert GAUGES_AT + _HEAD.size + _BODY.size + GAUGES_MAX_COUNT * _ENTRY.size <= B
 class Gauges:
     """The values that one worker publishes of its training.
 
-    target   the number of the last step of the loop; 0: not known
-    step     the step that `values` were logged in; 0: none were
-    values   what was logged there, by name
+    target   the number of the last step of the loop; 0 if it is not known
+    step     the step in which `values` were logged; 0 if there are none
+    values   the logged values by name
     """
 
     target: int = 0
@@ -64,7 +65,7 @@ def pack_into(page: memoryview, gauges: Gauges) -> None:
 
 
 def unpack(page: memoryview) -> Gauges | None:
-    """Read the gauges. None while the worker has said nothing, or where the page stays torn."""
+    """Read the gauges. Return None if the worker has written none, or if the page stays torn."""
     for _ in range(8):
         magic, version, before = _HEAD.unpack_from(page, GAUGES_AT)
         if magic != _MAGIC or version != _VERSION:
@@ -77,7 +78,7 @@ def unpack(page: memoryview) -> Gauges | None:
 
 
 def _cut(name: str) -> bytes:
-    """Return a name's bytes, cut between characters."""
+    """Return the bytes of a name. A long name is cut between two characters."""
     return name.encode("utf-8", "replace")[:NAME_MAX_BYTES].decode("utf-8", "ignore").encode()
 
 

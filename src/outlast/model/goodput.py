@@ -1,26 +1,30 @@
-"""Where the rank-seconds went: compute goodput, badput by cause, and MTTR from a ledger's records.
+"""Compute goodput, badput by cause, and MTTR from the records of a ledger.
 
-Units      seconds; `rank_seconds` are seconds times ranks.
-Symbols    wall_s       launcher start to end, summed over sessions; downtime between sessions is
-           apart, no ranks were held
+Units      Times are in seconds. `rank_seconds` are seconds times ranks.
+Symbols    wall_s       time from the start of the launcher to its end, summed over sessions. The
+                        time between two sessions does not count, because no ranks were held
            productive   first execution of each step that stays committed, less booked stall and
                         data wait
            ETTR         productive / (ranks asked for x wall_s), summed over sessions;
                         `ettr_training` leaves startup and shutdown out of the total
-           MTTR         fault to first new commit, over interruptions without a parent; children are
-                        part of theirs
-           lost         the productive seconds of steps that the run does not have any more and has
-                        not done again: a later session went on from before them
-Method     The time line of each rank is cut, so the causes of a session sum to its ranks x wall_s
-           by construction. A session may have another number of ranks than the one before it.
-           Lives book themselves. Before the first life it is startup, and after the last one
-           shutdown. Between two lives, and in the last, unsettled stretch of a dead process, it is
-           what the process was doing, until the fault; productive becomes repeated. Then it is
-           detection, and then regroup. Startup of a replacement is regroup. From the first new
-           commit on, a rank that has no process is degraded. What an interruption took is
-           attributed to it (attribution.py). Stalls are split over tiers as workers measured them.
-Limits     A life that says more seconds than it lasted is scaled down to fit. The last, unsettled
-           stretch of a dead process goes to one cause: the one it was in.
+           MTTR         time from the fault to the first new commit, over interruptions without a
+                        parent. Children are part of their parents
+           lost         productive seconds of steps that the run has lost and has not done again,
+                        because a later session went on from an earlier step
+Method     The time line of each rank is cut into pieces, and each piece gets one cause. So the
+           causes of a session sum to its ranks x wall_s by construction. Sessions may have
+           different numbers of ranks. The causes are:
+             during a life      those that the process has booked itself
+             before the first   startup
+             after the last     shutdown
+             between two lives  until the fault, what the process was doing (`productive` becomes
+                                `repeated`); then detection, and then regroup
+           The last part of a dead process's life, which it had not settled, is booked like the time
+           between two lives. Startup of a replacement is regroup. From the first new commit on, a
+           rank without a process is degraded. The seconds that an interruption took are attributed
+           to it (attribution.py). Stalls are split over tiers as workers measured them.
+Limits     If a life has booked more seconds than it lasted, they are scaled down. The unsettled
+           part of a dead process's life, up to the fault, goes to a single cause.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -40,17 +44,17 @@ from outlast.model.terms import CAUSES, TAKEN_BY_INTERRUPTIONS, TIERS, Cause, Ti
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """Seconds of a session, or of a run.
+    """The seconds of a session, or of a run, by cause.
 
-    `by_rank[r]` sums to the wall_s of the sessions that had rank r; `rank_seconds` and `by_node`
+    `by_rank[r]` sums to the wall_s of the sessions that had rank r. `rank_seconds` and `by_node`
     sum to `held_s`.
 
-    world_size  the ranks of the session, or of the newest one
+    world_size  number of ranks of the session, or of the newest session of the run
     held_s      world_size x wall_s, summed over sessions
-    by_node   seconds by cause of the ranks on each node; "" where no process ever held the rank
-    taken     for each session, what each of its interruptions took, by id
-    nobodys   what detection, regroup and so on took where there was no interruption
-    stalls    the stall by tier; empty where no worker measured that
+    by_node     seconds by cause of the ranks on each node; "" for ranks that never had a process
+    taken       for each session, the seconds that each of its interruptions took, by id
+    nobodys     seconds of detection, regroup and so on that belong to no interruption
+    stalls      seconds of stall by tier; empty if no worker measured that
     """
 
     wall_s: float
@@ -65,7 +69,7 @@ class Accounting:
 
     @property
     def mean_ranks(self) -> float:
-        """Return the ranks that were held, as a mean over time; exact where it never changed."""
+        """Return the mean number of ranks over time. It is exact if the number never changed."""
         constant = self.wall_s * self.world_size
         if self.wall_s <= 0 or abs(self.held_s - constant) <= 1e-9 * constant:
             return self.world_size
@@ -77,7 +81,7 @@ class Accounting:
 
     @property
     def ettr(self) -> float:
-        """Return the ETTR in [0, 1]; 0 for a run that has no second yet."""
+        """Return the ETTR in [0, 1]; 0 for a run that has just begun."""
         return _share(self.rank_seconds, without=())
 
     @property
@@ -89,9 +93,10 @@ class Accounting:
 class RecoverySummary:
     """The MTTR over interruptions without a parent.
 
-    median_s, max_s   over those whose fault time is known; None without any
-    *_range_s         over all that resumed: one with an unknown fault enters as the interval from
-                      (resumed - detected) to (resumed - fault_not_before); None without any
+    median_s, max_s   over those whose fault time is known; None if there is none
+    *_range_s         over all that resumed; None if there is none. One whose fault time is unknown
+                      counts as the interval from (resumed - detected) to (resumed -
+                      fault_not_before)
     """
 
     count: int
@@ -105,11 +110,11 @@ class RecoverySummary:
 def account(records: Records, *, now_s: float | None) -> Accounting:
     """Account for the whole run.
 
-    `now_s` is the monotonic reading of the launcher's node while it lives, or None if the run is
-    over.
+    `now_s` is the present time on the monotonic clock of the launcher's node. It is None if the run
+    is over.
     """
     newest = len(records.sessions) - 1
-    # while a run lives, its script may yet reach its first step
+    # the script of a run that still goes on may reach its first step later
     seen = records.steps_seen or now_s is not None
     parts = [
         account_session(
@@ -154,10 +159,10 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
 
 
 def _lost_share(records: Records, parts: Sequence[Accounting]) -> float:
-    """Return the share of the productive seconds whose steps are gone and not done again.
+    """Return the share of productive seconds whose steps are lost and were not done again.
 
-    A step that is done again is booked as repeated then, so each step is productive once. What
-    is gone are the steps above the newest one of the run.
+    A step that is done again is booked as repeated, so each step is productive once. The lost steps
+    are those above the newest step of the run.
     """
     newest, seen = records.newest_step, 0
     lost_s = 0.0  # rank-seconds
@@ -193,9 +198,9 @@ def _summed(some: Iterable[Mapping[str, Seconds]]) -> dict[str, Seconds]:
 
 
 def _at_work(life: Life) -> Life:
-    """Return the life of a script of which no step is seen.
+    """Return the life of a script whose steps are not seen.
 
-    What such a script does once its process runs does not count as start-up.
+    Its startup is booked as other, because such a script may train from the start of its process.
     """
     seconds: dict[Cause, float] = {}
     for one, value in life.seconds.items():
@@ -215,9 +220,9 @@ def account_session(
     lives: Iterable[Life],
     interruptions: Iterable[Interruption],
 ) -> Accounting:
-    """Account for one session, up to `over_s`, or up to `now_s` where that is None.
+    """Account for one session, up to `over_s`, or up to `now_s` if that is None.
 
-    `alive`: the launcher is still at it.
+    `alive` says whether the launcher still runs.
     """
     end_s = max(started_s, now_s if over_s is None else over_s)
     of_rank: dict[int, list[Life]] = {}
@@ -250,7 +255,7 @@ def account_session(
 
 
 def _split_stalls(stall_s: float, lives: Iterable[Life]) -> dict[Tier, float]:
-    """Split the stall over tiers, as workers measured them; {} where there is none of that."""
+    """Split the stall over tiers as workers measured it. Return {} if none measured it."""
     measured = dict.fromkeys(TIERS, 0.0)
     for life in lives:
         for tier, value in life.stalls.items():
@@ -264,8 +269,8 @@ def _split_stalls(stall_s: float, lives: Iterable[Life]) -> dict[Tier, float]:
 def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
     """Return the lives of one rank in the order in which they began.
 
-    A process that a node started too late, beside its successor, and that never came to hold the
-    rank, is left out.
+    A process that began after its successor and never held the rank is left out. A node may start
+    one too late.
     """
     kept: list[Life] = []
     held_until_s = -math.inf
@@ -280,9 +285,10 @@ def _one_after_the_other(lives: Sequence[Life]) -> list[Life]:
 
 
 def recovery(interruptions: Iterable[Interruption]) -> RecoverySummary:
-    """Return the MTTR. A parent without a resume of its own resumes with its last child.
+    """Return the MTTR over interruptions without a parent.
 
-    An interruption of a script whose steps are not seen counts, but has no time to recover.
+    A parent without a time of resuming resumes with its last child. If the steps of the script are
+    not seen, an interruption is counted, but its time to recovery is not known.
     """
     everything = list(interruptions)
     roots = [one for one in everything if one.parent is None]
@@ -326,7 +332,10 @@ def _share(seconds: Mapping[Cause, float], *, without: tuple[Cause, ...]) -> flo
 
 
 class _TimeLine:
-    """One session's span and its interruptions, by detection; books one rank at a time."""
+    """The time line of one session, on which the seconds of one rank after another are booked.
+
+    `interruptions` are in the order of their detection.
+    """
 
     def __init__(
         self,
@@ -403,7 +412,7 @@ class _TimeLine:
 
         lives_on = last and life.ended_s is None
         stop_s = until_s if life.ended_s is None else _within(life.ended_s, opened_s, until_s)
-        # a torn beacon may say anything, NaN too
+        # a torn beacon may hold any number, even NaN
         said = {
             cause: min(value, stop_s - opened_s)
             for cause, value in life.seconds.items()
@@ -417,7 +426,7 @@ class _TimeLine:
             lived[known_as(cause)] = lived.get(known_as(cause), 0.0) + value * scale
         for cause, value in lived.items():
             out[cause] += value
-        # rounding: the sum may be beyond its parts
+        # by rounding, the sum may be larger than its parts
         cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)
         hit = None
         if lives_on and self.alive:
@@ -441,7 +450,10 @@ class _TimeLine:
     ) -> Interruption | None:
         """Book the time from the last settled second to the next life, or to the end.
 
-        Return the interruption that took it, or None.
+        span_s  the last settled second, the end of the process, and the beginning of the next life
+        lost    the cause of the time up to the fault
+
+        Return the interruption that took this time, or None.
         """
         from_s, stop_s, until_s = span_s
         hit = self._first_hit(from_s, until_s)

@@ -1,25 +1,26 @@
-"""When to save: the interval that loses the least time to failures, and what any interval costs.
+"""Checkpoint intervals: the interval that loses the least time to failures, and any other's cost.
 
 Units      Every duration is in seconds.
-Symbols    delta  save_s      time the run stands still for one save, 0 or more
-           M      mttf_s      mean time to failure of the whole run, not of one part; inf: it never
-                  fails
-           R      restart_s   from a failure until the run goes on from what was saved last:
-                  detection, replacement, restore
-           tau    interval_s  productive time between the end of one save and the begin of the next
+Symbols    delta  save_s      time for which training pauses for one save, 0 or more
+           M      mttf_s      mean time to failure of the whole run, not of one part; inf if it
+                              never fails
+           R      restart_s   time from a failure until the run goes on from the newest save:
+                              detection, replacement, restore
+           tau    interval_s  productive time between the end of one save and the beginning of the
+                              next
            x      delta / M
-Model      Daly's, of which `best_s` and `efficiency` are exact: failures are
-           exponential and strike at any time, during saves and restarts too; what was done since
-           the last finished save is done again; a restart that is struck starts over.
+Model      The model is Daly's; `best_s` and `efficiency` are exact in it. Failures are exponential,
+           and strike at any time, even during saves and restarts. Work since the last finished save
+           is done again. A restart that is struck starts over.
 Sources    Young, CACM 17(9), 1974. Daly, FGCS 22(3), 2006. NVIDIA, arXiv 2410.18124. The exact
            optimum with Lambert's W follows from Daly's cost.
-Limits     A save blocks training. Of one that overlaps it, pass the part that stalls the step; then
-           what fails while it is still being written is not in these forms (the planner's
-           simulation has it). Failures that come in waves, or with age, are not exponential.
+Limits     A save is taken to block training. For a save that overlaps training, pass only the stall
+           of a step. Failures while such a save is being written are not in these forms, but in the
+           planner's simulation. Failures that come in waves, or with age, are not exponential.
 
 All functions take any positive numbers up to 1e300, even an MTTF that is shorter than a save. They
-return what the docstring says, and never NaN or an overflow. They raise UsageError for a number
-that is NaN, negative, or 0 where it may not be.
+never return NaN and never overflow. They raise UsageError for a number that is NaN, negative, or 0
+if that is not allowed.
 
 This module is pure: numbers in, numbers out.
 """
@@ -38,13 +39,13 @@ def young_s(save_s: float, mttf_s: float) -> float:
     """Return Young's interval: tau = sqrt(2 delta M), the first order.
 
     Error, for delta <= M: it is longer than the best interval, by at most sqrt(delta / 2M) of it.
-    The efficiency is at most delta / 8M of itself below the best. Beyond that it is too long
-    without bound.
+    The efficiency is at most delta / 8M of itself below the best. For larger delta, the interval is
+    too long by an unlimited factor.
     """
     _check(save_s, mttf_s)
     if save_s == 0:
         return 0.0
-    # the product of the three under one root may overflow
+    # the product under a single root may overflow
     return math.sqrt(2.0) * math.sqrt(save_s) * math.sqrt(mttf_s)
 
 
@@ -93,7 +94,7 @@ def availability(interval_s: float, save_s: float, mttf_s: float, restart_s: flo
 
     It is (T_c - delta) / (T_c (1 + (R + T_c / 2) / M)) with T_c = tau + delta.
 
-    The formula is ours: the cost of which arXiv 2410.18124's interval is the exact optimum.
+    The formula is our own. The interval of arXiv 2410.18124 is its exact optimum.
     """
     _check(save_s, mttf_s)
     need(restart_s=restart_s, least=0.0)
@@ -114,7 +115,7 @@ def efficiency(interval_s: float, save_s: float, mttf_s: float, restart_s: float
     need(restart_s=restart_s, least=0.0)
     need(interval_s=interval_s, least=0.0)
     alive, struck = interval_s / mttf_s, interval_s / mttf_s + save_s / mttf_s
-    if struck < 1e-280:  # no failure in sight: and no digits left in either
+    if struck < 1e-280:  # failures are so rare that floats have no digits left for them
         return _share(interval_s, save_s) * math.exp(-restart_s / mttf_s)
     decay = math.exp(-restart_s / mttf_s - struck)
     return alive * decay / -math.expm1(-struck) if decay > 0 else 0.0

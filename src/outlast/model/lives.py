@@ -1,4 +1,4 @@
-"""Lives of workers as messages: an agent sends them, and the ledger keeps them.
+"""Convert lives of workers between messages, which agents send, and records of the ledger.
 
 This module is pure.
 """

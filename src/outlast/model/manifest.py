@@ -1,11 +1,12 @@
 """Records that make bytes valid: the seal of an image in memory, and the manifest of a checkpoint.
 
-A seal is SEAL_BYTES little-endian bytes with a checksum of its own, so that a torn one is seen. It
-names its run by a hash: a seal that another run left behind is not valid here. A manifest is JSON,
-with a checksum over its other fields; a checkpoint exists once its manifest does.
+A seal has SEAL_BYTES little-endian bytes. It has a checksum of its own, so that a torn seal is
+noticed. It names its run by a hash, so a seal that another run left behind is not valid here. A
+manifest is JSON, with a checksum over its other fields. A checkpoint exists once its manifest does.
 
-Units      `length` bytes; `checksum` xxh3_64 of the image or file, as an unsigned integer.
-Limits     Checksums find accidents, not forgers.
+Units      `length` is in bytes. `checksum` is the xxh3_64 of the image or file, as an unsigned
+           integer.
+Limits     Checksums find accidental changes, but not forged ones.
 
 This module is pure: it packs and unpacks bytes.
 """
@@ -30,14 +31,14 @@ MANIFEST_VERSION = 1
 _SEAL = struct.Struct("<HHIQqqqQQQ")
 assert _SEAL.size == SEAL_BYTES
 
-NO_RANK = -1  # the seal of an image that belongs to no rank, as the transfer image
+NO_RANK = -1  # in the seal of an image that belongs to no rank, such as the transfer image
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
     """The image of `rank` at `step` is complete: `length` bytes with this `checksum`.
 
-    `run` is `run_hash` of the run's id. `still`: the rank's script has come further since, to the
+    `run` is `run_hash` of the run's id. `still` is True if the script has meanwhile reached the
     beginning of the next step or phase, and the rank's state is still that of the image.
     """
 
@@ -66,7 +67,7 @@ class Seal:
 
 
 def unpack_seal(data: bytes | memoryview) -> Seal | None:
-    """Read the seal at the start of `data`; None where there is none, or a torn one."""
+    """Read the seal at the start of `data`. Return None if there is none, or if it is torn."""
     body = bytes(data[: SEAL_BYTES - 8])
     if len(data) < SEAL_BYTES or _digest(body) != bytes(data[SEAL_BYTES - 8 : SEAL_BYTES]):
         return None
@@ -94,9 +95,9 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The record of what a checkpoint consists of.
+    """The record of the files of a checkpoint.
 
-    `kind` is one of KINDS; `metadata` is the saver's.
+    `kind` is one of KINDS. `metadata` belongs to the code that saves.
     """
 
     run: str
@@ -128,12 +129,12 @@ class Manifest:
 
 
 OF_RUNS = (  # the kinds that `outlast run` writes
-    "replicated",  # rank 0's file has what all ranks hold alike
-    "sharded",  # each rank's file has its part
+    "replicated",  # the file of rank 0 has the state that all ranks hold
+    "sharded",  # the file of each rank has its part of the state
 )
 KINDS = (
     *OF_RUNS,
-    # of torch's distributed checkpoint, with a record of tensors (runtime/tiers/tensor_record)
+    # a checkpoint of torch's DCP, with a record of tensors (runtime/tiers/tensor_record)
     "dcp",
 )
 _FIELDS: Mapping[str, type] = {
@@ -179,7 +180,7 @@ def decode_manifest(data: bytes) -> Manifest:
         type(value) is str for value in body["metadata"].values()
     ):
         raise CorruptError(
-            f"a manifest is of the unknown kind {body['kind']!r}, or its metadata is not a map of"
+            f"a manifest has the unknown kind {body['kind']!r}, or its metadata is not a map of"
             " strings"
         )
     files = tuple(_file_entry(entry) for entry in body["files"])

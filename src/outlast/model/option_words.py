@@ -1,7 +1,8 @@
-"""What is meant by an option that does not exist: a misspelt one, or a word of another launcher.
+"""Find out what is meant by an option that does not exist.
 
-People bring the options of torchrun, accelerate, deepspeed, horovodrun, mpirun, srun and torchft.
-Some of these words are close to none of ours, or closer to a wrong one.
+It may be misspelt, or an option of another launcher: torchrun, accelerate, deepspeed, horovodrun,
+mpirun, srun or torchft. Some of these words resemble none of outlast's options, or a wrong one. So
+they are listed here.
 
 This module is pure.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-# A word that is less alike than this has another meaning more often than not.
+# A word that is less similar than this mostly has another meaning.
 _ALIKE = 0.72
 
 _RANKS = (
@@ -58,7 +59,7 @@ _RANKS = (
 )
 _NODES = ("nodes", "num-nodes", "num-machines", "machines", "hosts", "num-hosts", "N")
 
-# our option -> words of others, without dashes in front, and with "-" for "_"
+# outlast's options, and the words of other launchers for them: no leading dashes, and "-" for "_"
 _WORDS: dict[str, tuple[str, ...]] = {
     "--nproc-per-node": _RANKS,
     "--nnodes": _NODES,
@@ -85,7 +86,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "--quiet": ("q", "silent"),
 }
 
-# what others do by an option, and outlast otherwise
+# options of other launchers for what outlast does in another way
 _OTHERWISE: dict[str, str] = {
     "multi-gpu": "leave it out: --nproc-per-node says how many ranks there are",
     "use-deepspeed": "leave it out: what a script trains with is the script's own business",
@@ -124,12 +125,12 @@ _SAID = {
 
 
 def meant_option(word: str, options: Iterable[str]) -> str:
-    """Return a hint for an option that does not exist, or "" if nothing comes close.
+    """Return a hint for an option that does not exist, or "" if nothing is similar.
 
-    word     as it was given, with or without "=value"
-    options  those that the command has, with their dashes
+    word     the option as it was given, with or without "=value"
+    options  the options that the command has, with their dashes
     """
-    # torch's parser knows most of its options in two spellings: the one with dashes is shown
+    # torch's parser has two spellings for most options. The one with dashes is shown.
     ours = {_bare(one): one for one in sorted(options, key=lambda one: "-" not in one[2:])[::-1]}
     bare = _bare(word)
     for option, words in _WORDS.items():

@@ -1,9 +1,11 @@
 """Decide whether an exception is a bug of outlast.
 
-It is if its innermost frame is in this package, and outlast does not raise it on purpose. What
-the process has used up is no bug of the code that needed it next. Nor is what torch reports of a
-peer, a device or a network to whoever calls it: there the failure is elsewhere, and neither outlast
-nor the script is to blame.
+It is one if its innermost frame is in this package, and outlast does not raise it on purpose. If
+the process has used up memory, threads or another resource, this is not a bug of the code that
+needs it next.
+
+Nor is it a bug of outlast if torch reports an error of a peer, a device or a network to its caller.
+The failure is elsewhere then, and neither outlast nor the script is to blame.
 
 This module is pure.
 """
@@ -14,10 +16,10 @@ import re
 
 _OURS = re.compile(r"(?:^|[/\\])outlast[/\\](?:app|diagnose|engine|model|planner|runtime|sim)[/\\]")
 _FRAME = re.compile(r'^\s+File "([^"]+)", line \d+', re.MULTILINE)
-# what outlast raises on purpose: its own errors, and torch's words for a loader's lost worker
+# errors that outlast raises on purpose: its own, and torch's text for a loader's lost worker
 _ON_PURPOSE = ("outlast.errors.", "RuntimeError: DataLoader worker (pid ")
-# what a process gets in any code that runs in it, once the script or the machine has used up all of
-# it: memory, threads, descriptors, the length of a file (`ulimit -f`), room on a disk
+# Errors that any code gets once the script or the machine has used up a resource: memory, threads,
+# descriptors, the length of a file (`ulimit -f`), or room on a disk.
 _USED_UP = re.compile(
     r"\[Errno (?:11|12|23|24|27|28|122)\]|^MemoryError\b|can't start new thread"
     r"|Cannot allocate memory"
@@ -44,7 +46,7 @@ REPORT = (
 def raised_here(path: str, error: str) -> bool:
     """Return whether the error that `error` names was raised by mistake in a file of outlast.
 
-    path   of the innermost frame
+    path   the file of the innermost frame
     error  the line of the traceback that names the exception
     """
     told = error.strip()

@@ -6,6 +6,6 @@ from __future__ import annotations
 def growing_pause_s(failures: int, *, first_s: float, most_s: float) -> float:
     """Return how long to wait after so many failures in a row: twice as long each time.
 
-    It is `first_s` after none or one, and never more than `most_s`.
+    After no failure or one it is `first_s`. It is never more than `most_s`.
     """
     return min(most_s, first_s * 2.0 ** min(max(0, failures - 1), 30))

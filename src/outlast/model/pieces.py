@@ -1,4 +1,4 @@
-"""A piece of evidence: one file that was found, under the name that people know it by.
+"""A piece of evidence: one file that was found, with the name that is shown to people.
 
 This module is pure: it names files and opens none.
 """
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One readable thing.
+    """One readable file.
 
-    name        its name inside the evidence: relative to the folder that was given, members of
-                archives below the archive's name
-    path        a regular file on this machine that holds it; of an archive's member, a copy that
-                lives as long as the diagnosis. None where there is none
-    size_bytes  how much of it counts: its size when it was found, whatever it has grown to since
-    is_original the file itself, and not a copy: its times are those of the evidence
+    name        its name within the evidence: relative to the given folder, and for a member of an
+                archive, below the name of the archive
+    path        a regular file on this machine that holds it, or None. For a member of an archive it
+                is a copy that exists as long as the diagnosis
+    size_bytes  the bytes that count: its size when it was found, even if it has grown since
+    is_original True: it is the file itself and not a copy, so its times are those of the evidence
     """
 
     name: str

@@ -1,33 +1,32 @@
-"""A policy: what outlast does about an interruption once it has a verdict, besides going on.
+"""A policy says what outlast does about an interruption with a verdict, besides recovering.
 
-It is data, so that one policy serves live runs, the simulated world and replays.
+A policy is data. Live runs, the simulated world and replays read the same policies.
 
     schema = 1
-    dry_run = false                     # true: everything is decided and written down, and nothing
-                                        is done (false)
-    drain = { confidence = 0.8, incidents = 2 }                # a drain needs one of the two;
-                                                               neither may be below what stands here
-    breaker = { actions = 3, within_s = 3600, open_s = 3600 }  # so many exclusions, drains, shrinks
-                                                               and stops: then none for open_s
+    # true: decide and record everything, but do nothing (default false)
+    dry_run = false
+    # a drain needs one of these two; neither may be lower than here
+    drain = { confidence = 0.8, incidents = 2 }
+    # after so many exclusions, drains, shrinks and stops, there are none for open_s
+    breaker = { actions = 3, within_s = 3600, open_s = 3600 }
 
-    [budget]                            # of each action, whichever rule it comes from
+    [budget]                            # of each action, for all rules together
     drain = { times = 2, within_s = 86400 }
 
-    [[rule]]                            # the first one that matches counts; an incident that none
-                                        matches is retried
-    id = "broken"                       # optional; else its number
-    when = { class = ["gpu", "hbm"], confidence = 0.5 }        # see WHEN: all that is given has to
-                                                               hold, of a list one; left out: always
+    [[rule]]                            # the first rule that matches counts; if none does: retry
+    id = "broken"                       # optional; by default its number
+    # see WHEN: all keys have to match, and one value of a list; without `when`, it always matches
+    when = { class = ["gpu", "hbm"], confidence = 0.5 }
     action = "drain"                    # see Action
-    otherwise = "page"                  # retry, page or exclude: what is done where `action` is
-                                        held back ("page")
+    # retry, page or exclude: what is done if `action` is held back (default "page")
+    otherwise = "page"
     budget = { times = 1, within_s = 3600 }                    # of this rule
-    backoff = { first_s = 60, factor = 2, most_s = 3600 }      # the rule rests so long after it has
-                                                               acted, each time longer
-    dry_run = true                      # of this rule only
+    # after an action, the rule rests for this long, and longer each time
+    backoff = { first_s = 60, factor = 2, most_s = 3600 }
+    dry_run = true                      # for this rule only
 
-Times are seconds; each window ends now. A drained node counts as one of `times`. This module is
-pure: text in, data out.
+Times are in seconds, and each window ends now. Each drained node counts as one of `times`. This
+module is pure: text in, data out.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from outlast.model.terms import FailureClass, Mechanism
 
 SCHEMA = 1
 DAY_S = 86_400.0
-CONFIDENCE_LEAST, INCIDENTS_LEAST = 0.8, 2  # of an automatic drain
+CONFIDENCE_LEAST, INCIDENTS_LEAST = 0.8, 2  # the lowest values allowed for an automatic drain
 EXIT_CODES = range(-64, 256)
 XIDS = range(1, 1000)
 
@@ -53,37 +52,42 @@ XIDS = range(1, 1000)
 class Action(str, Enum):
     """The actions of a policy, the mildest first."""
 
-    RETRY = "retry"  # nothing: the run has gone on already
+    RETRY = "retry"  # do nothing: the run has already gone on
     PAGE = "page"  # tell a person
-    EXCLUDE = "exclude"  # the node is given no more work; what lives there stays
-    DRAIN = "drain"  # the same, and what lives there moves away after the step in flight
+    EXCLUDE = "exclude"  # give the node no more work; the ranks on it stay
+    DRAIN = "drain"  # the same, and the ranks on it move away after the step in flight
     SHRINK = "shrink"  # go on with fewer ranks, without the node
-    STOP = "stop"  # the run ends after the step in flight
+    STOP = "stop"  # end the run after the step in flight
 
 
 OF_NODES = (Action.EXCLUDE, Action.DRAIN, Action.SHRINK)
-MOVING = (Action.DRAIN, Action.SHRINK)  # these interrupt training, for a node
+MOVING = (Action.DRAIN, Action.SHRINK)  # these interrupt training to leave a node
 DISRUPTIVE = (*OF_NODES, Action.STOP)
 MILD = (Action.RETRY, Action.PAGE, Action.EXCLUDE)
 
 WHEN: Mapping[str, str] = {
     "class": "the class of the verdict",
-    "mechanism": "how it showed itself",
-    "confidence": "the verdict's is at least this",
+    "mechanism": "the mechanism of the interruption",
+    "confidence": "the confidence of the verdict is at least this",
     "xid": "a line of evidence names one of these NVIDIA Xids",
-    "exit_code": "a process ended so; a signal is minus its number (-9), or 128 more than it (137)",
-    "log": "a line of evidence has this text in it, in any case; * stands for anything",
-    "incidents": (
-        "it is at least the n-th to which the rest applies; for exclude, drain and shrink: the n-th"
-        " on that node"
+    "exit_code": (
+        "a process ended with this code; signal 9 is -9 (minus its number) or 137 (128 more)"
     ),
-    "within_s": "so far back they are counted (86400)",
+    "log": "a line of evidence contains this text, in upper or lower case; * stands for anything",
+    "incidents": (
+        "it is at least the n-th incident that matches the rest; for exclude, drain and shrink: the"
+        " n-th on that node"
+    ),
+    "within_s": "incidents are counted so many seconds back (86400)",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """The condition of a rule. Empty or None: not asked for. `incidents` 1: the first counts."""
+    """The condition of a rule. A field that is empty or None matches everything.
+
+    With `incidents` 1, the first incident matches.
+    """
 
     classes: tuple[FailureClass, ...] = ()
     mechanisms: tuple[Mechanism, ...] = ()
@@ -107,8 +111,8 @@ class ActionBudget:
 class Backoff:
     """The time for which a rule rests after it has acted.
 
-    After the n-th action in a row it rests for first_s * factor^(n-1), and most_s at most. An
-    action that comes most_s later than it might begins a new row.
+    After the n-th action in a row it rests for first_s * factor^(n-1), but at most for most_s. If
+    an action comes at least most_s after the end of the rest, a new row begins.
     """
 
     first_s: float
@@ -117,7 +121,7 @@ class Backoff:
 
     @property
     def memory_s(self) -> float:
-        """Return the time after which a row rests for most_s, however it began."""
+        """Return how far back actions matter: after this time, any row rests for most_s."""
         growing = (
             0.0
             if self.factor == 1
@@ -139,8 +143,8 @@ class Breaker:
 
 
 @dataclass(frozen=True, slots=True)
-class Sureness:
-    """The two conditions of an automatic drain, of which it needs one."""
+class DrainCondition:
+    """The two conditions of an automatic drain. One of them has to hold."""
 
     confidence: float = CONFIDENCE_LEAST
     incidents: int = INCIDENTS_LEAST
@@ -150,7 +154,7 @@ class Sureness:
 class PolicyRule:
     """One rule of a policy: when it applies, and what is done then.
 
-    otherwise  what is done where the action is held back, as when its budget is spent
+    otherwise  what is done if the action is held back, for example because its budget is spent
     """
 
     id: str
@@ -164,10 +168,10 @@ class PolicyRule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The rules of what outlast does once an interruption has a verdict.
+    """The rules for what outlast does when an interruption has a verdict.
 
-    `parse` reads one from TOML. The rules are asked in their order, and the first one that matches
-    decides (`engine.policy.decide_action`). The policy itself does nothing: it is data.
+    `parse` reads a policy from TOML. The rules are tried in their order, and the first one that
+    matches decides (`engine.policy.decide_action`). The policy itself does nothing: it is data.
 
     dry_run  decide and record, but take no action
     drain    how sure a verdict must be before a node is drained
@@ -177,13 +181,13 @@ class Policy:
 
     rules: tuple[PolicyRule, ...]
     dry_run: bool = False
-    drain: Sureness = Sureness()
+    drain: DrainCondition = DrainCondition()
     breaker: Breaker = Breaker()
     budgets: Mapping[Action, ActionBudget] = field(default_factory=dict)
 
     @property
     def memory_s(self) -> float:
-        """Return how far back a decision looks: what is older changes nothing."""
+        """Return how far back a decision looks. Older incidents and actions change nothing."""
         spans = [
             self.breaker.within_s + self.breaker.open_s,
             *(one.within_s for one in self.budgets.values()),
@@ -201,7 +205,7 @@ def parse(text: str, *, source: str) -> Policy:
     known(given, ("schema", "dry_run", "drain", "breaker", "budget", "rule"), source)
     rules = given.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(one, dict) for one in rules):
-        raise UsageError(f"{source}: rules are tables", hint="write each as `[[rule]]`")
+        raise UsageError(f"{source}: rules have to be tables", hint="write each as `[[rule]]`")
     out = tuple(
         _rule(one, number, f"{source}, rule {one.get('id', number)}")
         for number, one in enumerate(rules, 1)
@@ -215,7 +219,7 @@ def parse(text: str, *, source: str) -> Policy:
     return Policy(
         rules=out,
         dry_run=_yes_or_no(given.get("dry_run", False), f"{source}: dry_run"),
-        drain=_sureness(given.get("drain", {}), f"{source}, drain"),
+        drain=_drain_condition(given.get("drain", {}), f"{source}, drain"),
         breaker=_breaker(given.get("breaker", {}), f"{source}, breaker"),
         budgets={
             Action(name): _budget(one, f"{source}, budget of {name}")
@@ -231,9 +235,9 @@ def _check_order(rules: tuple[PolicyRule, ...], source: str) -> None:
     for before, rule in itertools.pairwise(rules):
         if before.when == When(within_s=before.when.within_s):
             raise UsageError(
-                f"{source}, rule {rule.id}: it is never asked, for rule {before.id} before it"
+                f"{source}, rule {rule.id}: it is never reached, because rule {before.id} before it"
                 " matches everything",
-                hint="put it before that one",
+                hint="put it before that rule",
             )
 
 
@@ -329,7 +333,7 @@ def _breaker(given: object, where: str) -> Breaker:
     )
 
 
-def _sureness(given: object, where: str) -> Sureness:
+def _drain_condition(given: object, where: str) -> DrainCondition:
     table = _table(given, ("confidence", "incidents"), where)
     confidence = share(table.get("confidence", CONFIDENCE_LEAST), f"{where}: confidence")
     if confidence < CONFIDENCE_LEAST:
@@ -337,7 +341,7 @@ def _sureness(given: object, where: str) -> Sureness:
             f"{where}: confidence is {confidence:g}; no node is drained below {CONFIDENCE_LEAST:g}",
             hint="exclude interrupts nothing",
         )
-    return Sureness(
+    return DrainCondition(
         confidence,
         whole(
             table.get("incidents", INCIDENTS_LEAST), f"{where}: incidents", least=INCIDENTS_LEAST
@@ -353,7 +357,7 @@ def _several(value: object, where: str) -> tuple[object, ...]:
     if value == []:
         raise UsageError(
             f"{where} is an empty list: nothing would match",
-            hint="leave it out where it does not matter",
+            hint="leave it out if it does not matter",
         )
     return () if value is None else tuple(value) if isinstance(value, list) else (value,)
 
@@ -384,7 +388,7 @@ def _yes_or_no(value: object, where: str) -> bool:
 def _span(value: object, where: str) -> float:
     span_s = seconds(value, where)
     if not span_s:
-        raise UsageError(f"{where} is 0; it has to last")
+        raise UsageError(f"{where} is 0; it has to be longer")
     return span_s
 
 
@@ -399,7 +403,7 @@ def _number(value: object, numbers: range, where: str) -> int:
 def _pattern(value: object, where: str) -> str:
     if not isinstance(value, str) or not value.replace("*", "").strip():
         raise UsageError(
-            f"{where} is {value!r}; it is a text to be found in a line",
+            f"{where} is {value!r}; it has to be a text to find in a line",
             hint='* stands for anything, as in log = "Xid*: 79"',
         )
     return value

@@ -1,26 +1,26 @@
 """Read quantities with their units, and write them so that they are read back as the same number.
 
-Read is:
-  count        16384, 16_384, 1e5, 16k (16,000, not 16,384), 16Ki (16,384); k M G T are powers of
-               1000, Ki Mi Gi Ti of 1024; whole numbers only
-  parameters   405B, 405e9, 70M, 1.8T: as counts, and B is 1e9 (as is G)
+These forms are read:
+  count        16384, 16_384, 1e5, 16k (16,000, not 16,384), 16Ki (16,384). k M G T are powers of
+               1000, and Ki Mi Gi Ti powers of 1024. Only whole numbers are counts
+  parameters   405B, 405e9, 70M, 1.8T: like counts, and B is 1e9 (so is G)
   bytes        5TB (5e12), 5TiB (5 x 2^40), 512 bytes. `512B` is refused, because 405B means
                parameters
-  bandwidth    2TB/s, 2TiB/s, 400Gb/s (bits; also Gbit/s, Gbps): bytes per second
-  duration     3h, 54d, 30 min, 2.5s, 500ms, 1h30m, 2 days: seconds. `m` is minutes after hours, and
-               refused alone
-  money        2500000, 2.5M: in the plan's currency, whichever it is
+  bandwidth    2TB/s, 2TiB/s, 400Gb/s (bits; also Gbit/s, Gbps); the result is bytes per second
+  duration     3h, 54d, 30 min, 2.5s, 500ms, 1h30m, 2 days; the result is seconds. `m` means minutes
+               after hours, and is refused alone
+  money        2500000, 2.5M, in any currency
   price        2.5/h: money per hour (of one GPU)
-  share        5%, 0.05: from 0 to 1; a bare 5 is refused
-  range        LOW:HIGH of any of these, as 1e3:1e8
+  share        5%, 0.05: from 0 to 1. A bare 5 is refused
+  range        LOW:HIGH of any of these, such as 1e3:1e8
 
-A number that needs a unit and has none is an error, and so is a unit of another kind. Each error
-names the input, what is expected, and what was probably meant. NaN and infinity are never read.
-Zero, and the word `never` for a duration, are read only if the caller allows them. Numbers are
-exact until the last step, so the float is the one nearest to the text.
+A missing unit is an error, and so is a unit of another kind. Each error names the input, what is
+expected, and what was probably meant. NaN and infinity are never read. Zero, and the word `never`
+for a duration, are read only if the caller allows them. The arithmetic is exact until the last
+step, so the result is the float that is nearest to the text.
 
-Not promised: commas as separators (16,384 is sixteen thousand here and sixteen there), months and
-years, currencies.
+Not promised: commas as separators (16,384 means sixteen thousand in some countries, and sixteen in
+others), months and years, currencies.
 
 This module is pure: text in, numbers out.
 """
@@ -38,7 +38,7 @@ from outlast.errors import UsageError
 from outlast.model.texts import cut_at_word
 
 NEVER = "never"
-TEXT_MAX_COUNT = 80  # characters: the exact arithmetic below stays small
+TEXT_MAX_COUNT = 80  # characters of a quantity, so that the exact arithmetic below stays small
 COUNT_MAX = 10**18
 
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -139,7 +139,7 @@ def parse(
 
 
 def parse_count(given: object, *, name: str, zero: bool = False) -> int:
-    """Read a COUNT exactly; up to 1e18."""
+    """Read a COUNT exactly, up to 1e18. Raises UsageError."""
     value = _exact(given, QuantityKind.COUNT, name=name, zero=zero)
     if value > COUNT_MAX:
         raise _refusal(name, given, "is too large", QuantityKind.COUNT)
@@ -149,7 +149,7 @@ def parse_count(given: object, *, name: str, zero: bool = False) -> int:
 def parse_range(
     given: object, kind: QuantityKind = QuantityKind.COUNT, *, name: str
 ) -> tuple[float, float]:
-    """Read LOW:HIGH, both as `parse` reads them, LOW below HIGH. Raises UsageError."""
+    """Read LOW:HIGH, both as `parse` reads them. Raises UsageError if LOW is not below HIGH."""
     low_text, colon, high_text = given.partition(":") if isinstance(given, str) else ("", "", "")
     if not colon or ":" in high_text:
         raise UsageError(
@@ -176,8 +176,9 @@ def need(
     endless: bool = False,
     **named: float,
 ) -> None:
-    """Raise UsageError for the first that is NaN, outside its bounds, or infinite where it may not
-    be (`endless`).
+    """Raise UsageError for the first of these numbers that is not allowed.
+
+    It may be NaN, outside its bounds, or infinite although `endless` is False.
     """
     for name, value in named.items():
         if (
@@ -260,7 +261,7 @@ def _read_parts(text: str) -> Fraction | None:
     return total
 
 
-# --- what to say of what cannot be read -----------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 def _refusal(
@@ -286,7 +287,7 @@ def _complaint(text: str) -> str:
 
 
 def _meant(text: str, kind: QuantityKind) -> str:
-    """Return the input with the unit that was probably meant, or "". The result can be read."""
+    """Return the input with the unit that was probably meant, or "". `parse` reads the result."""
     one = _ONE.fullmatch(text)
     if one is None:
         return ""
@@ -303,9 +304,9 @@ def _meant(text: str, kind: QuantityKind) -> str:
 
 
 def _other_kind(unit: str, kind: QuantityKind) -> str:
-    """Return the unit of `kind` that is nearest to one that was written as if for another kind.
+    """Return the unit of `kind` that corresponds to a unit of another kind.
 
-    405B as bytes is 405GB, 2TB as a bandwidth is 2TB/s.
+    For example, 405B as bytes is 405GB, and 2TB as a bandwidth is 2TB/s.
     """
     if kind is QuantityKind.BYTES:
         return {"": "bytes", "B": "GB"}.get(
@@ -333,7 +334,7 @@ def _other_kind(unit: str, kind: QuantityKind) -> str:
 
 
 def echo(value: float, kind: QuantityKind) -> str:
-    """Return the value in the shortest of the usual units, so that `parse` reads the same float.
+    """Return the value in the usual unit that makes it shortest. `parse` reads the same float.
 
     A COUNT is read back as the same int.
     """
@@ -382,7 +383,7 @@ def _echo_bytes(value: float, number: Decimal) -> str:
 
 
 def _largest(prefixes: dict[str, int], value: float) -> tuple[str, int]:
-    """Return the largest prefix of which there is one whole, or ("", 1)."""
+    """Return the largest prefix that is not larger than the value, or ("", 1)."""
     return max(
         ((prefix, size) for prefix, size in prefixes.items() if value >= size),
         key=lambda one: one[1],

@@ -1,7 +1,7 @@
-"""Read back verdicts, as `outlast diagnose --json` prints them or as the ledger holds them.
+"""Read verdicts in the form that `outlast diagnose --json` prints and that the ledger holds.
 
-Unknown keys are passed over, because a later version may write more. This module is pure: text in,
-data out.
+Unknown keys are ignored, because a later version may write more. This module is pure: text in, data
+out.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from outlast.model.verdict import Blamed, Evidence, Role, Suspect, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded verdict. `at_s`: on any one clock; None: it was not recorded.
+    """A recorded verdict.
 
-    `outage`: the same for incidents that were over together; None: it stands alone.
+    at_s    its time, on one clock for all verdicts; None if it was not recorded
+    outage  a number that incidents share if they were over together; None if it was over alone
     """
 
     source: str
@@ -54,17 +55,17 @@ def _json(line: str, where: str) -> object:
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{where} is not JSON: {error}",
-            hint="what `outlast diagnose --json` prints, one object or one on each line",
+            hint="give the output of `outlast diagnose --json`: one object, or one on each line",
         ) from None
 
 
 def recorded(said: object, *, source: str) -> Recorded:
-    """Read a verdict, or a table with one in it and "at_s", "interruption" and "outage" beside it.
+    """Read a verdict, or a table with a verdict, "at_s", "interruption" and "outage".
 
     Raises UsageError.
     """
     if not isinstance(said, dict):
-        raise UsageError(f"{source}: it is no JSON object")
+        raise UsageError(f"{source}: it is not a JSON object")
     inner = said.get("verdict", said)
     at_s, outage = said.get("at_s"), said.get("outage", said.get("interruption"))
     return Recorded(
@@ -85,7 +86,7 @@ def read_verdict(said: object, *, source: str) -> Verdict:
     failure_class, confidence = _class(said, source), _confidence(said, source)
     if failure_class is FailureClass.UNKNOWN and confidence > 0.5:
         raise UsageError(
-            f"{source}: confidence is {confidence:g}, and the class is unknown: 0.5 is the most"
+            f"{source}: confidence is {confidence:g}, but with the class unknown it is at most 0.5"
         )
     mechanism = said.get("mechanism")
     return Verdict(

@@ -1,12 +1,13 @@
-"""The records of the ledger: frozen, and one type per table.
+"""The records of the ledger. They are frozen, and each table has one type.
 
 Units      `_s` are CLOCK_MONOTONIC seconds of the launcher's node; `_wall_s` are seconds since 1970
            (UTC).
-Clocks     CLOCK_MONOTONIC means nothing across a reboot, so each launcher session has its own
-           readings. `began_s` of a session is where the run's second zero, the start of the first
-           launcher, is on its clock.
-Identity   A record is replaced by a later one with the same key: Generation by generation, Life by
-           (worker, rank), Interruption by id. StepsBucket and Event are only ever added.
+Clocks     CLOCK_MONOTONIC starts again at a reboot, so each session of the launcher has its own
+           readings. `began_s` of a session is the time on its clock at which the first launcher
+           of the run started.
+Identity   A later record replaces an earlier one with the same key. The key of a Generation is its
+           number, that of a Life is (worker, rank), and that of an Interruption is its id.
+           StepsBucket and Event records are only added.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,25 +22,27 @@ from typing import NamedTuple
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung, Tier
 
 Facts = Mapping[str, object]  # a JSON object
-# Kind of the event with which a session of --resume begins: step, from, steps_lost, own. `own`: the
-# script makes no outlast call, so that its own checkpoint decides.
+# The kind of event with which a session of --resume begins. It has step, from, steps_lost and own.
+# `own` is True if the script makes no outlast call, so that its own checkpoint decides.
 RESUMED = "resumed"
 
-# Kind of the event with the first step of a session of a script without outlast calls. step: the
-# one that it goes on after, by its own checkpoint; None: that is not known.
+# The kind of event with the first step of a session of a script without outlast calls. `step` is
+# the step of its own checkpoint, from which it goes on; None if that is not known.
 WENT_ON = "went_on"
 
-LEADS = "node_leads"  # kind of the event with which a node begins to lead: node, epoch, voters
+LEADS = "node_leads"  # the kind of event with which a node begins to lead: node, epoch, voters
 
-# In place of a count of steps, for scripts without outlast calls:
-UNKNOWN_COUNT = -1  # steps are seen, but not from which one the script's own checkpoint goes on
-UNSEEN_COUNT = -2  # no step is seen, so it is not known either when training went on
+# These take the place of a number of steps, for scripts without outlast calls.
+UNKNOWN_COUNT = -1  # steps are seen, but not the step of the script's own checkpoint
+UNSEEN_COUNT = -2  # no step is seen, so the time at which training went on is not known either
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """The run. `world_size` is the ranks that its first session asked for; `version` is the
-    package's.
+    """The run.
+
+    world_size  the number of ranks that its first session asked for
+    version     the version of outlast
     """
 
     run: str
@@ -54,9 +57,10 @@ class Meta:
 class Session:
     """One launcher, from its start to its end.
 
-    seen_s      its last sign of life in the ledger
+    seen_s      the time of its last record in the ledger
     state       how it ended, or ""
-    world_size  the ranks that it asked for; 0 in a ledger that does not say: those of Meta
+    world_size  the number of ranks that it asked for; 0 if the ledger does not say it. Then it is
+                that of Meta
     """
 
     session: int
@@ -72,15 +76,13 @@ class Session:
 
     @property
     def over_s(self) -> float:
-        """Return when it ended, as near as known: a killed launcher ended after its last sign of
-        life.
-        """
+        """Return when it ended. For a killed launcher, that is the time of its last record."""
         return max(self.started_s, self.seen_s if self.ended_s is None else self.ended_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One membership. `members[rank]` is the worker that holds it; -1: the rank is given up."""
+    """One membership. `members[rank]` is the worker that holds the rank; -1 if it is given up."""
 
     generation: int
     world_size: int
@@ -94,11 +96,11 @@ class Life:
 
     A spare has rank -1, and kind "hot" or "warm". Otherwise the kind is "rank".
 
-    opened_s   when the worker's Book for this rank began; None while nothing was published
-    seconds    settled seconds by cause since `opened_s`: those of the step in flight are NOT in it
-    cause      what runs since `opened_s + sum(seconds)`: the step in flight, or what came last
+    opened_s   when the worker's Book for this rank began; None if nothing was published yet
+    seconds    settled seconds by cause since `opened_s`. Those of the step in flight are NOT in it
+    cause      the cause of the time since `opened_s + sum(seconds)`
     ended_s    when the process ended or gave the rank up; None while it lives
-    stalls     how much of the stall was for a save in each tier, as the worker measured it
+    stalls     seconds of stall for saves to each tier, as the worker measured them
     """
 
     worker: int
@@ -117,20 +119,21 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Interruption:
-    """One failure, from fault to the first new commit. Facts that are not known yet are None.
+    """One failure, from the fault to the first new commit. Facts that are not known yet are None.
 
-    fault_s             the kernel's or the injector's time; for a hang the last beacon that moved;
-                        None if unknown
-    fault_not_before_s  last commit: where the fault is unknown, it is between this and detected_s
-    left_s              all survivors stand still, their inventories are in
-    restored_s          state is in place on all ranks of the next generation
-    regrouped_s         so long before that as it took to hand state over and to load it
-    tier                the costliest tier that state was taken from; None: nothing was restored
-    resumed_s           first new commit: of a step after the one that was gone on from, for which
-                        all ranks voted, the replaced ones included. A child (parent set) resumes
-                        together with its parent. Of a script whose steps are not seen: when all
-                        its processes ran again
-    steps_repeated, steps_lost  or UNKNOWN_COUNT, UNSEEN_COUNT
+    fault_s             the time of the fault by the kernel or the drill. For a hang, the time at
+                        which the beacon last changed. None if it is not known
+    fault_not_before_s  the last commit. An unknown fault came between this and detected_s
+    left_s              when all survivors stood still, and their inventories had arrived
+    restored_s          when state was in place on all ranks of the next generation
+    regrouped_s         restored_s less the time for handing state over and loading it
+    tier                the most expensive tier from which state was taken; None if none was
+    resumed_s           the first new commit, of a step after the one that the run went on from. All
+                        ranks voted for it, the replaced ones included. A child (`parent` is set)
+                        resumes together with its parent. If the steps of a script are not seen, it
+                        is the time at which all of its processes ran again
+    steps_repeated      number of steps that were done again, or UNKNOWN_COUNT, UNSEEN_COUNT
+    steps_lost          number of committed steps that were lost, or UNKNOWN_COUNT, UNSEEN_COUNT
     """
 
     id: int
@@ -159,7 +162,7 @@ class Interruption:
 
     @property
     def mttr_s(self) -> float | None:
-        """Return the time from the fault to the first new commit, where both are known."""
+        """Return the time from the fault to the first new commit, or None if one is not known."""
         return (
             None
             if self.fault_s is None or self.resumed_s is None or not self.steps_seen
@@ -168,11 +171,14 @@ class Interruption:
 
     @property
     def steps_seen(self) -> bool:
-        """Return whether the steps around it were seen; if not, its end and cost are unknown."""
+        """Return whether the script's steps were seen. If not, its end and cost are not known."""
         return self.steps_lost != UNSEEN_COUNT
 
     def public(self, *, began_s: float) -> dict[str, object]:
-        """Return what `status`, `report` and the live view show. Times count from `began_s`."""
+        """Return the facts that `status`, `report` and the live view show.
+
+        Times count from `began_s`.
+        """
 
         def since(at_s: float | None) -> float | None:
             return None if at_s is None else round(at_s - began_s, 6)
@@ -210,8 +216,8 @@ class Interruption:
 class StepsBucket:
     """The steps committed in (from_s, to_s]: those with from_step < step <= to_step.
 
-    It also says how long one step took, from start to commit, and what the script logged: the
-    newest value of each name. A merged bucket has their mean.
+    It also has the lengths of a step from start to commit, and the newest value of each name that
+    the script logged. A merged bucket has the means of these values.
     """
 
     from_s: float
@@ -226,9 +232,9 @@ class StepsBucket:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Anything else worth keeping.
+    """Any other event of the run.
 
-    The report shows events of `kind` "warning", whose data is {"text": ...}.
+    The report shows events of the `kind` "warning", whose data is {"text": ...}.
     """
 
     at_s: float
@@ -244,7 +250,7 @@ Record = Generation | Life | Interruption | StepsBucket | Event
 class SessionRecords:
     """The records that one session of the launcher wrote.
 
-    `began_s` is where the run's second zero is on this session's monotonic clock.
+    `began_s` is the beginning of the run on the monotonic clock of this session.
     """
 
     session: Session
@@ -257,15 +263,18 @@ class SessionRecords:
 
     @property
     def resumed(self) -> Facts:
-        """Return what a session of --resume began from (see RESUMED); it is empty for others."""
+        """Return the facts from which a session of --resume began (see RESUMED).
+
+        The result is empty for other sessions.
+        """
         return next((one.data for one in self.events if one.kind == RESUMED), {})
 
     @property
     def lost_before(self) -> int | None:
-        """Return how many steps of earlier sessions were committed, and were not there any more.
+        """Return how many committed steps of earlier sessions were lost when this one began.
 
-        A script without outlast calls goes on from its own checkpoint, which its first step tells:
-        None if it does not, or has not come yet.
+        A script without outlast calls goes on from its own checkpoint, and its first step shows
+        which step that was. Return None if it does not show that, or has not come yet.
         """
         begun, lost = self.resumed.get("step", 0), self.resumed.get("steps_lost", 0)
         if not isinstance(begun, int) or not isinstance(lost, int) or not lost:
@@ -280,8 +289,9 @@ class SessionRecords:
 class Numbered(NamedTuple):
     """An interruption under an id that is unique in the run.
 
-    began_s   where the run's second zero is on the clock of its session
-    session   index of that session;  own_id: the id that it has there
+    began_s   the beginning of the run on the clock of its session
+    session   the index of that session
+    own_id    its id within that session
     """
 
     interruption: Interruption
@@ -294,13 +304,13 @@ class Numbered(NamedTuple):
 class Records:
     """The whole ledger of one run, as it was read.
 
-    `status`, `report` and `calibrate` all read a run in this form. The sessions are in order, and
-    there is at least one: each start of the launcher adds one, also with --resume. Times are those
-    of each session's own monotonic clock (`began_on_each_clock`). It holds what was written by the
-    time of reading, also for a live run or one whose launcher was killed.
+    `status`, `report` and `calibrate` all use this form. There is at least one session, and they
+    are in order: each start of the launcher adds one, also with --resume. Times are those of each
+    session's own monotonic clock (`began_on_each_clock`). The records are those that were written
+    when the ledger was read. The run may still go on, or its launcher may have been killed.
 
-    snapshot  what the launcher published last, for a live view
-    missing   of a damaged ledger, what could not be read, a sentence each
+    snapshot  the newest data that the launcher published for a live view
+    missing   one sentence for each part of a damaged ledger that could not be read
     """
 
     meta: Meta
@@ -310,13 +320,13 @@ class Records:
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Return how many ranks each session asked for, in the order of the sessions."""
+        """Return the number of ranks that each session asked for, in the order of the sessions."""
         first = self.meta.world_size
         return tuple(part.session.world_size or first for part in self.sessions)
 
     @property
     def world_size(self) -> int:
-        """Return how many ranks the newest session asked for."""
+        """Return the number of ranks that the newest session asked for."""
         return self.sizes[-1] if self.sizes else self.meta.world_size
 
     @property
@@ -336,15 +346,15 @@ class Records:
 
     @property
     def steps_seen(self) -> bool:
-        """Return whether the script's steps are seen: transactions, or calls of torch's optimizers.
+        """Return whether the script's steps are seen, as transactions or as optimizer calls.
 
-        Until the first step of a script without outlast calls, that is not known.
+        For a script without outlast calls, that is not known before its first step.
         """
         return self.calls_outlast or self.newest_step > 0
 
     @property
     def is_measured(self) -> bool:
-        """Return whether the productive seconds are known: all steps that stayed were seen."""
+        """Return whether the productive seconds are known: all steps that were kept were seen."""
         some = self.unique_interruptions()
         return (
             self.steps_seen
@@ -354,7 +364,7 @@ class Records:
 
     @property
     def lost_between_sessions(self) -> int | None:
-        """Return how many steps were lost between sessions; None: of some that is not known."""
+        """Return how many steps were lost between sessions; None if some number is not known."""
         lost = [part.lost_before for part in self.sessions]
         known = [steps for steps in lost if steps is not None]
         return sum(known) if len(known) == len(lost) else None
@@ -369,9 +379,8 @@ class Records:
     def numbered(self) -> tuple[Numbered, ...]:
         """Return all interruptions under ids that are unique in the run.
 
-        Ids that a later session gave again are moved up.
-
-        One that came before the first outlast call of the script could lose no step.
+        If a later session used the same ids again, they are raised. An interruption that came
+        before the first outlast call of the script has lost no step.
         """
         out: list[Numbered] = []
         highest = -1
@@ -395,15 +404,15 @@ class Records:
         return [(one.interruption, one.began_s) for one in self.numbered]
 
     def interruptions(self) -> list[dict[str, object]]:
-        """Return the public shape of all interruptions."""
+        """Return the facts of all interruptions that are shown: see `Interruption.public`."""
         return [one.public(began_s=began_s) for one, began_s in self.unique_interruptions()]
 
 
 def began_on_each_clock(sessions: tuple[Session, ...] | list[Session]) -> list[float]:
-    """Return, by each session's own monotonic clock, when the run began.
+    """Return when the run began, by the monotonic clock of each session.
 
-    The gap between two sessions is measured by wall clocks; where those went backwards it counts as
-    0.
+    The gap between two sessions is measured by wall clocks. If those went backwards, the gap counts
+    as 0.
     """
     out: list[float] = []
     over_run_s = 0.0

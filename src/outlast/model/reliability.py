@@ -1,13 +1,13 @@
-"""How often a run fails, which ETTR that allows, and how many spares it takes.
+"""Calculate how often a run fails, which ETTR that allows, and how many spares it needs.
 
-It also says what is known of a rate when few failures were seen.
+The module also gives the uncertainty of a rate if few failures were seen.
 
-Units      Durations in seconds, rates per second, chances from 0 to 1.
+Units      Durations are in seconds, rates are per second, probabilities are from 0 to 1.
 Symbols    m  unit_mttf_s   mean time to failure of one part
            M  mttf_s        mean time to failure of the whole run: the first failure of any part
-           n                parts that must all work
-Limits     Every form takes failures as independent, with a constant rate. Waves, lemons and racks
-           that fail as one are in the planner's simulation.
+           n                number of parts that must all work
+Limits     All forms take failures as independent, with a constant rate. The planner's simulation
+           has waves, lemons, and racks that fail as a whole.
 
 This module is pure: numbers in, numbers out.
 """
@@ -22,14 +22,14 @@ from outlast.errors import UsageError
 from outlast.model.quantities import need
 from outlast.model.special import gamma_q, gamma_quantile
 
-# the prior Gamma(1/2, 0) of a Poisson rate: an exposure without failures counts as half a failure
+# Jeffreys' prior Gamma(1/2, 0) of a Poisson rate: without failures, it counts half a failure
 JEFFREYS_COUNT = 0.5
 SPARES_MAX_COUNT = 2**62
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many parts of one kind, each of which fails every `unit_mttf_s` (inf: never)."""
+    """A number of equal parts, each with the mean time to failure `unit_mttf_s` (inf: never)."""
 
     count: float
     unit_mttf_s: float
@@ -41,7 +41,7 @@ def mttf_s(count: float, unit_mttf_s: float) -> float:
 
 
 def mttf_of_parts_s(parts: Iterable[Part]) -> float:
-    """Return M = 1 / sum of n_i / m_i: the rates of classes add up. inf if nothing fails."""
+    """Return M = 1 / sum of n_i / m_i, because rates add up. It is inf if nothing fails."""
     rate_per_s = 0.0
     for part in parts:
         need(count=part.count, least=0.0)
@@ -56,16 +56,17 @@ def mttf_of_parts_s(parts: Iterable[Part]) -> float:
 def expected_ettr(*, mttf_s: float, interval_s: float, save_s: float, restart_s: float) -> float:
     """Return Meta's expectation of ETTR for a long run that never queues.
 
-    E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt), and 0 where that would be below 0.
+    E[ETTR] = (1 - (u0 + dt/2) / M) / (1 + w / dt), or 0 if that is negative.
 
-    M   mttf_s      of the run: 1 / (nodes x failures per node)
-    u0  restart_s   from a failure to training, without what is repeated
-    dt  interval_s  between saves;  w  save_s: the stall of one
+    M   mttf_s      mean time to failure of the run: 1 / (nodes x failures per node)
+    u0  restart_s   time from a failure to training, without repeated work
+    dt  interval_s  time between two saves
+    w   save_s      stall of one save
 
     Source: "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", arXiv
-    2410.21680, which gives it within 5 % of a Monte Carlo. Error: with q = (u0 + dt/2) / M <= 0.3
-    and w <= dt, within q^2 + w / 2M of Daly's exact efficiency. At q = 1 it is 0, where the truth
-    is not.
+    2410.21680. Its authors found it within 5 % of a Monte Carlo simulation. Error: with q = (u0 +
+    dt/2) / M <= 0.3 and w <= dt, it is within q^2 + w / 2M of Daly's exact efficiency. At q = 1 it
+    is 0, but the exact efficiency is not.
     """
     need(mttf_s=mttf_s, above=0.0, endless=True)
     need(interval_s=interval_s, above=0.0)
@@ -87,13 +88,12 @@ def ettr_interval_s(*, mttf_s: float, save_s: float) -> float:
 def spares_poisson(*, down_mean: float, availability: float) -> int:
     """Return the fewest spares s with P(Poisson(down_mean) <= s) >= availability.
 
-    down_mean  nodes / mttf of a node x mean repair time: how many are in repair at a time, on
-               average
+    down_mean  mean number of nodes in repair: nodes / mttf of a node x mean repair time
 
-    This is exact as long as every lost node is replaced at once, and spares that stand by do not
-    fail. Lost nodes then arrive as a Poisson stream. The number in repair is Poisson for any
-    distribution of repair times (M/G/infinity; Palm 1943). While spares are out, the run stands and
-    fails less often, so this is an upper bound then.
+    This is exact if every lost node is replaced at once, and idle spares do not fail. Then lost
+    nodes form a Poisson stream. The number in repair is Poisson for any distribution of repair
+    times (M/G/infinity; Palm 1943). If there is no spare, the run waits and fails less often. Then
+    the result is an upper bound.
     """
     need(down_mean=down_mean, least=0.0)
     _check_availability(availability)
@@ -106,12 +106,13 @@ def _check_availability(availability: float) -> None:
     need(availability=availability, least=0.0, most=1.0)
     if availability == 1:
         raise UsageError(
-            "availability is 1: no number of spares is never exceeded", hint="ask for 0.999, say"
+            "availability is 1, but no number of spares always suffices",
+            hint="ask for 0.999, for example",
         )
 
 
 def _fewest(enough: Callable[[int], bool]) -> int:
-    """Return the least count that is enough, where more are enough too."""
+    """Return the least count that is enough. All larger counts must be enough too."""
     high = 1
     while not enough(high):
         high *= 2
@@ -126,18 +127,18 @@ def _fewest(enough: Callable[[int], bool]) -> int:
     return high
 
 
-# --- rates that were estimated --------------------------------------------------------------------
+# --- estimated rates ------------------------------------------------------------------------------
 
 
 def rate_quantile_per_s(chance: float, *, failures: float, exposure_s: float) -> float:
-    """Return the rate that the true one is below with this chance.
+    """Return the rate that the true rate is below with this probability.
 
     It is the quantile of Gamma(failures + 1/2, exposure), Jeffreys' posterior of a Poisson rate.
 
     exposure_s  summed over all parts that were watched
 
-    With no failures the rate is not 0. It is half a failure in the exposure on average, and below
-    1.92 failures in the exposure with a chance of 95 %.
+    Without failures the rate is not 0. On average it is half a failure in the exposure. With a
+    probability of 95 % it is below 1.92 failures in the exposure.
     """
     need(failures=failures, least=0.0)
     need(exposure_s=exposure_s, above=0.0)
@@ -154,7 +155,7 @@ def rate_interval_per_s(
 ) -> tuple[float, float]:
     """Return the central credible interval of the rate.
 
-    The rate lies above it with a chance of (1 - level) / 2, and below it with the same chance.
+    The rate is above it with a probability of (1 - level) / 2, and below it with the same one.
     """
     if not 0 < level < 1:
         raise UsageError(

@@ -1,20 +1,22 @@
-"""How far a run can grow before failures outpace it.
+"""Calculate how far a run can grow before it fails faster than it can save.
 
-The answer is given under each named assumption about storage, network and the model's growth.
+There is one answer for each named assumption about storage, network and the growth of the model.
 
-Units      GPUs (a float: caps reach 1e25), seconds, bytes, bytes per second.
-Symbols    N    gpus          m    unit_mttf_s: mean time to failure of one GPU; M(N) = m / N
-           S    state to save: S0 (N / N0)^a; a = 0: the model stays as it is; a = 1/2: Chinchilla
-                (parameters ~ sqrt(compute), compute ~ N)
-           B    bandwidth of all: b0 for storage that does not grow, else b N^beta, b of one GPU
-           T(N) = S(N) / B(N) + latency(N): seconds that one save, or one load, takes
-Cap        N at which M(N) = T(N): not a usable scale, for there progress has gone to 0 long before.
-           `run_at_best_interval` says how much of the time is productive.
-Sources    Fixed and scaled storage caps: our reconstruction of Epoch AI, "Hardware failures won't
-           limit AI scaling", 2024; their formula is not known to us. The memory-based family is our
-           own. A d-dimensional torus of N nodes has bisection ~ N^((d-1)/d).
-Limits     Constant failure rate per GPU, saves that block training, one bandwidth for saving and
-           loading, the best interval, no spares in the way.
+Units      GPUs (a float, because caps reach 1e25), seconds, bytes, bytes per second.
+Symbols    N     gpus
+           m     unit_mttf_s: mean time to failure of one GPU; M(N) = m / N
+           S(N)  state to save: S0 (N / N0)^a. With a = 0 the model stays as it is. a = 1/2 is
+                 Chinchilla scaling (parameters ~ sqrt(compute), compute ~ N)
+           B(N)  bandwidth of the whole system: b0 for storage that does not grow, otherwise
+                 b N^beta, where b is that of one GPU
+           T(N)  seconds for one save, or one load: S(N) / B(N) + latency(N)
+Cap        The N at which M(N) = T(N). It is not a usable size, because progress approaches 0 long
+           before. `run_at_best_interval` says how much of the time is productive.
+Sources    The caps for fixed and scaled storage are our reconstruction of Epoch AI, "Hardware
+           failures won't limit AI scaling", 2024. Their formula is not known to us. The forms for
+           memory are our own. A d-dimensional torus of N nodes has bisection ~ N^((d-1)/d).
+Limits     The failure rate per GPU is constant, saves block training, saving and loading have the
+           same bandwidth, the interval is the best one, and there are always enough spares.
 
 This module is pure: numbers in, numbers out.
 """
@@ -29,11 +31,11 @@ from enum import Enum
 from outlast.model.intervals import best_efficiency, best_s
 from outlast.model.quantities import need
 
-GPUS_MAX = 1e40  # beyond this is called "no cap"
+GPUS_MAX = 1e40  # a cap above this counts as no cap
 
 
 class Latency(str, Enum):
-    """The time that a message to all takes besides its bytes."""
+    """How the time of a message to all GPUs grows, apart from its bytes."""
 
     NONE = "none"
     RING = "ring"  # one hop after the other: hop x N
@@ -42,7 +44,7 @@ class Latency(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """S(N) = state_bytes (N / at_gpus)^exponent; below at_gpus it is smaller likewise."""
+    """The growth S(N) = state_bytes (N / at_gpus)^exponent. It also holds below at_gpus."""
 
     name: str
     state_bytes: float
@@ -64,13 +66,13 @@ def fixed_model(state_bytes: float) -> Growth:
 def chinchilla(state_bytes: float, at_gpus: float) -> Growth:
     """Return the growth of a model whose state grows with the square root of N.
 
-    It begins with the state at `at_gpus`.
+    `state_bytes` is its state at `at_gpus`.
     """
     return Growth("Chinchilla-scaled model", state_bytes, 0.5, at_gpus)
 
 
 def whole_memory(memory_bytes: float) -> Growth:
-    """Return the growth where all of every GPU's memory is moved: S = memory_bytes x N."""
+    """Return the growth if the whole memory of every GPU is saved: S = memory_bytes x N."""
     return Growth("whole GPU memory", memory_bytes, 1.0, 1.0)
 
 
@@ -112,7 +114,7 @@ def constant_storage(bandwidth: float) -> Network:
 
 
 def torus(dimensions: int, gpu_bandwidth: float) -> Network:
-    """Return the network where all state crosses the bisection of a torus: b N^((d-1)/d)."""
+    """Return the network in which all state crosses the bisection of a torus: b N^((d-1)/d)."""
     need(dimensions=dimensions, least=1)
     return Network(f"{dimensions}D torus", gpu_bandwidth, (dimensions - 1) / dimensions)
 
@@ -132,17 +134,17 @@ def cap_gpus(
 ) -> float:
     """Return the N at which the time between failures is as long as so many `transfers`.
 
-    1 transfer is a save; 2 are a save and a load. inf: N is not below 1e40.
+    1 transfer is a save, and 2 are a save and a load. The result is inf if N is not below 1e40.
 
-    Without latency it is (m b N0^a / (transfers S0))^(1 / (1 + a - beta)); no cap where a - beta <=
-    -1.
+    Without latency it is (m b N0^a / (transfers S0))^(1 / (1 + a - beta)). There is no cap if
+    a - beta <= -1.
     """
     need(unit_mttf_s=unit_mttf_s, transfers=transfers, above=0.0)
     return _last(lambda gpus: transfers * transfer_s(gpus, growth, network) <= unit_mttf_s / gpus)
 
 
 def cap_storage_fixed_gpus(unit_mttf_s: float, save_s: float) -> float:
-    """Return N = m / delta, the cap of a model that does not grow, on storage that does not."""
+    """Return N = m / delta, the cap if neither the model nor its storage grows."""
     need(unit_mttf_s=unit_mttf_s, save_s=save_s, above=0.0)
     return unit_mttf_s / save_s
 
@@ -157,25 +159,22 @@ def cap_storage_chinchilla_gpus(unit_mttf_s: float, save_s: float, at_gpus: floa
 
 
 def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus: float) -> float:
-    """Return the beta that puts the cap, without latency, at so many GPUs.
-
-    This is what the network would have to be.
-    """
+    """Return the exponent beta of a network, without latency, whose cap is so many GPUs."""
     need(unit_mttf_s=unit_mttf_s, bandwidth=bandwidth, above=0.0)
     need(gpus=gpus, least=2.0)
     return 1 - math.log(unit_mttf_s * bandwidth / growth.bytes_at(gpus)) / math.log(gpus)
 
 
-# --- what is left, and what takes it --------------------------------------------------------------
+# --- the productive share, and its costs ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledRun:
     """A run of so many GPUs, at the interval that is best for it.
 
-    costs  how many times longer everything takes for each term, as logarithms: they sum to
-           -ln(efficiency) "restart" detection and re-initialisation; "bandwidth" saves, loads and
-           repeated work, as far as bytes are the reason; "latency" the same for hops
+    costs  by term, the logarithm of the factor by which the run takes longer. They sum to
+           -ln(efficiency). "restart" is detection and re-initialisation. "bandwidth" is saves,
+           loads and repeated work, as far as bytes cause them. "latency" is the same for hops
     """
 
     gpus: float
@@ -199,8 +198,8 @@ def run_at_best_interval(
     Saving and loading take T(N) each. A restart takes `restart_s` (detection, new members,
     re-initialisation) and a load.
 
-    Saves and repeated work are there only because a save takes time, so their whole cost counts as
-    that of the transfer.
+    If a save took no time, there would be no cost of saves and repeated work. So their whole cost
+    counts as that of the transfer.
     """
     need(gpus=gpus, least=1.0)
     need(unit_mttf_s=unit_mttf_s, above=0.0, endless=True)
@@ -225,7 +224,7 @@ def gpus_at_efficiency(
 ) -> float:
     """Return the N above which less than this share of the time is productive.
 
-    inf: it is not below 1e40. 0: not even one GPU has it.
+    The result is inf if it is not below 1e40, and 0 if not even one GPU reaches that share.
     """
     need(efficiency=efficiency, above=0.0, most=1.0)
 
@@ -241,9 +240,10 @@ def gpus_at_efficiency(
 
 
 def _last(holds: Callable[[float], bool]) -> float:
-    """Return the largest N >= 1 for which it holds, to 12 digits.
+    """Return the largest N >= 1 for which `holds` is True, to 12 digits.
 
-    It holds up to some N only. 0: it holds for none. inf: it holds up to 1e40.
+    `holds` must be True up to some N, and False above. The result is 0 if it is never True, and inf
+    if it is True up to 1e40.
     """
     low, high = 0.0, math.log(GPUS_MAX)
     if not holds(1.0):

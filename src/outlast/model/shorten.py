@@ -1,11 +1,10 @@
-"""Shorten messages that would be too long for the wire, by cutting text that is for people.
+"""Shorten messages that would be too long for the wire, by cutting texts for people.
 
-An agent that enrols with a new coordinator sends all that its workers have said in one message.
-That may be a traceback of each worker. Every text is bounded where it is made, but their number is
-not. So the longest ones are cut, all to one length, until the whole fits. Short ones stay as they
-are.
+An agent that enrols with a new coordinator sends all messages of its workers in one message. That
+may be a traceback from each worker. The length of each text is limited, but their number is not. So
+the longest ones are cut to one length, so that the whole message fits. Short ones stay as they are.
 
-What may be cut is a field of type `Text` or `Some` (model/messages/). This module is pure.
+Only fields of type `Text` or `Some` are cut (model/messages/). This module is pure.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 KEEP_END, KEEP_BEGINNING = "keep its end", "keep its beginning"
-Text = Annotated[str, KEEP_END]  # words for people; the end of a traceback says most
-Some = Annotated[tuple[int, ...], KEEP_BEGINNING]  # some of many, where one is enough to decide
+Text = Annotated[str, KEEP_END]  # a text for people; the end of a traceback says most
+Some = Annotated[tuple[int, ...], KEEP_BEGINNING]  # some of many; one is enough to decide
 
 _JSON = json.JSONEncoder(separators=(",", ":")).encode
-_LEFT_OUT = "...\n"  # stands where the beginning of a text was
+_LEFT_OUT = "...\n"  # takes the place of the beginning of a text
 
 
 def shortened(message: Any, *, size_bytes: int, most_bytes: int) -> Any:
-    """Return `message`, whose JSON is of `size_bytes`, with its longest texts cut so that it fits.
+    """Return `message`, whose JSON has `size_bytes`, with its longest texts cut so that it fits.
 
-    It is still too long if what may not be cut alone is longer than `most_bytes`.
+    It is still too long if the parts that may not be cut are longer than `most_bytes`.
     """
     sizes = [len(_JSON(part)) for part in _parts(message)]
     cap_bytes = _cap(sizes, most_bytes - (size_bytes - sum(sizes)))
@@ -36,7 +35,7 @@ def shortened(message: Any, *, size_bytes: int, most_bytes: int) -> Any:
 
 
 def end_of(text: str, most_bytes: int) -> str:
-    """Return `text`, or as much of its end as fits into so many bytes of JSON, quotes included."""
+    """Return `text`, or the part of its end that fits into so many bytes of JSON with quotes."""
     if len(text) * 12 + 2 <= most_bytes or len(_JSON(text)) <= most_bytes:  # 12: as two \\uXXXX
         return text
     room_bytes = most_bytes - (len(_JSON(_LEFT_OUT)) - 2)
@@ -66,7 +65,7 @@ def _cap(sizes: list[int], room: int) -> int:
 
 
 def _parts(message: Any) -> Iterator[Any]:
-    """Yield all that may be cut, in the order of `_each`."""
+    """Yield the parts that may be cut, in the order of `_each`."""
     for name, may_be_cut in _fields(message):
         value = getattr(message, name)
         if may_be_cut:
@@ -77,7 +76,7 @@ def _parts(message: Any) -> Iterator[Any]:
 
 
 def _each(message: Any, act: Callable[[Any], Any]) -> Any:
-    """Return `message` with everything that may be cut replaced by what `act` makes of it."""
+    """Return `message` with `act` applied to each part that may be cut."""
     changes: dict[str, Any] = {}
     for name, may_be_cut in _fields(message):
         value = getattr(message, name)

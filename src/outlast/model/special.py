@@ -1,6 +1,6 @@
-"""The few special functions that closed forms need, in plain Python.
+"""The special functions that the closed forms need, in plain Python.
 
-They are accurate near the points where textbook forms lose their digits.
+They are accurate near the points where textbook formulas lose their digits.
 
 Symbols    P(a, x)     regularised lower incomplete gamma: the chance that a Gamma(a, 1) variable is
            at most x; Q = 1 - P
@@ -20,14 +20,14 @@ from collections.abc import Iterable, Iterator
 from statistics import NormalDist
 
 EPSILON = 2.0**-53
-TINY = 1e-300  # what Lentz's method puts in the place of zero
+TINY = 1e-300  # takes the place of zero in Lentz's method
 
 
 def log_gap(u: float) -> float:
     """Return -ln(1 - u) - u for u < 1.
 
-    Near 0 it is u^2/2 + u^3/3 + ..., because the plain form has no digits left there. The error is
-    a few roundings at most.
+    Near 0 it is computed as u^2/2 + u^3/3 + ..., because the plain formula loses its digits there.
+    The error is at most a few roundings.
     """
     if abs(u) > 0.25:
         return -math.log1p(-u) - u
@@ -40,10 +40,9 @@ def log_gap(u: float) -> float:
 def lambert_gap(x: float) -> float:
     """Return 1 + W0(-e^(-1 - x)) for x >= 0, in [0, 1].
 
-    It is the distance from the branch point, with all its digits for any small x.
-
-    It is the u with -ln(1 - u) - u = x, found by Newton's method; ~ sqrt(2x) for small x, and 1 -
-    e^(-1 - x) for large.
+    It is the distance from the branch point, and has all its digits for any small x. It is the u
+    with -ln(1 - u) - u = x, found by Newton's method. It is about sqrt(2x) for small x, and about
+    1 - e^(-1 - x) for large x.
     """
     if x > 1:
         rest = math.exp(-1 - x)
@@ -69,7 +68,7 @@ def gamma_p(shape: float, x: float) -> float:
 
 
 def gamma_q(shape: float, x: float) -> float:
-    """Return Q(shape, x) = 1 - P, with its digits where it is small."""
+    """Return Q(shape, x) = 1 - P. It keeps its digits even if it is small."""
     return _gamma(shape, x)[1]
 
 
@@ -85,7 +84,7 @@ def _gamma(a: float, x: float) -> tuple[float, float]:
 
 
 def _gamma_weight(a: float, x: float) -> float:
-    """Return x^a e^-x / Gamma(a + 1). For large a, use a deviance, where nothing large cancels."""
+    """Return x^a e^-x / Gamma(a + 1). For large a, a deviance is used, so that nothing cancels."""
     if a < 10:
         return math.exp(a * math.log(x) - x - math.lgamma(a + 1))
     ratio = x / a
@@ -126,7 +125,7 @@ def _fraction(terms: Iterable[tuple[float, float]], first: float) -> float:
 def gamma_quantile(chance: float, shape: float) -> float:
     """Return the x with P(shape, x) = chance, for 0 < chance < 1 and shape > 0.
 
-    Newton's method, kept between bounds.
+    It is found by Newton's method, kept between bounds.
     """
     low, high = 0.0, math.inf
     x = _gamma_guess(chance, shape)
@@ -149,7 +148,7 @@ def gamma_quantile(chance: float, shape: float) -> float:
 
 
 def _gamma_guess(chance: float, shape: float) -> float:
-    """Guess by Wilson-Hilferty, or by the first term of the series if that is not above 0."""
+    """Return a first guess by Wilson-Hilferty; if it is not above 0, by the series' first term."""
     z, ninth = NormalDist().inv_cdf(chance), 1 / (9 * shape)
     cube = 1 - ninth + z * math.sqrt(ninth)
     series = math.exp((math.log(chance) + math.lgamma(shape + 1)) / shape)

@@ -1,9 +1,10 @@
-"""Merge buckets of steps as they grow old: a row a second is too much for a run of months.
+"""Merge old buckets of steps, because a row for each second is too much in a run of months.
 
-Levels     (age, width): buckets that ended longer than `age` ago are merged into ones that are
-           `width` long. Steps, least, greatest and times stay exact; the median of a merged bucket
-           is the median of the medians, weighted with steps. A logged value becomes the mean of
-           the values of its name.
+Levels     A level is (age, width). Buckets that ended more than `age` ago are merged into ones that
+           are `width` long.
+Merging    Numbers of steps, least, greatest and times stay exact. The median of a merged bucket is
+           the median of the medians, weighted with steps. A logged value becomes the mean of the
+           values of its name.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,7 +30,7 @@ def median_step_s(buckets: Iterable[StepsBucket]) -> float | None:
 
 
 def merged(buckets: Sequence[StepsBucket]) -> StepsBucket:
-    """Return one bucket for buckets that follow each other."""
+    """Return one bucket for several consecutive buckets."""
     first, last = buckets[0], buckets[-1]
     median_s = median_step_s(buckets)
     return StepsBucket(
@@ -45,7 +46,7 @@ def merged(buckets: Sequence[StepsBucket]) -> StepsBucket:
 
 
 def mean_values(some: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each name over the mappings that have it."""
+    """Return the mean of the values of each name, over the mappings that have it."""
     by_name: dict[str, list[float]] = {}
     for values in some:
         for name, value in values.items():

@@ -1,6 +1,6 @@
 """URLs of places for checkpoints: `s3://BUCKET/PATH`, `gs://`, `az://` and `file:///PATH`.
 
-Only the form is looked at. Whether there is such a bucket is asked by runtime/objects.
+Only the form of a URL is checked here. runtime/objects checks whether there is such a bucket.
 
 This module is pure.
 """
@@ -25,9 +25,9 @@ _HINT = "write one of " + ", ".join(SCHEMES.values())
 class StoreUrl:
     """A place for checkpoints.
 
-    text     the URL, without a slash at its end: messages show it
+    text     the URL without a slash at its end, as messages show it
     bucket   bucket or container; "" for file://
-    path     the path below it; of file://, the path of a folder, as it stands in the URL
+    path     the path within the bucket; for file://, the path of a folder, as written in the URL
     """
 
     text: str
@@ -37,18 +37,18 @@ class StoreUrl:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a text is meant as a URL, of whatever scheme, and not as a path."""
+    """Return whether a text is meant as a URL of any scheme, and not as a path."""
     return "://" in text
 
 
 def read_url(text: str, *, name: str) -> StoreUrl:
-    """Read a URL. `name` begins the message of the UsageError that is raised if it is none."""
+    """Read a URL. Raises UsageError, whose message begins with `name`, if it cannot be used."""
     scheme, _, rest = text.partition("://")
     if scheme not in SCHEMES:
         raise UsageError(f"{name}: {scheme}:// is no scheme that checkpoints can go to", hint=_HINT)
     if any(sign in rest for sign in "@?#"):
         raise UsageError(
-            f"{name}: a URL with a password, `?` or `#` is not taken",
+            f"{name}: a URL with a password, `?` or `#` is not allowed",
             hint="credentials are read from the environment, such as AWS_ACCESS_KEY_ID",
         )
     bucket, _, path = rest.partition("/")

@@ -1,6 +1,6 @@
-"""Read strictly what people write.
+"""Read files that people write, strictly.
 
-Unknown keys are errors that say what was probably meant, and each error names its place.
+Unknown keys are errors, and say what was probably meant. Each error names its place.
 
 This module is pure: data in, data out.
 """
@@ -26,7 +26,7 @@ E = TypeVar("E", bound=Enum)
 def toml(text: str, *, source: str, schema: int) -> dict[str, Any]:
     """Read a TOML file that begins with `schema = N`.
 
-    Raises UsageError where it is not TOML, or of another schema.
+    Raises UsageError if it is not TOML, or if it has another schema.
     """
     try:
         given = tomllib.loads(text)
@@ -56,7 +56,7 @@ def meant(word: str, choices: Mapping[str, Any] | tuple[str, ...]) -> str:
 
 
 def one_of(value: object, choices: tuple[str, ...], where: str) -> str:
-    """Return the value, which is one of these texts."""
+    """Return the value if it is one of these texts. Raises UsageError otherwise."""
     if not isinstance(value, str) or value not in choices:
         raise UsageError(
             f"{where} is {value!r}, which is not known", hint=meant(str(value), choices)
@@ -65,7 +65,7 @@ def one_of(value: object, choices: tuple[str, ...], where: str) -> str:
 
 
 def choice(kind: type[E], value: object, where: str) -> E:
-    """Return the member of the enum `kind` whose value this is."""
+    """Return the member of the enum `kind` with this value. Raises UsageError if there is none."""
     return kind(one_of(value, tuple(str(one.value) for one in kind), where))
 
 

@@ -1,4 +1,4 @@
-"""The words of the ledger and the wire: mechanisms, classes, rungs, causes of lost seconds.
+"""The terms of the ledger and the wire: mechanisms, classes, rungs, causes of lost seconds.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 
 class Mechanism(str, Enum):
-    """The way in which an interruption showed itself. It is known at once, and gives no cause."""
+    """How an interruption was noticed. It is known at once, but does not say why."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -37,7 +37,7 @@ class FailureClass(str, Enum):
     NIC = "nic"
     SSD = "ssd"
     STORAGE = "storage"
-    HOST_MEMORY = "host_memory"  # memory of the host exhausted
+    HOST_MEMORY = "host_memory"  # the memory of the host is exhausted
     GPU_OOM = "gpu_oom"
     CPU = "cpu"
     SYSTEM_MEMORY = "system_memory"  # a broken DIMM
@@ -68,37 +68,37 @@ class Rung(str, Enum):
 
 
 class Phase(str, Enum):
-    """The places of a worker's main thread. Each has its own learned deadline."""
+    """What the main thread of a worker is doing. Each phase has its own learned deadline."""
 
-    BOOT = "boot"  # process start to outlast.join()
-    SETUP = "setup"  # join() to the first step: user code
-    PARKED = "parked"  # a spare waiting for a rank
+    BOOT = "boot"  # from the start of the process to outlast.join()
+    SETUP = "setup"  # from join() to the first step: user code
+    PARKED = "parked"  # a spare that waits for a rank
     DATA = "data"  # fetching a batch
-    BODY = "body"  # inside `with step:`, before the vote: user code, may be in a collective
-    VOTE = "vote"  # in the vote's collective
-    APPLY = "apply"  # after a passed vote: optimizer and the block's tail, local
+    BODY = "body"  # inside `with step:`, before the vote: user code, perhaps in a collective
+    VOTE = "vote"  # in the vote
+    APPLY = "apply"  # after a passed vote: the optimizer and the rest of the block, without peers
     SNAPSHOT = "snapshot"  # copying an image into the vault
     CHECKPOINT = "checkpoint"
     EVALUATION = "evaluation"  # inside run.phase(...)
     BETWEEN = "between"  # user code between steps
-    WAIT = "wait"  # waiting for the coordinator's message
+    WAIT = "wait"  # waiting for a message of the coordinator
     REGROUP = "regroup"  # building the group, moving state
     EPILOGUE = "epilogue"  # after the last step
-    EXIT = "exit"  # the script has ended well; the interpreter cleans up
+    EXIT = "exit"  # the script has ended with success; the interpreter cleans up
 
 
 class Waypoint(IntEnum):
-    """The stations on a worker's way into a generation. Later ones are larger.
+    """The points that a worker passes on its way into a generation. Later ones are larger.
 
-    A worker waits for other ranks at AWAITS_STATE, CONNECTS and RESTORES. At the two others its
-    script is at work, and takes as long as it takes.
+    A worker waits for other ranks at AWAITS_STATE, CONNECTS and RESTORES. At the other two its
+    script is running, and no deadline is short.
     """
 
-    BEGINS = 0  # it has said nothing since it was sent its plan
-    AWAITS_STATE = 1  # in run.steps, without a group
-    CONNECTS = 2  # at the group
+    BEGINS = 0  # it has sent nothing since it was sent its plan
+    AWAITS_STATE = 1  # it is in run.steps, without a group
+    CONNECTS = 2  # it connects to the group
     IN_SCRIPT = 3  # it has a group, and its script is on the way to run.steps
-    RESTORES = 4  # in run.steps or in a step, with a group
+    RESTORES = 4  # it is in run.steps or in a step, with a group
 
 
 class Tier(str, Enum):
@@ -112,10 +112,10 @@ class Tier(str, Enum):
 
 
 class Cause(str, Enum):
-    """The use of a rank's second. The causes of a rank sum to wall-clock time exactly.
+    """What the seconds of a rank were used for. Over all causes they sum to wall-clock time.
 
     `MEANING` defines each of them, and docs/reference/account.md explains them. Beacon, ledger,
-    planner and reports use these names. More may come; none is renamed.
+    planner and reports use these names. Causes may be added, but none is renamed.
     """
 
     STARTUP = "startup"
@@ -155,11 +155,11 @@ MEANING: Mapping[Cause, str] = {
     Cause.IDLE: "waiting for a node",
 }
 
-# Nothing measures these yet. A report shows them as null, never as 0: the seconds are in another
-# cause (straggler_wait in productive; drain and idle in regroup).
+# Nothing measures these causes yet. A report shows them as null, and never as 0, because their
+# seconds are in other causes (straggler_wait in productive; drain and idle in regroup).
 UNMEASURED: frozenset[Cause] = frozenset({Cause.STRAGGLER_WAIT, Cause.DRAIN, Cause.IDLE})
 
-# What an interruption takes. Every such second is attributed to the interruption that took it.
+# Every second of these causes is attributed to the interruption that took it.
 TAKEN_BY_INTERRUPTIONS: tuple[Cause, ...] = (
     Cause.DETECTION,
     Cause.REGROUP,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ELLIPSIS = "..."
-# What a terminal obeys: ESC, C0, C1, DEL, line and paragraph separators, and what turns the
-# direction of text or hides in it.
+# The characters that control a terminal: ESC, C0, C1, DEL, line and paragraph separators, and those
+# that change the direction of text or are invisible.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
@@ -32,7 +32,7 @@ def cut_at_word(text: str, most_count: int) -> str:
 
 
 def some(names: Sequence[str], most_count: int = 3) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     left = len(names) - most_count
     return ", ".join(names[:most_count]) + (f" and {left} more" if left > 0 else "")
 
@@ -57,7 +57,7 @@ def duration(seconds: float | None) -> str:
 
 
 def span(low_s: float, high_s: float) -> str:
-    """Write one duration, or a range where both differ in what is shown."""
+    """Write a range of durations, or a single one if both ends look the same."""
     low, high = duration(low_s), duration(high_s)
     return low if low == high else f"{low} to {high}"
 
@@ -69,7 +69,7 @@ def count(number: int, one: str, many: str = "") -> str:
 def recovery_words(one: Mapping[str, Any]) -> str:
     """Say how long an interruption (`Interruption.public`) lasted.
 
-    The result is exact, or an interval if its beginning is not known. It is "open" while the
+    The result is a range if the beginning of the interruption is not known. It is "open" while the
     interruption goes on, and "-" if the script's steps are not seen.
     """
     if one.get("resumed_s") is None:
@@ -94,13 +94,12 @@ def cost_words(one: Mapping[str, Any]) -> str:
 
 
 def escaped(text: str, *, lines: bool = False) -> str:
-    """Return the text with control characters as they would be written in Python.
+    """Return the text with control characters written as in Python.
 
-    All that outlast itself prints from a folder, a message or an exception goes through here.
-
-    A newline and a tab stay where `lines` says so; else they are a space.
+    Every text from a folder, a message or an exception that outlast prints goes through here. With
+    `lines`, a newline and a tab stay as they are. Otherwise they become a space.
     """
-    if text.isascii() and text.isprintable():  # most are
+    if text.isascii() and text.isprintable():  # most texts are
         return text
     text = _CONTROL.sub(_visible, text.replace("\r\n", "\n").rstrip("\r\n"))
     return text if lines else text.replace("\n", " ").replace("\t", " ")
@@ -109,7 +108,7 @@ def escaped(text: str, *, lines: bool = False) -> str:
 def escaped_all(value: Any) -> Any:
     """Escape every text in a JSON value, keys included. The lines of a text stay."""
     if value is None or isinstance(value, int | float):
-        return value  # the test that is cheap comes first: a long run has half a million values
+        return value  # this cheap test comes first, because a long run has half a million values
     if isinstance(value, str):
         return escaped(value, lines=True)
     if isinstance(value, list | tuple):

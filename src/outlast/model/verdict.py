@@ -1,10 +1,11 @@
 """A verdict, the result of a diagnosis.
 
-It says who, where, why, and how sure, what was seen, what would refute it, and what to do.
+It names the guilty ranks and nodes, the class and its confidence, and the evidence. It also says
+what would refute it, and what to do.
 
 Confidence is the probability, in [0, 1], that the class is right given all evidence that was read.
-For the class `unknown` it is that of the best named class (which stands first in `others`), and at
-most 0.5.
+For the class `unknown` it is the confidence of the best named class (the first one in `others`),
+and at most 0.5.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -17,26 +18,26 @@ from enum import Enum
 
 from outlast.model.terms import FailureClass, Mechanism
 
-# The version of `Verdict.public()`. Keys may be added within a version; one that is removed or
-# changes its meaning makes a new one.
+# The version of `Verdict.public()`. Keys may be added within a version. If a key is removed, or its
+# meaning changes, there is a new version.
 SCHEMA = "outlast.verdict/1"
 
 
 class Role(str, Enum):
     """The role of a piece of evidence."""
 
-    ROOT = "root"  # can be why
-    EFFECT = "effect"  # follows from something else: teardown, peers of the dead
-    MESSENGER = "messenger"  # says that something failed elsewhere, or earlier
-    ADVICE = "advice"  # a hint printed beside a failure; shows nothing by itself
+    ROOT = "root"  # it can be the cause
+    EFFECT = "effect"  # it follows from something else: teardown, peers of a dead rank
+    MESSENGER = "messenger"  # it reports that something failed elsewhere, or earlier
+    ADVICE = "advice"  # a hint that is printed beside a failure, and shows nothing by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A place in what was read.
+    """A place in a file of evidence.
 
-    `line` counts from 1; None where the file has no lines. `text` is as it stood: code that prints
-    it escapes it.
+    `line` counts from 1, and is None if the file has no lines. `text` is unchanged, so code that
+    prints it has to escape it.
     """
 
     file: str
@@ -50,7 +51,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
-    """A rank shown guilty, and the probability that it is."""
+    """A rank that the evidence shows as guilty, and the probability that it is."""
 
     rank: int
     confidence: float
@@ -84,16 +85,16 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Ranks that are taken for innocent, and a sentence that says why."""
+    """Ranks that are taken as innocent, and a sentence that says why."""
 
     ranks: tuple[int, ...]
     why: str
 
 
 def summary(verdict: Mapping[str, object]) -> str:
-    """Return a verdict (its public shape) as one line: the class, how sure, and the reason.
+    """Return a verdict (from `Verdict.public`) as one line: class, confidence and reason.
 
-    If the class is not known, it is the reason alone, which says what is known instead.
+    If the class is not known, the line is only the reason, which says what is known instead.
     """
     name, reason = str(verdict.get("class", "unknown")), str(verdict.get("reason", ""))
     if name == "unknown":

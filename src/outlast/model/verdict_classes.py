@@ -1,7 +1,7 @@
-"""What an interruption is put down to: its class and its nodes, by the ledger and the verdicts.
+"""The class and the nodes of an interruption, from the ledger and the verdicts.
 
-The ledger knows a class at once where the fault itself shows it. Otherwise the newest readable
-verdict says it, if it is at least SURE.
+The ledger knows the class at once if the fault itself shows it. Otherwise the class is that of the
+newest readable verdict, if its confidence is at least SURE.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import FailureClass
 
-SURE = 0.5  # of a verdict, for its class and its nodes to be taken
+SURE = 0.5  # the confidence from which a verdict's class and nodes are used
 Verdicts = Mapping[int, Mapping[str, object]]
 
 _CLASSES = {one.value: one for one in FailureClass}
 
 
 def sure_verdicts(events: Iterable[Event]) -> dict[int, Mapping[str, object]]:
-    """Return the newest verdict on each interruption, by its id, of those that are sure enough."""
+    """Return the newest verdict that is sure enough for each interruption, by its id."""
     out: dict[int, Mapping[str, object]] = {}
     for event in events:
         verdict, interruption = event.data.get("verdict"), event.data.get("interruption")
@@ -37,14 +37,14 @@ def sure_verdicts(events: Iterable[Event]) -> dict[int, Mapping[str, object]]:
 
 
 def class_of(one: Interruption, verdicts: Verdicts) -> FailureClass:
-    """Return the class that the ledger knows; else the verdict's."""
+    """Return the class that the ledger knows; if it knows none, that of the verdict."""
     if one.failure_class is not FailureClass.UNKNOWN or one.id not in verdicts:
         return one.failure_class
     return _CLASSES[str(verdicts[one.id]["class"])]
 
 
 def nodes_of(one: Interruption, verdicts: Verdicts) -> tuple[str, ...]:
-    """Return the nodes that the verdict blames; else those on which it showed."""
+    """Return the nodes that the verdict blames; if there are none, those where it was noticed."""
     blamed = verdicts.get(one.id, {}).get("nodes")
     named = tuple(map(str, blamed)) if isinstance(blamed, list) else ()
     return tuple(dict.fromkeys(named or one.nodes))

@@ -1,10 +1,10 @@
 """The wire form of messages: a length, then a JSON array.
 
-The length is 4 bytes, big-endian. The array `[NAME, value, ...]` has at most MESSAGE_MAX_BYTES.
+The length has 4 bytes, big-endian. The array `[NAME, value, ...]` has at most MESSAGE_MAX_BYTES.
 
-Fields are identified by their order. Both ends have the same version, and names would be more than
-half of all bytes. Decoding is strict (model/codec.py): an unknown name, a missing or an extra
-field, or a value of the wrong shape raises CorruptError. Nothing is ever unpickled. This module is
+Fields are identified by their order, because names would be more than half of all bytes. Both ends
+have the same version. Decoding is strict (model/codec.py): an unknown name, a missing or an extra
+field, or a value of the wrong type raises CorruptError. Nothing is ever unpickled. This module is
 pure.
 """
 
@@ -18,15 +18,15 @@ from outlast.model.limits import MESSAGE_MAX_BYTES
 from outlast.model.messages import Message
 from outlast.model.shorten import shortened
 
-WIRE_VERSION = 5  # of the form of all messages; both ends of a connection have the same
+WIRE_VERSION = 5  # the version of the form of all messages, the same at both ends
 
 _CODEC = Codec(typing.get_args(Message))
 
 
 def encode(message: Message) -> bytes:
-    """Write one frame: length and JSON. Texts are cut if it would be too long (shorten.py).
+    """Write one frame: length and JSON. If it would be too long, texts are cut (shorten.py).
 
-    Raises CorruptError for a message that is too long even so.
+    Raises CorruptError if it is still too long.
     """
     body = _CODEC.encode(message)
     if len(body) > MESSAGE_MAX_BYTES:
@@ -48,12 +48,12 @@ def decode(body: bytes | bytearray | memoryview) -> Message:
 class FrameReader:
     """Cut a byte stream into messages.
 
-    It stops at the first frame that is no message or over the limit. `error` then says why, and
-    nothing follows.
+    It stops at the first frame that is not a message, or is over the limit. Then `error` says why,
+    and no more messages are returned.
     """
 
     def __init__(self) -> None:
-        self._rest = bytearray()  # of a frame that is not whole
+        self._rest = bytearray()  # the bytes of an incomplete frame
         self.error = ""
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:

@@ -39,7 +39,7 @@ INTERVAL = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class Estimate:
-    """What to expect of one run of `duration_s`. Values are means over replicas if not said otherwise.
+    """What to expect of one run of `duration_s`. Most values are means over replicas.
 
     simulated_s        the part of the run that was simulated
     ettr_mean          productive seconds kept / duration
@@ -115,7 +115,7 @@ def _shortened(scenario: Scenario, failures_max: int) -> Scenario:
 
 
 def _batches(scenario: Scenario, replicas: int) -> list[tuple[int, int]]:
-    """Return (first, count) of each batch. A batch is a number of whole blocks that fit into memory."""
+    """Return (first, count) of each batch: whole blocks of replicas that fit into memory."""
     fit = int(BATCH_FAILURES / max(1.0, expected_failures(scenario))) // BLOCK * BLOCK
     size = min(max(fit, BLOCK), BATCH_REPLICAS)
     return [(first, min(size, replicas - first)) for first in range(0, replicas, size)]

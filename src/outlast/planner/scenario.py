@@ -330,7 +330,7 @@ class Scenario:
         return self.interval_steps(tier) * self.job.step_s
 
     def is_live(self, tier: ScenarioTier) -> bool:
-        """Return True if the tier is the live state of replicas: it saves each step without a stall."""
+        """Return True for the live state of replicas, which saves each step without a stall."""
         return tier.stall_s == 0 and tier.write_s == 0 and self.interval_steps(tier) == 1
 
     def nodes_lost(self, extent: Extent) -> int:

@@ -148,7 +148,7 @@ TIER: Mapping[str, Field] = {
     ),
     "write": Field(
         DURATION_OR_NONE,
-        "from the end of the stall until the state can be restored; if not given, state / bandwidth",
+        "from the end of the stall until state can be restored; if not given, state / bandwidth",
     ),
     "blocking": Field(
         FLAG,

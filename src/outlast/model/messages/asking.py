@@ -1,7 +1,7 @@
 """Messages between a person's command and the launcher of a run, over the control socket.
 
-The command sends one Request. The launcher answers with RequestAnswers: as often as what is waited
-for changes, and at last whether it is done.
+The command sends one Request. The launcher answers with a RequestAnswer each time that the state of
+the request changes. The last answer says whether the request was done.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from outlast.model.shorten import Text
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The kinds of requests to a run.
+    """A person's request to a run.
 
     wire    the version of the wire form of all messages
     what    "stop", "checkpoint", "drain", "drain_all", "cordon" or "uncordon"
-    node    the node that is meant; "" where none is
+    node    the node that the request is about; "" if it is about none
     reason  why, in the words of the person who asks
     """
 
@@ -31,8 +31,8 @@ class Request:
 class RequestAnswer:
     """The state of a request.
 
-    state  "waits": it was taken in, and `text` says what it waits for; "done"; "refused": it is
-           not done, and `text` says why
+    state  "waits": the request was accepted, and `text` says what it waits for. "done": it was
+           done. "refused": it is not done, and `text` says why
     """
 
     state: str

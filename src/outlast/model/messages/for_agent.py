@@ -36,8 +36,8 @@ class TermWorker:
 
     Such a script cannot be asked to stop in another way.
 
-    interrupt  send SIGINT: a person pressed Ctrl-C, and many scripts save where they catch
-               KeyboardInterrupt
+    interrupt  send SIGINT instead, because a person pressed Ctrl-C. Many scripts save when they
+               catch KeyboardInterrupt
     """
 
     worker: int
@@ -49,7 +49,7 @@ class TermWorker:
 class ToWorkers:
     """The agent passes the same message to several workers of its node.
 
-    ranks  for a plan, the rank that each of the workers holds; else empty
+    ranks  for a plan, the rank that each of the workers holds; otherwise empty
     """
 
     workers: tuple[int, ...]
@@ -70,9 +70,9 @@ class StartStore:
 
 @dataclass(frozen=True, slots=True)
 class UseStore:
-    """The store that process groups are built with listens there, on another node perhaps.
+    """The store for process groups listens at this address, which may be on another node.
 
-    The agent names it in the environment of the workers that it starts from now on.
+    The agent gives this address to the workers that it starts from now on, in their environment.
     """
 
     host: str
@@ -81,17 +81,17 @@ class UseStore:
 
 @dataclass(frozen=True, slots=True)
 class AskProgressReport:
-    """Another agent has an overdue rank: this agent is to answer with a ProgressReport."""
+    """The agent has to answer with a ProgressReport, because another agent has an overdue rank."""
 
     nonce: int
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """No rank is to blame for what was overdue.
+    """Ranks were overdue, but no rank is to blame.
 
-    outcome  "awaited": a rank that all others wait for is still in time; "nobody": all ranks are
-             in the same place
+    outcome  "awaited": all others wait for a rank that is still within its deadline. "nobody": all
+             ranks are in the same place
     """
 
     outcome: str
@@ -99,9 +99,9 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """The node is drained, and the run goes on without it: its launcher ends well.
+    """The node is drained, and the run goes on without it. Its launcher ends with success.
 
-    A launcher that is started there later brings the node back, to stand ready.
+    A launcher that is started there later brings the node back as a spare.
     """
 
     reason: Text

@@ -26,8 +26,8 @@ class Regroup:
 
     Ranks that go the same way share one plan. `held_by` makes the plan of one rank from it.
 
-    rank        the rank that the worker holds; -1 on the way to the agent, which fills it in from
-                `ToWorkers.ranks`
+    rank        the rank that the worker holds. It is -1 on the way to the agent, which fills it in
+                from `ToWorkers.ranks`
     settle      "forward": first apply the prepared step; "repeat": roll the current step back;
                 "none": do neither
     then        "in_place": join the group and go on; "reenter": enter main's function again;
@@ -35,24 +35,27 @@ class Regroup:
                 "stand": the process stands still, and sends another Inventory
     step        the step of all ranks' state, after settling and restoring
     donor       the rank whose replicated state is the source, or -1
-    donate      this worker writes the transfer image before it joins
-    replicated  where a replaced rank takes replicated state from: "none", "donor", "transfer",
+    donate      True: this worker writes the transfer image before it joins
+    replicated  the source of the replicated state of a replaced rank: "none", "donor", "transfer",
                 "kept" or "checkpoint"
-    private     where this rank takes private and sharded state from: "keep", "slot", "kept",
-                "twin", "copy", "checkpoint" or "none"
+    private     the source of this rank's private and sharded state: "keep", "slot", "kept", "twin",
+                "copy", "checkpoint" or "none"
     twin        with "twin": the rank whose image is read, because it holds the same shards
-    twin_source where the node of that rank serves it, as HOST:PORT; "": the run has one node. With
-                "copy": where the node serves it that keeps a copy of this rank's image
-    keeper      where this rank sends copies of its images, as HOST:PORT; "": nowhere
+    twin_source the address that serves this image, as HOST:PORT: with "twin", on the node of that
+                rank; with "copy", on the node that keeps a copy of this rank's image. It is "" if
+                the run has one node
+    keeper      the address to which this rank sends copies of its images, as HOST:PORT; "" if it
+                sends none
     checkpoint  folder of the checkpoint, or ""
-    high_water  the newest step that this rank has ever committed; to execute it again is booked as
+    high_water  the newest step that this rank has ever committed. Executing it again is booked as
                 repeated work
-    phases      how many phases after `step` are done; no rank runs them again
-    replay      survivors may still be in or before a phase after `step`, so this worker gets there
-                by running that step once more without keeping its result
-    source      where the node that holds the transfer image serves it, as HOST:PORT; "" where
-                nothing is taken from there, or the run has one node
-    local_rank  the place of the worker on its node; -1 on the way to the agent, which gives it
+    phases      the number of phases after `step` that are done; no rank runs them again
+    replay      True: survivors may still be in a phase after `step`, or before it. This worker gets
+                there by running that step once more without keeping its result
+    source      the address that serves the transfer image, as HOST:PORT. It is "" if nothing is
+                taken from there, or if the run has one node
+    local_rank  the place of the worker on its node. It is -1 on the way to the agent, which fills
+                it in
     """
 
     generation: int
@@ -81,9 +84,9 @@ class Regroup:
 
     @property
     def brings_state(self) -> bool:
-        """Return whether anything of the run's own is restored by this plan.
+        """Return whether this plan restores any state of the run.
 
-        Otherwise the run begins from what the script made.
+        Otherwise the run begins with the state that the script makes.
         """
         from_a_peer = self.replicated in ("donor", "transfer")
         sealed = self.private in ("slot", "twin", "copy")
@@ -91,12 +94,12 @@ class Regroup:
 
     @property
     def attaching(self) -> Cause:
-        """Return what the seconds are booked as until a rank that starts is in the group."""
+        """Return the cause of the seconds until a rank that starts is in the group."""
         return Cause.STARTUP if self.fault_s is None else Cause.REGROUP
 
     @property
     def restoring(self) -> Cause:
-        """Return what the seconds are booked as from there until all ranks have their state."""
+        """Return the cause of the seconds from there until all ranks have their state."""
         return Cause.RESTORE if self.brings_state or self.fault_s is not None else Cause.STARTUP
 
     def held_by(self, rank: int) -> Regroup:
@@ -131,7 +134,7 @@ class Stop:
 class SaveNow:
     """All ranks write a checkpoint of the step whose vote passes next.
 
-    One rank gets this message. Its vote informs the others, so that all save the same step.
+    One rank gets this message. Its vote tells the others, so that all save the same step.
     """
 
     reason: Text

@@ -21,13 +21,15 @@ class WorkerStarted:
 class WorkerExited:
     """The kernel reported that the process has ended.
 
-    exit_code  None where a signal ended it
-    oom        the kernel killed it for memory
-    oom_near   the kernel counted an OOM kill at that time, but not of which process
-    committed  the newest step that it had committed, by its beacon
+    exit_code  None if a signal ended it
+    oom        True: the kernel killed it because memory was exhausted
+    oom_near   True: the kernel counted an OOM kill at that time, but did not say which process
+    committed  the newest step that it had committed, according to its beacon
     prepared   steps that are sealed as prepared in the slots of its rank
-    sealed     steps whose images are sealed in those slots. Both were compared with their checksums
-    fault_s    when the kernel ended it, as near as that is known, else None
+    sealed     steps whose images are sealed in those slots
+    fault_s    when the kernel ended it, as precisely as known; None if it is not known
+
+    The checksums of `prepared` and `sealed` were verified.
     """
 
     worker: int
@@ -62,10 +64,10 @@ class WorkerHung:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLingers:
-    """The script of a worker is over, and its process has not ended. It is sent again and again.
+    """The script of a worker is over, but its process has not ended. This is sent repeatedly.
 
     over_s  when the script was over
-    where   the place of the thread that is waited for; "" if it is not known
+    where   the place of the thread that the process waits for; "" if it is not known
     """
 
     worker: int
@@ -78,9 +80,9 @@ class WorkerLingers:
 class ReportedMember:
     """The state of one rank at the moment when a question about it was answered.
 
-    age_s        seconds since its beacon moved
-    deadline_s   how long it may stay where it is; None where there is no limit
-    collectives  how many collectives its group was given; None where its listener did not answer
+    age_s        seconds since its beacon last changed
+    deadline_s   seconds for which it may stay in its phase; None if there is no limit
+    collectives  number of collectives that its group was given; None if its listener did not answer
     cut_off      as in Pong
     """
 
@@ -100,11 +102,12 @@ class ReportedMember:
 class ProgressReport:
     """The state of all ranks of one node, where there are several nodes.
 
-    nonce      the question's; 0 where a rank of this node is overdue and the agent itself asks
-    quiet_s    how long no process of a plain script has printed anything; None where nothing reads
-               their output, or where the script is not plain
-    silence_s  that much silence counts as a hang
-    exhausted  deadlines were already doubled as often as they may be
+    nonce      the nonce of the question; 0 if the agent asks itself, because a rank of its node is
+               overdue
+    quiet_s    seconds for which no process of a plain script has printed anything; None if nothing
+               reads their output, or if the script is not plain
+    silence_s  seconds of silence that count as a hang
+    exhausted  True: deadlines cannot be doubled any more
     """
 
     nonce: int
@@ -116,7 +119,7 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The beacons of this node's workers have moved.
+    """The beacons of this node's workers have changed.
 
     newest  the newest step that any member has committed
     oldest  the newest step that all members have committed
@@ -131,7 +134,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """The account of a process of this node so far. It is sent again and again.
+    """The account of a process of this node so far. It is sent repeatedly.
 
     The fields are those of `records.Life`; `causes` and `seconds` go together.
     """
@@ -184,7 +187,7 @@ class ZygoteLost:
 
 @dataclass(frozen=True, slots=True)
 class Preempted:
-    """This node is about to be taken from the run: its launcher got a signal that says so."""
+    """This node will soon be taken from the run: its launcher got a signal that says so."""
 
     reason: Text
 
@@ -193,8 +196,8 @@ class Preempted:
 class CopyKept:
     """This node keeps copies of images that `rank` has sealed on another node.
 
-    generation  that the rank was in when it sent the newest one
-    steps       of which copies are there, the newest first
+    generation  the generation of the rank when it sent the newest copy
+    steps       the steps of which copies are there, the newest first
     """
 
     rank: int

@@ -33,14 +33,13 @@ class Registered:
 
     recovery_mode   "in_place", "reenter" or "respawn": the cheapest mode in which survivors can go
                     on
-    sharded         each shard of the state has one owner; restores go to the newest snapshot that
-                    all ranks have
-    exact           outlast promises identical bits; where it does not, `note` says what prevents
-                    that
-    at_steps        False where the worker says this already in outlast.join. It then assumes the
-                    mode of a script that starts over
-    alike           sharded state: the ranks that hold the same shards as this one, itself among
-                    them; empty if it is the only one, or if this is not known
+    sharded         True: each shard of the state has one owner. Restores go to the newest snapshot
+                    that all ranks have
+    exact           True: outlast promises identical bits. Otherwise `note` says what prevents that
+    at_steps        False: the worker sends this in outlast.join, before run.steps. It then assumes
+                    the mode of a script that starts over
+    alike           with sharded state, the ranks that hold the same shards, this one included. It
+                    is empty if no other rank does, or if that is not known
     """
 
     worker: int
@@ -58,11 +57,11 @@ class Registered:
 class Broke:
     """This worker cannot go on in this generation.
 
-    mechanism  "exception" for its own error, "corrupt" where its transfer image was damaged too,
-               "collective" where it suffers from the failure of another rank, "alone" where it
-               replaces a rank in place and its script needs all ranks before run.steps
-    unreached  ranks that it could not connect to while it joined the generation although they were
-               there; or STORE, or IMAGE
+    mechanism  "exception": its own error. "corrupt": its transfer image was also damaged.
+               "collective": another rank failed. "alone": it replaces a rank in place, but its
+               script needs all ranks before run.steps
+    unreached  ranks that were there, but could not be connected to while it joined the generation;
+               or STORE, or IMAGE
     """
 
     worker: int
@@ -83,11 +82,11 @@ class Inventory:
     prepared   the newest step whose gradients and private state are complete and sealed; at least
                `committed`
     passed     the newest step whose vote it saw pass; at least `committed`
-    in_hook    it waits inside the optimizer hook of step `prepared` and can still apply that step
+    in_hook    True: it waits in the optimizer hook of step `prepared`, and can still apply the step
     sealed     the steps whose images (sharded state) are sealed in its slots
-    phases     how many phases (run.phase) it has finished since `committed`
-    begun      it has asked for the step after `committed`, so no more phase can follow that step
-    over       no step follows `committed`: the last vote closed the steps
+    phases     the number of phases (run.phase) that it has finished since `committed`
+    begun      True: it has asked for the step after `committed`, so no more phase can come before
+    over       True: no step follows `committed`, because the last vote closed the steps
     """
 
     worker: int
@@ -113,9 +112,9 @@ class Donated:
 
 @dataclass(frozen=True, slots=True)
 class Underway:
-    """While it joins `generation`, this worker has reached another waypoint.
+    """This worker has reached another waypoint while it joins `generation`.
 
-    place  the value of a `terms.Waypoint`. A worker that has not come so far holds the others up
+    place  the value of a `terms.Waypoint`. Other workers may wait for those at a lower one
     """
 
     worker: int
@@ -125,7 +124,7 @@ class Underway:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """This worker is in the group of `generation` with its state at `step`, and trains on."""
+    """This worker is in the group of `generation` with its state at `step`, and trains."""
 
     worker: int
     generation: int
@@ -138,9 +137,9 @@ class Joined:
 class Committed:
     """This worker has committed its first step in its generation.
 
-    is_new   the step is after the one that the generation goes on from: all ranks have voted for
-             it, so all of them are in the generation. Survivors may finish a step that is not new
-             alone; then a second message tells of the first new one
+    is_new   True: the step comes after the one that the generation goes on from. So all ranks have
+             voted for it, and are in the generation. False: survivors have finished a step that
+             was prepared before. Then a second message follows for the first new step
     """
 
     worker: int
@@ -154,10 +153,10 @@ class Committed:
 class Checkpointed:
     """This rank has written its shard of the checkpoint of `step`, or `error` says why it has not.
 
-    generation  the one in which the step was committed here
-    file        the shard's file, relative to the checkpoint's folder
-    in_vault    it is no shard: the rank has sealed a copy of its state in the vault
-    paused_s    how long training paused on this rank, for the shard to be copied
+    generation  the generation in which this rank committed the step
+    file        the file of the shard, relative to the folder of the checkpoint
+    in_vault    True: this is not a shard, but a copy of its state that the rank sealed in the vault
+    paused_s    how long training paused on this rank while its shard was copied
     """
 
     worker: int
@@ -176,8 +175,8 @@ class Checkpointed:
 class Finished:
     """The loop over run.steps has ended on this worker, and `step` is committed.
 
-    stopped  it ended because a stop was requested
-    in_step  the script has left in the middle of a step (sys.exit), for which it has not voted
+    stopped  True: it ended because a stop was requested
+    in_step  True: the script has left within a step (sys.exit) for which it has not voted
     """
 
     worker: int
@@ -208,10 +207,10 @@ class Warned:
 class Pong:
     """The listener thread's answer to Ping.
 
-    collectives  how many collectives the default group was given
+    collectives  the number of collectives that the default group was given
     where        the innermost frame of the user's code in the main thread
-    cut_off      ranks that do not acknowledge what was sent to them over the group's connections,
-                 although it was sent more than once
+    cut_off      ranks that do not acknowledge data on the group's connections, although it was
+                 sent more than once
     """
 
     worker: int
@@ -223,7 +222,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class CopyRefused:
-    """This rank cannot begin from the copy of its image of `step`, which another node keeps."""
+    """This rank cannot begin from the copy of its image of `step` that another node keeps."""
 
     worker: int
     generation: int

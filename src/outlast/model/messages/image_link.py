@@ -1,7 +1,7 @@
-"""What a process and another node's agent say when an image is fetched from there.
+"""Messages between a process and the agent of another node, to fetch an image or to leave a copy.
 
-The process asks. Where the run has a token, both prove that they have the key that comes from it,
-with a Challenge and a Proof. An ImageHead follows, and then the bytes of the image.
+The process asks. If the run has a token, both sides prove with a Challenge and a Proof that they
+have a key made from it. An ImageHead follows, and then the bytes of the image.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AskImage:
-    """Ask for the transfer image of `step`, or for the image that one rank has sealed of it.
+    """Ask for the transfer image of `step`, or for the image of that step that a rank has sealed.
 
     nonce       a hexadecimal number that was never used before
-    generation  in which it was written; None: any
-    offset      bytes that were received before, over a connection that broke
-    seal        the seal that they belong to, hexadecimal; "" at first
-    rank        the rank whose image is wanted; -1: the transfer image
-    copy        the copy is wanted that this node keeps of it, and not what was sealed here
+    generation  the generation in which the image was written; None for any
+    offset      number of bytes that were received over an earlier connection
+    seal        the seal of the image that they belong to, hexadecimal; "" if there are none
+    rank        the rank whose image is wanted; -1 for the transfer image
+    copy        True: return the copy that this node keeps, and not an image that was sealed here
     """
 
     nonce: str
@@ -34,11 +34,12 @@ class AskImage:
 class PutImage:
     """Ask a node to keep a copy of the image that one rank of another node has sealed.
 
-    An ImageHead answers: the node is ready for the bytes. Once they all are there, another
-    ImageHead says so, with their number as its offset. TurnedAway says why there is no copy.
+    The answer is an ImageHead, once the node is ready for the bytes. When all bytes have arrived,
+    another ImageHead follows, with their number as its offset. If there can be no copy, the answer
+    is TurnedAway, which says why.
 
-    generation  that the rank is in; a copy of an older one is refused from then on
-    seal        of the image, hexadecimal
+    generation  the generation of the rank; later, copies of older ones are refused
+    seal        the seal of the image, hexadecimal
     """
 
     nonce: str
@@ -51,8 +52,8 @@ class PutImage:
 class ImageHead:
     """The image is there, and its bytes follow, from `offset` on.
 
-    seal    hexadecimal; it says how long the image is, and its checksum
-    offset  as asked, or 0 if the image is another one by now
+    seal    the seal of the image, hexadecimal, with its length and checksum
+    offset  the offset that was asked for, or 0 if there is another image meanwhile
     """
 
     seal: str

@@ -1,9 +1,14 @@
-"""What an agent and the coordinator send over the link between them, where there are several nodes.
+"""Messages over the link between an agent and the coordinator, in a run with several nodes.
 
-The agent knocks. Where the run has a token, the coordinator answers with a Challenge, and the agent
-with a Proof: each shows that it knows the token. The agent is admitted, enrols, and is welcomed or
-turned away. From then on its beats renew its lease. All other messages are numbered, in a FromNode
-or a ToNode, so that lost ones are sent again. RunOver is the last.
+1. The agent sends a Knock.
+2. If the run has a token, the coordinator answers with a Challenge, and the agent with a Proof. So
+   each shows that it knows the token.
+3. The coordinator sends Admitted, and the agent sends Enrol.
+4. The coordinator answers with Welcome or TurnedAway.
+5. From then on, the agent's Beats renew its lease.
+
+All other messages are numbered, in a FromNode or a ToNode, so that lost ones are sent again.
+RunOver is the last message.
 """
 
 from __future__ import annotations
@@ -34,10 +39,10 @@ class Knock:
     """An agent's first message on a connection. Its form never changes.
 
     wire     the version of the wire form of all other messages
-    release  the outlast that sends it, for people
-    run      the run that it means, as --rdzv-id names it
-    script   a digest of the script that it is to run; "" where there is no file
-    nonce    a hexadecimal number that it never used before
+    release  the version of outlast that sends it, for messages to people
+    run      the run that the agent wants to join, as in --rdzv-id
+    script   a digest of the script that the agent will run; "" if it has no file
+    nonce    a hexadecimal number that the agent never used before
     """
 
     wire: int
@@ -50,9 +55,9 @@ class Knock:
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """The coordinator's answer to a Knock, where the run has a token.
+    """The coordinator's answer to a Knock, if the run has a token.
 
-    nonce   a hexadecimal number that it never used before
+    nonce   a hexadecimal number that the coordinator never used before
     digest  hexadecimal, of both nonces; it can only be made with the run's token
     """
 
@@ -75,14 +80,16 @@ class Proof:
 class Admitted:
     """The coordinator knows the agent now, and tells it which run this is.
 
-    run          the run's own name, which no other run has
+    run          the unique name of the run
     folder       the run's folder on the coordinator's node
     checkpoints  the folder of its checkpoints, which every node has to reach
-    lease_s      how long an agent may go on without word from the coordinator
-    nodes        --nnodes of the node that began the run; `workers`: its --nproc-per-node
-    script       the script there, and `digest` its content; "" where there is no file
-    software     what is installed there (runtime/software.py)
-    begun        the nodes that are to hold ranks are in already
+    lease_s      seconds for which an agent may go on without a message from the coordinator
+    nodes        --nnodes of the node that began the run
+    workers      --nproc-per-node of that node
+    script       the script on that node; "" if it has no file
+    digest       a digest of the content of `script`
+    software     the software that is installed on that node (runtime/software.py)
+    begun        True: the nodes that will hold ranks have already joined
     """
 
     run: str
@@ -99,7 +106,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """The run is over: the agent ends what is left on its node, and leaves with this exit code."""
+    """The run is over. The agent ends all processes of its node, and exits with this code."""
 
     exit_code: int
     state: str
@@ -111,9 +118,9 @@ class Housed:
     """One process of a node, as its agent knows it.
 
     plan    the newest plan that was delivered to it
-    said    the messages from it that still hold, oldest first
-    killed  the coordinator has ordered to kill it
-    exited  it has ended, and no other process has taken its rank here since
+    said    the messages from it that are still valid, oldest first
+    killed  True: the coordinator has ordered the agent to kill it
+    exited  the report of its end, if no other process has taken its rank here since
     """
 
     worker: int
@@ -144,10 +151,10 @@ class Images:
 
     It does not matter which process sealed them.
 
-    committed  the newest step that any holder of the rank who has ended there had committed; to
-               execute it again is to repeat it
-    ended      generation of the holder who ended there last, and the step that it had committed;
-               empty where none has ended. That step may have been undone since
+    committed  the newest step that any holder of the rank that ended there had committed. Executing
+               it again is repeated work
+    ended      generation of the holder that ended there last, and the step that it had committed;
+               empty if none has ended. That step may have been rolled back since
     """
 
     rank: int
@@ -158,22 +165,22 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Enrol:
-    """An agent presents itself at a new connection, with all that its node holds.
+    """An agent presents itself on a new connection, with everything that its node holds.
 
-    session   a random number that stands for this agent since it started; no other agent has it
-    ended     the session that the same agent had before, if any; all processes of that one are dead
-    capacity  how many ranks the node has room for
+    session   a random number that identifies this agent since it started
+    ended     the earlier session of the same agent, if any. All processes of that one are dead
+    capacity  the number of ranks that the node has room for
     epoch     the newest coordinator that the agent has obeyed; 0 for none
     heard     the newest message number that it received from that coordinator
     step      the newest step that its processes have committed
-    store     the group store that it hosts, if that is up
-    script    what its processes have said of their state: "sharded", "replicated", or "" so far
-    transfer  generation and step of the transfer image in its vault; empty where none is sealed
-    place     where the node stands among the others (--node-rank); -1: by its name
-    serves    where it serves the transfer image to other nodes, as HOST:PORT; "": nowhere
-    votes     where it answers as a voter, as HOST:PORT; "": it is none
-    software  what is installed there (runtime/software.py); "": not told
-    copies    the copies that it keeps of images of other nodes' ranks
+    store     the group store that it hosts, if one is up
+    script    the kind of state that its processes have reported: "sharded", "replicated", or ""
+    transfer  generation and step of the transfer image in its vault; empty if none is sealed
+    place     the place of the node among the others (--node-rank); -1 if its name decides
+    serves    the address at which it serves images to other nodes, as HOST:PORT, or ""
+    votes     the address at which it answers as a voter, as HOST:PORT; "" if it is not a voter
+    software  the software that is installed there (runtime/software.py); "" if that is not known
+    copies    the copies of other ranks' images that it keeps for other nodes
     """
 
     node: str
@@ -210,9 +217,9 @@ class TurnedAway:
 class Welcome:
     """The coordinator admits the agent. Its lease runs from the moment at which it sent its Enrol.
 
-    afresh  the agent was counted out; it may enrol again once it holds no processes
-    keep    ranks whose images in the agent's vault still count, and all others are removed; None
-            where all stay
+    afresh  True: the agent was counted out. It may enrol again once it has no processes
+    keep    ranks whose images in the agent's vault are still valid. All others are removed. None:
+            all images stay
     """
 
     epoch: int
@@ -244,8 +251,8 @@ class Grant:
 class FromWorkers:
     """Several workers of one node send the same message, so the agent sends it once for all.
 
-    message  carries worker 0, so that equal messages of several nodes are equal; a measured value
-             is the largest of the workers' (engine/cluster/batching.py)
+    message  has worker 0, so that equal messages of several nodes are equal. A measured value is
+             the largest of these workers (engine/cluster/batching.py)
     """
 
     workers: tuple[int, ...]

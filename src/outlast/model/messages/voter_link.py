@@ -1,4 +1,4 @@
-"""What the coordinator, the voters and the agents say, so that a run outlives its coordinator.
+"""Messages between the coordinator, the voters and the agents, to survive a lost coordinator.
 
 The voters are up to five of the run's agents. The coordinator sends them copies of the ledger's
 records (`Keep`), and a decision counts once a majority of them holds its record (`Kept`). An agent
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 class Voters:
     """The coordinator names the voters, in the order in which they try to take over.
 
-    Nobody: no other node can take over until voters are named again.
+    If it names none, no other node can take over until voters are named again.
 
-    addresses  where each of them answers, as HOST:PORT, in the same order
+    addresses  the address of each voter, as HOST:PORT, in the same order
     """
 
     epoch: int
@@ -27,11 +27,11 @@ class Voters:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The coordinator hands a voter record `number` of its epoch, to be kept.
+    """The coordinator gives a voter record `number` of its epoch to keep.
 
-    part    "": a new record. "first", "more", "last": a part of what the ledger held when the
-            voters were named; it takes the place of all that the voter kept, once it is whole
-    record  as `runtime/ledger/record_text.py` writes it
+    part    "": a new record. "first", "more" or "last": a part of the records that the ledger held
+            when the voters were named. When they are complete, they replace all that the voter kept
+    record  the record, as `runtime/ledger/record_text.py` writes it
     """
 
     epoch: int
@@ -64,9 +64,10 @@ class Ask:
 class Answer:
     """A voter answers question `number`.
 
-    missing  the voter misses the coordinator too: the asker's processes may go on for a lease
-    epoch    the newest coordinator that the voter has promised its vote to
-    leader   where that one listens, as HOST:PORT; "": no node has asked for its vote yet
+    missing  True: the voter misses the coordinator too, so the agent's processes may go on for a
+             lease
+    epoch    the newest coordinator to which the voter has promised its vote
+    leader   the address of that one, as HOST:PORT; "" if no node has asked for its vote yet
     at_epoch, at_number    the newest record that the voter holds
     """
 
@@ -80,9 +81,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A voter asks another one for its vote: it wants to be the coordinator of `epoch`.
+    """A voter asks another one for its vote, because it wants to become coordinator of `epoch`.
 
-    leader                where it listens, as HOST:PORT
+    leader                the address at which it listens, as HOST:PORT
     at_epoch, at_number   the newest record that it holds
     """
 

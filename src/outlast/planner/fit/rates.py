@@ -155,7 +155,7 @@ def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
     """Return bounds for failures that were never seen.
 
     If no failure was seen at all, there is a bound for any failure. If nodes were watched and none
-    was lost, there is a bound for the loss of a node. Once a node, a rack or the run was lost, there
+    was lost, there is a bound for the loss of a node. If a node, a rack or the run was lost, there
     is no bound.
     """
     seen = [one for record in records for one in record.failures]
