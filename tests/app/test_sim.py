@@ -101,7 +101,7 @@ def test_a_swarm_ends_when_its_time_is_up(tmp_path: Path) -> None:
         ),
         (
             ["sim", "--seed", "1", "--ranks", "2", "--faults", "plan.toml"],
-            "fault mine strikes rank 2, and there are 2",
+            "fault mine strikes rank 2, but there are 2",
             "ranks are 0 to 1",
         ),
     ],

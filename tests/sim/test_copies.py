@@ -27,7 +27,7 @@ def test_all_go_on_from_the_newest_of_copies_and_checkpoints(
 
 
 def test_copies_need_a_vault_that_all_ranks_share() -> None:
-    with pytest.raises(UsageError, match="copies in the vault, and 2 nodes"):
+    with pytest.raises(UsageError, match="copies in the vault are not possible with 2 nodes"):
         check(Options(nodes=2, keep_every=1))
 
 

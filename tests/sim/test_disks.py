@@ -154,5 +154,5 @@ def test_what_cannot_strike_a_disk_is_named(changed: str, said: str) -> None:
 
 
 def test_a_disk_that_is_not_there_is_named() -> None:
-    with pytest.raises(UsageError, match="strikes disk 1, and there are 1"):
+    with pytest.raises(UsageError, match="strikes disk 1, but there are 1"):
         simulate(seed=0, options=Options(), faults=(disk("full_disk", "saved", number=1),))

@@ -323,9 +323,9 @@ def test_options_that_are_given_stay_and_shift_no_other() -> None:
     [
         ({"ranks": 0}, "ranks is 0"),
         ({"ranks": 100_001}, "ranks is 100001"),
-        ({"nodes": 2, "spare_nodes": 2}, "2 spare nodes of 2"),
+        ({"nodes": 2, "spare_nodes": 2}, "2 of 2 nodes are spare nodes"),
         ({"nodes": 5, "ranks": 4}, "5 nodes for 4 ranks"),
-        ({"nodes": 2, "drift": 0.5}, "clocks that drift by 0.5"),
+        ({"nodes": 2, "drift": 0.5}, "drift is 0.5"),
         ({"spares": 17}, "spares is 17"),
         ({"steps": 0}, "steps is 0"),
         ({"recovery_mode": "x"}, "no --recovery-mode 'x'"),
@@ -339,15 +339,15 @@ def test_impossible_options_are_named(given: dict[str, object], said: str) -> No
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (PlannedFault("x", "kill", 3, "body"), "fault x strikes rank 3, and there are 3"),
+        (PlannedFault("x", "kill", 3, "body"), "fault x strikes rank 3, but there are 3"),
         (PlannedFault("x", "kill", -1, "parked"), "strikes a spare"),
         (
             PlannedFault("x", "cut", None, at_s=1.0, node=1),
-            "fault x strikes node 1, and there are 1",
+            "fault x strikes node 1, but there are 1",
         ),
         (
             PlannedFault("x", "lose_coordinator", None, at_s=1.0),
-            "fault x is of several nodes, and there is one",
+            "fault x needs several nodes, but there is one",
         ),
     ],
 )

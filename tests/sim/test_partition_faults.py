@@ -183,16 +183,16 @@ def test_workers_of_a_stopped_agent_end_once_the_lease_is_over(
 @pytest.mark.parametrize(
     ("fault", "nodes", "said"),
     [
-        (part(1.0, at_s=1.0), 1, "strikes node 1, and there are 1"),
+        (part(1.0, at_s=1.0), 1, "strikes node 1, but there are 1"),
         (
             PlannedFault("x", "part", None, node=0, peer=3, at_s=1.0),
             3,
-            "strikes node 3, and there are 3",
+            "strikes node 3, but there are 3",
         ),
         (
             PlannedFault("x", "stop", None, node=1, agent=True, at_s=1.0),
             1,
-            "strikes node 1, and there are 1",
+            "strikes node 1, but there are 1",
         ),
         (PlannedFault("x", "stop", None, node=0, agent=True, at_s=1.0), 1, "of several nodes"),
     ],

@@ -35,7 +35,7 @@ def test_a_lost_node_costs_no_step_that_was_copied(head_s: float | None, copied:
 
 
 def test_copies_on_other_nodes_need_other_nodes() -> None:
-    with pytest.raises(UsageError, match="copies on other nodes go with several nodes"):
+    with pytest.raises(UsageError, match="copies on other nodes need several nodes"):
         check(Options(recovery_mode="sharded", peer_copies=True))
 
 

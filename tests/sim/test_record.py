@@ -31,9 +31,9 @@ def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
     ("change", "said"),
     [
         ({"version": "0"}, "was written by outlast 0; this is 1"),
-        ({"seed": "12"}, "seed is a whole number"),
+        ({"seed": "12"}, "seed has to be a whole number"),
         ({"faults": [{"kind": "kil"}]}, "there is no fault kind 'kil'"),
-        ({"faults": 3}, "faults are tables"),
+        ({"faults": 3}, "faults have to be tables"),
         ({"options": {"ranks": 3}}, "options are"),
         ({"options": written()["options"] | {"ranks": "3"}}, "ranks is '3'"),
         ({"options": written()["options"] | {"ranks": 0}}, "ranks is 0"),

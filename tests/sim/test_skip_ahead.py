@@ -213,7 +213,7 @@ def test_no_leap_passes_what_is_fixed() -> None:
         ({"failures": 3}, "no time over which"),
         ({"failures": -1}, "failures is -1"),
         ({"for_s": -1.0}, "no time may be negative"),
-        ({"step_s": 0.0}, "step_s and silence_s must be above 0"),
+        ({"step_s": 0.0}, "step_s and silence_s have to be above 0"),
     ],
 )
 def test_an_hour_that_cannot_be_is_refused(given: dict[str, float], error: str) -> None:

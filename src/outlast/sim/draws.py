@@ -1,6 +1,6 @@
-"""Randomness with a seed: one stream for each purpose.
+"""Random numbers from a seed, in one stream for each purpose.
 
-So a new draw in one stream does not shift the others. Only `random.Random.random` is used, because
+A new draw in one stream does not change the others. Only `random.Random.random` is used, because
 its values for a seed are the same in every version of Python. Those of the methods built on it are
 not.
 """
@@ -24,7 +24,7 @@ class Draws(Protocol):
 class Stream:
     """Draws for one purpose.
 
-    `steady`: nothing varies; what is between two numbers is the lower one.
+    With `steady`, nothing varies: a number between two others is the lower one.
     """
 
     def __init__(self, seed: int, purpose: str, *, steady: bool = False) -> None:
@@ -50,7 +50,7 @@ class Stream:
 
 
 class Pool:
-    """Draw numbers once for many processes that draw alike: see `ProcessDraws`."""
+    """Numbers that are drawn once for many processes with equal draws: see `ProcessDraws`."""
 
     def __init__(self, stream: Stream, *, steady: bool) -> None:
         self.units = [stream.between(0.0, 1.0) for _ in range(POOL_UNITS)]
@@ -62,9 +62,9 @@ class Pool:
 
 
 class ProcessDraws:
-    """Draws of one process, from a place in the pool on.
+    """The draws of one process, taken from a place in the pool on.
 
-    Processes that begin at the same place and do the same draw the same, in any order.
+    Processes that begin at the same place and do the same get the same numbers, in any order.
     """
 
     __slots__ = ("_at", "_pool", "place")
@@ -74,7 +74,7 @@ class ProcessDraws:
         self.goes_to(*place)
 
     def goes_to(self, *place: int) -> None:
-        """Go to a place, to draw next what others draw that begin there."""
+        """Go to a place in the pool. All processes that go there draw the same from then on."""
         at = 0
         for number in place:
             at = (at * 40_503 + number + 1) % POOL_UNITS
@@ -87,11 +87,11 @@ class ProcessDraws:
         return low + (high - low) * self._pool.units[at]
 
     def once(self, low: float, high: float) -> float:
-        """Draw a number that does not depend on what else was drawn."""
+        """Draw a number that does not depend on earlier draws."""
         return self._aside(low, high, self.place)
 
     def aside(self, low: float, high: float) -> float:
-        """Draw a number without changing what is drawn next."""
+        """Draw a number without changing the next draws."""
         return self._aside(low, high, self._at)
 
     def _aside(self, low: float, high: float, at: int) -> float:
@@ -102,7 +102,7 @@ class ProcessDraws:
         )
 
     def copy(self) -> ProcessDraws:
-        """Return a source that draws what this one would draw next."""
+        """Return a source with the same next draws as this one."""
         other = ProcessDraws(self._pool)
         other.place, other._at = self.place, self._at
         return other

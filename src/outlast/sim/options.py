@@ -12,26 +12,26 @@ from outlast.sim.draws import Stream
 
 # the recovery modes of a simulated script; "sharded" is "reenter" with sharded state
 MODES: Mapping[str, str] = {
-    "in_place": "replicated state, no collectives before run.steps: survivors stay where they are",
+    "in_place": "replicated state, no collectives before run.steps: survivors stay in their step",
     "respawn": "replicated state, collectives before run.steps, no outlast.main: all restart",
     "reenter": "replicated state inside outlast.main: survivors enter the function again",
     "sharded": "sharded state inside outlast.main",
     "plain": "a script that makes no outlast call",
 }
 MOVES: Mapping[str, str] = {
-    "": "the script's code behind a block leaves private state as it is",
-    "alike": "it changes private state, in the same way on all ranks",
-    "apart": "from step 2 on it changes it in another way on each rank, so steps vote late",
+    "": "the script's code after a block does not change private state",
+    "alike": "it changes private state in the same way on all ranks",
+    "apart": "from step 2 on it changes private state differently on each rank, so steps vote late",
 }
 SPARE_KINDS = ("hot", "warm")
 POLICIES: Mapping[str, str] = {
-    "none": "nobody diagnoses, and no policy is asked",
-    "default": "interruptions get verdicts, right and wrong, and the default policy acts on them",
-    "eager": "the same, and whatever a policy can do is done soon and often",
+    "none": "nothing is diagnosed, and no policy is asked",
+    "default": "interruptions get right and wrong verdicts, and the default policy acts on them",
+    "eager": "the same with a policy that takes every action soon and often",
 }
-# by field: the name in records and on the command line, where it is another one
+# fields that have another name in records and on the command line
 RECORDED_AS: Mapping[str, str] = {"recovery_mode": "way"}
-# lives of fewer steps have no barriers: they are there to be struck at each step
+# runs with fewer steps have no barriers, because faults may strike at each of their steps
 LONG_LIFE_STEPS = 30
 RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_000, 20_000, 10_000
 
@@ -41,26 +41,27 @@ class Options:
     """The options of one simulated run.
 
     recovery_mode      how the script can go on after a fault, see MODES; "way" in records
-    phase_after        the step that one run.phase follows; -1: none
-    latency_s          a message takes up to so long
-    first_step_s       the first step of each process takes up to so much longer
+    phase_after        the step that one run.phase follows; -1 if there is none
+    latency_s          the longest time that a message takes
+    first_step_s       the longest extra time of the first step of each process
     silence_s          the silence of a plain script's workers that counts as a hang
-    spare_nodes        how many of the nodes house no ranks at first
+    spare_nodes        the number of nodes that house no ranks at first
     beat_s             the time between two heartbeats of an agent
-    drift              a node's clock is at most so much faster or slower than the coordinator's
-    checkpoint_every   steps between two checkpoints; 0: none are written
-    keep_every         steps between two copies of replicated state in the vault; 0: none are made
-    step_s             the body of a step takes at least so long
-    for_s              the run is asked to stop after so long; 0: it is not
-    failures           so many faults are drawn as hardware fails, spread over `for_s`; they replace
-                       the faults that try the protocol
+    drift              the largest share by which the clock of a node is faster or slower than that
+                       of the coordinator
+    checkpoint_every   steps between two checkpoints; 0 if none are written
+    keep_every         steps between two copies of replicated state in the vault; 0 if none are made
+    step_s             the shortest body of a step
+    for_s              seconds after which the run is asked to stop; 0 if it is not
+    failures           the number of faults that are drawn like those of hardware, over `for_s`.
+                       They replace the faults that test the protocol
     policy             see POLICIES
-    again_s            so long after the first request to stop, there is a second one; 0: none
-    warns              each process warns that what it does is not bit-exact
+    again_s            seconds from the first request to stop to a second one; 0 if there is none
+    warns              True: each process warns that it is not bit-exact
     moves              see MOVES
-    voters             agents that miss a dead coordinator ask voters, and go on without it
-    replicas           sharded state: how many ranks hold each shard; 1: each has one owner
-    peer_copies        sharded state: another node keeps copies of each rank's images
+    voters             True: agents that miss a dead coordinator ask voters, and go on without it
+    replicas           with sharded state, the number of ranks that hold each shard
+    peer_copies        True: with sharded state, another node keeps copies of each rank's images
     """
 
     recovery_mode: str = "in_place"
@@ -91,7 +92,7 @@ class Options:
     peer_copies: bool = False
 
     def alike_with(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that hold the same shard as `rank`; empty: no other rank does."""
+        """Return the ranks that hold the same shard as `rank`; empty if no other rank does."""
         if self.replicas < 2 or self.recovery_mode != "sharded" or self.ranks % self.replicas:
             return ()
         shards = self.ranks // self.replicas
@@ -106,8 +107,9 @@ class Options:
 
     @property
     def hangs_after_s(self) -> float:
-        """Return after how much silence a plain script's workers count as hung; 0: the script has
-        steps.
+        """Return the silence after which a plain script's workers count as hung.
+
+        It is 0 if the script has steps.
         """
         return self.silence_s if self.recovery_mode == "plain" else 0.0
 
@@ -121,16 +123,16 @@ class Options:
 
     @property
     def alike(self) -> bool:
-        """Return True if ranks of a node with the same fate draw the same (identical_ranks.py)."""
+        """Return True if ranks of a node that do the same draw the same (identical_ranks.py)."""
         return self.failures > 0 and self.nodes > 1 and not self.checkpoint_every
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the options by the names that a record has for them."""
+        """Return the options by their names in records."""
         return {RECORDED_AS.get(name, name): value for name, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> Options:
-        """Return the options that `as_dict` gave. Raises TypeError for unknown names."""
+        """Return the options from the result of `as_dict`. Raises TypeError for unknown names."""
         fields = {recorded: name for name, recorded in RECORDED_AS.items()}
         return cls(**{fields.get(name, name): value for name, value in said.items()})
 
@@ -138,7 +140,7 @@ class Options:
 def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
     """Draw all options that are not `given`, always in the same order.
 
-    Raises UsageError for options that cannot be.
+    Raises UsageError for options that are impossible.
     """
     drawn: dict[str, Any] = {
         "recovery_mode": stream.pick(tuple(MODES)),
@@ -171,8 +173,9 @@ def draw_options(stream: Stream, given: Mapping[str, Any]) -> Options:
 
 
 def draw_hardware(stream: Stream, options: Options) -> Options:
-    """Draw whether this is a larger run that fails as hardware does. It is drawn apart from all
-    else.
+    """Draw whether this is a larger run that fails like hardware.
+
+    This has a stream of its own.
     """
     large, nodes, beside, failures = (
         stream.chance(0.02),
@@ -197,8 +200,9 @@ def draw_hardware(stream: Stream, options: Options) -> Options:
 
 
 def draw_checkpoints(stream: Stream, options: Options) -> Options:
-    """Draw how often checkpoints are written. It is drawn apart, so that it changes no other
-    choice.
+    """Draw how often checkpoints are written.
+
+    This has a stream of its own, so that it changes no other draw. So have the functions below.
     """
     some, every = stream.chance(0.35), stream.pick((1, 2, 3, 5))
     return replace(
@@ -207,16 +211,14 @@ def draw_checkpoints(stream: Stream, options: Options) -> Options:
 
 
 def draw_copies(stream: Stream, options: Options) -> Options:
-    """Draw how often replicated state is copied. It is drawn apart, as checkpoints are."""
+    """Draw how often replicated state is copied."""
     some, every = stream.chance(0.5), stream.pick((1, 1, 2, 4))
     replicated = options.recovery_mode not in ("plain", "sharded")
     return replace(options, keep_every=every if some and replicated and options.nodes == 1 else 0)
 
 
 def draw_stop(stream: Stream, options: Options) -> Options:
-    """Draw whether the run is asked to stop before its last step. It is drawn apart, as checkpoints
-    are.
-    """
+    """Draw whether the run is asked to stop before its last step."""
     asked, for_s = (
         stream.chance(0.12),
         stream.pick((0.05, 0.3, 0.6, 1.2, 3.0)) * stream.between(0.5, 1.5),
@@ -230,8 +232,7 @@ def draw_stop(stream: Stream, options: Options) -> Options:
 def draw_pace(stream: Stream, options: Options) -> Options:
     """Draw how long a step takes, and whether there is anything to warn of.
 
-    Both have a stream of their own, as checkpoints have. With long steps, things that are done
-    after a while happen within the life.
+    With long steps, things that happen only after a while come before the end of the run.
     """
     slow, step_s = stream.chance(0.25), stream.pick((0.15, 0.4, 1.0))
     options = replace(options, warns=stream.chance(0.1))
@@ -239,27 +240,25 @@ def draw_pace(stream: Stream, options: Options) -> Options:
 
 
 def draw_moves(stream: Stream, options: Options) -> Options:
-    """Draw whether the script changes private state after its blocks, as it draws checkpoints."""
+    """Draw whether the script changes private state after its blocks."""
     moves = stream.pick(("", "", "", "alike", "apart", "apart"))
     short = options.steps < LONG_LIFE_STEPS and options.recovery_mode not in ("plain", "sharded")
     return replace(options, moves=moves) if short and not options.failures else options
 
 
 def draw_replicas(stream: Stream, options: Options) -> Options:
-    """Draw whether two ranks hold each shard. It is drawn apart, as checkpoints are."""
+    """Draw whether two ranks hold each shard."""
     return replace(options, replicas=stream.pick((1, 2)))
 
 
 def draw_peer_copies(stream: Stream, options: Options) -> Options:
-    """Draw whether images are copied to other nodes. It is drawn apart, as checkpoints are."""
+    """Draw whether images are copied to other nodes."""
     may = options.nodes > 1 and options.recovery_mode == "sharded" and not options.failures
     return replace(options, peer_copies=stream.chance(0.5) and may)
 
 
 def draw_policy(stream: Stream, options: Options) -> Options:
-    """Draw whether interruptions are diagnosed, and which policy acts on that. It is drawn apart,
-    as checkpoints are.
-    """
+    """Draw whether interruptions are diagnosed, and which policy acts on the verdicts."""
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
 
 
@@ -293,37 +292,38 @@ def check(options: Options) -> None:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")
     if options.keep_every and options.nodes > 1:
         raise UsageError(
-            f"copies in the vault, and {options.nodes} nodes", hint="no vault has all ranks there"
+            f"copies in the vault are not possible with {options.nodes} nodes",
+            hint="no vault has the images of all ranks then",
         )
     if options.peer_copies and (options.nodes == 1 or options.failures):
         raise UsageError(
-            "copies on other nodes go with several nodes, and with drawn faults of the protocol",
+            "copies on other nodes need several nodes, and do not go with --failures",
             hint="give --nodes 3, and leave --failures out",
         )
     if options.spare_nodes >= options.nodes:
         raise UsageError(
-            f"{options.spare_nodes} spare nodes of {options.nodes}",
+            f"{options.spare_nodes} of {options.nodes} nodes are spare nodes",
             hint="at least one node has to house ranks",
         )
     if options.nodes - options.spare_nodes > options.ranks:
         raise UsageError(
             f"{options.nodes - options.spare_nodes} nodes for {options.ranks} ranks",
-            hint="each node that is no spare houses one at least",
+            hint="each node that is not a spare houses at least one rank",
         )
     if not 0 <= options.drift <= limits.CLOCK_DRIFT_MAX or options.beat_s <= 0:
         raise UsageError(
-            f"clocks that drift by {options.drift:g}, or no time between heartbeats",
+            f"drift is {options.drift:g}, or the time between heartbeats is not above 0",
             hint=f"drift is from 0 to {limits.CLOCK_DRIFT_MAX:g}",
         )
     if (
         min(options.latency_s, options.first_step_s, options.for_s, options.again_s) < 0
         or min(options.silence_s, options.step_s) <= 0
     ):
-        raise UsageError("no time may be negative, and step_s and silence_s must be above 0")
+        raise UsageError("no time may be negative, and step_s and silence_s have to be above 0")
     if not 0 <= options.failures <= FAILURES_MAX:
         raise UsageError(f"failures is {options.failures}", hint=f"from 0 to {FAILURES_MAX}")
     if options.failures and not options.for_s:
         raise UsageError(
-            f"{options.failures} failures, and no time over which they are spread",
-            hint="say it with --for-s",
+            f"there are {options.failures} failures, but no time over which they are spread",
+            hint="give the time with --for-s",
         )

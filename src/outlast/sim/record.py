@@ -1,4 +1,4 @@
-"""Read back a life that `outlast sim --json` wrote, so that it can be run again.
+"""Read a simulated run that `outlast sim --json` wrote, so that it can be run again.
 
 This module is pure: text in, data out.
 """
@@ -13,7 +13,7 @@ from outlast.errors import UsageError
 from outlast.model import fault_plan
 from outlast.sim.options import RECORDED_AS, Options, check
 
-_SAID_BY_LIFE = ("fired", "in_recovery")  # of a fault: what became of it
+_RESULTS_OF_FAULT = ("fired", "in_recovery")  # keys of a fault that say what became of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RunRecording:
 def read(text: str, *, source: str, version: str) -> RunRecording:
     """Read a record. Raises UsageError, which names `source`, for any other text.
 
-    A record of another version is refused too: its course says nothing about this version.
+    A record of another version is refused too, because the same seed may take another course.
     """
     try:
         said = json.loads(text)
@@ -43,8 +43,8 @@ def read(text: str, *, source: str, version: str) -> RunRecording:
         "trace_digest",
     } <= set(said):
         raise UsageError(
-            f"{source} is not a simulated life",
-            hint="write one with `outlast sim --seed N --json > life.json`",
+            f"{source} is not a simulated run",
+            hint="write one with `outlast sim --seed N --json > run.json`",
         )
     if said["version"] != version:
         hint = (
@@ -52,8 +52,8 @@ def read(text: str, *, source: str, version: str) -> RunRecording:
             f" {said['seed']}`"
         )
         raise UsageError(
-            f"{source} was written by outlast {said['version']}; this is {version}, where the same"
-            " seed may take another course",
+            f"{source} was written by outlast {said['version']}; in this version, {version}, the"
+            " same seed may take another course",
             hint=hint,
         )
     if (
@@ -61,9 +61,9 @@ def read(text: str, *, source: str, version: str) -> RunRecording:
         or not isinstance(said["faults"], list)
         or not all(isinstance(one, dict) for one in said["faults"])
     ):
-        raise UsageError(f"{source}: seed is a whole number, faults are tables")
+        raise UsageError(f"{source}: seed has to be a whole number, and faults have to be tables")
     faults = [
-        {key: value for key, value in one.items() if key not in _SAID_BY_LIFE}
+        {key: value for key, value in one.items() if key not in _RESULTS_OF_FAULT}
         for one in said["faults"]
     ]
     planned = fault_plan.read({"schema": fault_plan.SCHEMA, "fault": faults}, source=source)

@@ -1,4 +1,4 @@
-"""Find a small life that still breaks the same rule: fewer faults, then fewer ranks and steps."""
+"""Find a smaller run that still breaks the same rule: fewer faults, then fewer ranks and steps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ Tried = Callable[[SimulatedRun], None]
 
 
 def shrink(life: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
-    """Return a smaller run that breaks the same rule as `life`, whose result is bad.
+    """Return a smaller run that breaks the same rule as `life`, whose result is "bad".
 
-    The search is greedy, so the result is not the smallest of all. `tried` is called for each
-    attempt.
+    The search is greedy, so there may be smaller ones. `tried` is called for each attempt.
     """
     rules = {one.rule for one in life.violations}
     smaller = True

@@ -1,4 +1,4 @@
-"""Simulate one life of a run: drawn from a seed, struck by faults, and watched to its end.
+"""Simulate one run: draw it from a seed, let faults strike, and watch it to its end.
 
 The result has a form that can be compared and replayed.
 """
@@ -47,10 +47,10 @@ from outlast.sim.shortcuts.parted import Parted
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
-# of an interruption, where they are known
+# the times of an interruption that are in its record, if they are known
 TIMES = ("fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
-COLLECTED_OBJECTS = 200_000  # more made than freed, before the youngest are looked through
-# a life may wait for the longest deadlines, one after the other; they cost nothing here
+COLLECTED_OBJECTS = 200_000  # so many more objects are made than freed before a garbage collection
+# A run may wait for the longest deadlines, one after the other. In virtual time they cost nothing.
 SLACK_S = 5 * limits.BOOT_DEADLINE_S
 
 
@@ -58,11 +58,11 @@ SLACK_S = 5 * limits.BOOT_DEADLINE_S
 class SimulatedRun:
     """The result of one simulated run.
 
-    `counts`: a planned fault struck, there was a regroup, and a step was committed after it.
-    `committed`: the step that was committed last; `interruptions`: as the ledger has them, in
-    seconds since the beginning.
-
-    `marks`: visits of places in a worker's life.
+    counts          True: a planned fault struck, there was a regroup, and a step was committed
+                    after it
+    committed       the step that was committed last
+    interruptions   the records of the ledger, with times in seconds since the beginning
+    marks           the number of visits of each mark of a worker
     """
 
     seed: int
@@ -117,10 +117,10 @@ def simulate_seed(
     every_rank: bool = False,
     every_node: bool = False,
 ) -> SimulatedRun:
-    """Simulate the life of one seed.
+    """Simulate the run of one seed.
 
-    `given` options are not drawn, nor are faults if a plan is given. Raises UsageError for options
-    that contradict each other.
+    Options in `given` are not drawn. If `faults` are given, none are drawn. Raises UsageError for
+    options that contradict each other.
     """
     options = _draw_all_options(seed, given, hardware=faults is None)
     if faults is None:
@@ -136,7 +136,7 @@ def simulate_seed(
 
 
 def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) -> Options:
-    """Draw what is not given. `hardware`: a run as hardware fails may be drawn, too."""
+    """Draw all options that are not given. With `hardware`, the run may fail like hardware."""
     options = draw_options(Stream(seed, "options"), given)
     if not given and hardware:
         options = draw_hardware(Stream(seed, "hardware"), options)
@@ -156,16 +156,16 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_replicas(Stream(seed, "replicas"), options)
     if "peer_copies" not in given:
         options = draw_peer_copies(Stream(seed, "peer copies"), options)
-    # what is drawn together with something else may be given by itself
+    # an option that is drawn together with others may be given alone
     return replace(options, **given)
 
 
 def _draw_all_faults(
     seed: int, options: Options, given: Mapping[str, Any]
 ) -> tuple[Options, tuple[PlannedFault, ...]]:
-    """Draw the faults of a life, each kind from a stream of its own.
+    """Draw the faults of a run, each kind from a stream of its own.
 
-    A scripted life may need other options, which are returned with its faults.
+    A scripted run may need other options. They are returned with its faults.
     """
     if options.failures:
         return options, draw_failures(Stream(seed, "failures"), options)
@@ -194,9 +194,10 @@ def simulate(
     every_rank: bool = False,
     every_node: bool = False,
 ) -> SimulatedRun:
-    """Simulate one run with these options and faults; only the world draws from the seed.
+    """Simulate one run with these options and faults. Only the world draws from the seed.
 
-    `every_step`, `every_rank` and `every_node` take no shortcut of that kind: see sim/shortcuts/.
+    With `every_step`, `every_rank` or `every_node`, the shortcut of that kind is not taken: see
+    sim/shortcuts/.
     """
     _check(faults, options)
     world = World(
@@ -224,42 +225,42 @@ def simulate(
 
 
 def _check(faults: tuple[PlannedFault, ...], options: Options) -> None:
-    """Raise UsageError for a fault of what the run does not have."""
+    """Raise UsageError for a fault whose target the run does not have."""
     for fault in faults:
         if fault.rank is not None and fault.rank >= options.ranks:
             raise UsageError(
-                f"fault {fault.id} strikes rank {fault.rank}, and there are {options.ranks}",
+                f"fault {fault.id} strikes rank {fault.rank}, but there are {options.ranks}",
                 hint=f"ranks are 0 to {options.ranks - 1}",
             )
         if fault.node is not None and fault.node >= options.nodes:
             raise UsageError(
-                f"fault {fault.id} strikes node {fault.node}, and there are {options.nodes}",
+                f"fault {fault.id} strikes node {fault.node}, but there are {options.nodes}",
                 hint=f"nodes are 0 to {options.nodes - 1}",
             )
         if fault.peer is not None and fault.peer >= options.nodes:
             raise UsageError(
-                f"fault {fault.id} strikes node {fault.peer}, and there are {options.nodes}",
+                f"fault {fault.id} strikes node {fault.peer}, but there are {options.nodes}",
                 hint=f"nodes are 0 to {options.nodes - 1}",
             )
         if fault.disk is not None and fault.disk >= options.nodes:
             raise UsageError(
-                f"fault {fault.id} strikes disk {fault.disk}, and there are {options.nodes}",
+                f"fault {fault.id} strikes disk {fault.disk}, but there are {options.nodes}",
                 hint="each node has one, from 0 on",
             )
         if (fault.agent or fault.kind in (*APART, *PARTITION_KINDS)) and options.nodes < 2:
             raise UsageError(
-                f"fault {fault.id} is of several nodes, and there is one",
-                hint="say how many with --nodes",
+                f"fault {fault.id} needs several nodes, but there is one",
+                hint="give their number with --nodes",
             )
         if fault.rank == -1 and not options.spares:
             raise UsageError(
-                f"fault {fault.id} strikes a spare, and there is none",
-                hint="say how many with --spares",
+                f"fault {fault.id} strikes a spare, but there is none",
+                hint="give their number with --spares",
             )
 
 
 def _outcome(world: World, *, seed: int, end: End | None) -> SimulatedRun:
-    """Return what came of a run that is over, or did not end."""
+    """Return the result of a run that is over, or that did not end."""
     return SimulatedRun(
         seed=seed,
         options=world.options,
@@ -283,9 +284,9 @@ def _outcome(world: World, *, seed: int, end: End | None) -> SimulatedRun:
 
 @contextmanager
 def _seldom_collected() -> Iterator[None]:
-    """Collect garbage seldom, because the parts of a world live as long as the world.
+    """Collect garbage seldom, because the parts of a world exist as long as the world.
 
-    In large worlds, a third of the time would go into the search for garbage.
+    In large worlds, the search for garbage would take a third of the time.
     """
     before = gc.get_threshold()
     gc.set_threshold(COLLECTED_OBJECTS, *before[1:])

@@ -1,6 +1,6 @@
-"""Count many lives: what struck, how large the runs were, and how they went on.
+"""Count the results of many simulated runs: which faults struck, and how the runs went on.
 
-It also counts how often a fault struck during a recovery.
+The sizes of the runs are counted too, and the faults that struck during a recovery.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 
 class Tally:
-    """Count lives. Each is given as `SimulatedRun.as_dict` returns it.
+    """Count simulated runs. Each is given as `SimulatedRun.as_dict` returns it.
 
-    `bad`: seeds whose result is not ok, smallest first in `as_dict`.
+    `bad` holds the seeds whose result is not "ok". `as_dict` returns the smallest first.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Tally:
         self._overlapping = 0
         self._sim_s = 0.0
         self._not_fired = 0
-        # subject -> how often each kind of it came
+        # subject -> the number of each kind
         self._counts: dict[str, Counter[str]] = {
             name: Counter() for name in ("results", "ends", "faults", "rungs", "marks")
         }

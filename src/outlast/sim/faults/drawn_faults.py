@@ -1,6 +1,6 @@
-"""The faults that a seed draws: what strikes, which process or node, and when.
+"""Draw the faults of a seed: which fault strikes which process or node, and when.
 
-Everything is drawn, whether it is used or not. So no choice shifts what is drawn after it.
+Everything is drawn, even if it is not used. So no choice changes the draws after it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from outlast.sim.options import (
     Options,
 )
 
-APART = ("lose_node", "cut", "lag", "lose_coordinator")  # where there are several nodes
+APART = ("lose_node", "cut", "lag", "lose_coordinator")  # faults in runs with several nodes
 
 
 INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
@@ -24,7 +24,7 @@ INTERRUPT = ("kill", "exit", "stop", "deaf", "hang", "raise")
 DISTURB = ("lose_store", "hold", "mute", "repeat", "linger")
 
 
-# and the visit from which on they mean recovery
+# marks of a recovery, and the visit from which on they belong to one
 RECOVERY_MARKS = {
     "still": 1,
     "settled": 1,
@@ -38,7 +38,7 @@ RECOVERY_MARKS = {
 SPARE_MARKS = ("boot", "join", "setup", "parked")
 
 
-# most are of one process, one in six of its node
+# most of these strike one process, and one in six strikes its node
 FAILURES = (*("kill",) * 10, *("exit",) * 3, *("hang",) * 2, "stop", *("lose_node",) * 3, "cut")
 
 
@@ -51,11 +51,11 @@ FOR_EVER_S = 1e6
 STARVES_S = (1.0, 4.0, 15.0, 30.0, 50.0)  # all below limits.STARVED_MAX_S
 
 
-STORM = 6  # faults at most
+STORM = 6  # the largest number of faults in one run
 
 
 class _Draws(NamedTuple):
-    """All that is drawn for one fault, in this order, whether it is used or not."""
+    """Everything that is drawn for one fault, in this order, even if it is not used."""
 
     kind: str
     rank: int
@@ -105,10 +105,10 @@ def _draw(stream: Stream, options: Options, *, first: bool) -> _Draws:
 
 
 def draw_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw the first fault, which cuts a step short, and those that follow it.
+    """Draw the first fault, which cuts a step short, and the faults that follow it.
 
-    Of the others, most strike during the recovery from the first; the rest at any mark, step or
-    time.
+    Most of the others strike during the recovery from the first one. The rest strike at any mark,
+    step or time.
     """
     alone, count = stream.chance(0.15), 2 + stream.below(STORM - 1)
     faults = []
@@ -139,7 +139,7 @@ def _between_nodes(number: int, drawn: _Draws, options: Options) -> PlannedFault
 def _of_a_process(number: int, drawn: _Draws, options: Options) -> PlannedFault:
     kind, nth = drawn.kind, drawn.nth
     spare = number > 0 and drawn.at_spare and options.spares > 0 and kind != "lose_store"
-    # A driver may never let a process go that was killed.
+    # A device driver may never release a killed process.
     never = kind == "linger" and drawn.stuck
     fault = PlannedFault(
         id=str(number + 1),
@@ -164,7 +164,7 @@ def _of_a_process(number: int, drawn: _Draws, options: Options) -> PlannedFault:
 
 
 def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw a single fault: a rank that stands still at any step, or something between nodes."""
+    """Draw a single fault: a rank that stands still at any step, or a fault between nodes."""
     some, kind, for_s = (
         stream.chance(0.12),
         stream.pick(("starve", "starve", "hang", "deaf")),
@@ -186,7 +186,7 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
         stream.below(max(options.nodes - 1, 1)),
         stream.pick((0.3, 2.0, 30.0, 2_500.0)),
     )
-    never = stream.chance(0.4)  # a node that has no power from the first moment on
+    never = stream.chance(0.4)  # a node that has no power from the beginning on
     if some and apart and options.nodes > 1 and thing == "part":
         cut = PlannedFault(
             "1",
@@ -198,7 +198,7 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
             nth=nth,
             for_s=parted_s,
         )
-        # what stands, too: the next group is to be built across the cut
+        # also end the present group, so that the next one has to be built across the cut
         torn = replace(cut, id="2", kind="snap", after_s=0.001)
         return (cut, torn) if options.recovery_mode != "plain" else ()
     if some and apart and options.nodes > 1:
@@ -228,10 +228,9 @@ def draw_alone(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw a life in which all ranks fail while they apply the step that they have just gone back
-    to.
+    """Draw a run in which all ranks fail while they apply a step that they repeat.
 
-    Then only a state that a survivor has handed over is left, if there is one.
+    Then the only state that is left is a transfer image, if a survivor has written one.
     """
     some, rank, step = (
         stream.chance(0.02),
@@ -247,7 +246,7 @@ def draw_failing(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw a coordinator that dies in some stage, besides all other faults."""
+    """Draw the death of the coordinator in some stage, in addition to all other faults."""
     some, how, stage, at_s = (
         stream.chance(0.35),
         stream.below(10),
@@ -266,8 +265,9 @@ def draw_headless(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def draw_failures(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw faults as hardware fails: processes end or hang, and nodes go down for minutes, at any
-    time.
+    """Draw faults like those of hardware, at any time.
+
+    Processes end or hang, and nodes are down for minutes.
     """
     faults = []
     for number in range(options.failures):
@@ -296,7 +296,7 @@ def _apart(
     after_s: float,
     for_s: float,
 ) -> PlannedFault:
-    """Return a fault between nodes, or of a whole one: the node of `rank`, or the coordinator."""
+    """Return a fault of the link or the whole node of `rank`, or of the coordinator."""
     fault = PlannedFault(
         id=str(number + 1),
         kind=kind,
@@ -318,10 +318,10 @@ def _apart(
 
 
 def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple[PlannedFault, ...]:
-    """Draw what makes the fault `first` worse.
+    """Draw faults that make the fault `first` worse.
 
-    Messages may come again during the recovery, or a culprit cannot be killed. A donor may be
-    struck as well, or input refused.
+    Messages may come twice during the recovery, or a culprit may not end when it is killed. A donor
+    may be struck too, or input may be refused.
     """
     echo, echoing, step, echo_s = (
         stream.chance(0.5),
@@ -358,8 +358,9 @@ def draw_company(stream: Stream, options: Options, first: PlannedFault) -> tuple
 
 
 def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw faults of disks and of processes that save, and the loss of all ranks, so that a
-    checkpoint is needed.
+    """Draw faults of disks and of processes that save, and the loss of all ranks.
+
+    After that loss, a checkpoint is needed.
     """
     if not options.checkpoint_every:
         return ()
@@ -380,7 +381,7 @@ def draw_saves(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
 
 
 def _disk_fault(stream: Stream, options: Options, number: int) -> PlannedFault:
-    """Draw a fault of a disk: at some second, in a stage of the run, or while a shard is saved."""
+    """Draw a fault of a disk, at some time, in a stage of the run, or while a shard is saved."""
     kind, disk, how, mark, nth = (
         stream.pick(DISK_KINDS),
         stream.below(options.nodes),
@@ -402,7 +403,7 @@ def _disk_fault(stream: Stream, options: Options, number: int) -> PlannedFault:
 
 
 def _loss_of_all(stream: Stream, options: Options, number: int) -> list[PlannedFault]:
-    """Draw the loss of all ranks in a step, or of all nodes: both, one of them, or none."""
+    """Draw the loss of all ranks in a step, or of all nodes, or of both, or of none."""
     faults: list[PlannedFault] = []
     all_at_once, step, apart_s = (
         stream.chance(0.5),

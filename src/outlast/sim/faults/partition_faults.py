@@ -1,5 +1,6 @@
-"""Draw faults between nodes that the coordinator can still reach, and of agents and nodes that
-stand still.
+"""Draw faults between nodes that the coordinator can still reach.
+
+Other faults drawn here let an agent or a node stand still for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from outlast.sim.draws import Stream
 from outlast.sim.options import Options
 
 PARTITION_KINDS = ("part", "snap", "freeze")
-DRAWN = ("part", "part", "snap", "freeze", "stop")  # stop: of an agent
+DRAWN = ("part", "part", "snap", "freeze", "stop")  # "stop" stops an agent here
 MARKS = {
     "still": 1,
     "settled": 1,
@@ -27,10 +28,10 @@ STAGES = ("training", "gathering", "leaving", "moving", "handover", "clearing")
 
 
 def draw_partition_faults(stream: Stream, options: Options) -> tuple[PlannedFault, ...]:
-    """Draw faults that part nodes from each other.
+    """Draw faults that separate nodes from each other.
 
-    There are none with one node, and none for a plain script: its workers cannot say which peers
-    they do not reach, and do not look at their lease.
+    There are none in a run with one node, and none for a plain script. Its workers cannot report
+    which peers they do not reach, and do not check their lease.
     """
     faults = []
     several, count = stream.chance(0.4), 1 + stream.below(2)

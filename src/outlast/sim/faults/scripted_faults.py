@@ -1,7 +1,7 @@
-"""Scripted faults: faults in an order that a life seldom reaches by chance.
+"""Scripted faults: sequences of faults that a simulated run seldom reaches by chance.
 
 Each is for a branch of the protocol that nothing else tests. A script sets the options that it
-needs, and leaves the rest, and its moments, to the draws. Its later faults strike during the
+needs. The other options, and the times of its faults, are drawn. Its later faults strike during the
 recovery from the first one.
 """
 
@@ -25,10 +25,10 @@ Drawn = tuple[Options, tuple[PlannedFault, ...]]
 def draw_scripted(
     stream: Stream, options: Options, given: Mapping[str, Any], *, seldom: bool = False
 ) -> Drawn | None:
-    """Draw one of the scripted lives, or return None.
+    """Draw one of the scripted runs, or return None.
 
-    None means that none is drawn, or that it needs other options than those `given`. `seldom` draws
-    from a second list, so that the draws of the first stay as they were.
+    None means that none is drawn, or that it needs other options than those `given`. With `seldom`,
+    it is drawn from a second list, so that the draws from the first list do not change.
     """
     some, play = (
         stream.chance(SELDOM_CHANCE if seldom else CHANCE),
@@ -43,8 +43,7 @@ def draw_scripted(
 
 
 def _three_nodes(options: Options, mode: str, **more: Any) -> Options:
-    """Return options with ranks 0 and 1 on one node, ranks 2 and 3 on another, and a third node
-    empty.
+    """Return options with ranks 0 and 1 on one node, 2 and 3 on another, and an empty third node.
 
     `more` overrides them.
     """
@@ -76,7 +75,7 @@ def _killed(rank: int, step: int) -> PlannedFault:
 def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
     """Kill a rank, and cut the power of its node before the process has ended.
 
-    All others stand still by then.
+    All other ranks already stand still then.
     """
     mode, rank, step, hangs = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -96,7 +95,7 @@ def _node_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _image_lost(stream: Stream, options: Options) -> Drawn:
-    """Kill all after a survivor has handed over, and cut the power of the image's node."""
+    """Kill all ranks after a survivor has handed state over, and cut power where the image is."""
     step, rank, after_s, for_s = (
         2 + stream.below(8),
         2 + stream.below(2),
@@ -109,10 +108,10 @@ def _image_lost(stream: Stream, options: Options) -> Drawn:
 
 
 def _image_alone(stream: Stream, options: Options) -> Drawn:
-    """Let all state be lost but for one rank that has read the transfer image first.
+    """Lose all state except that of the rank that has first read the transfer image.
 
-    All enter main's function again, and forget what they held. Another rank dies, and then the one
-    that has read the image.
+    All ranks enter main's function again, and forget their state. Another rank dies, and then the
+    one that has read the image.
     """
     step, mark, second = (
         2 + stream.below(8),
@@ -130,9 +129,10 @@ def _image_alone(stream: Stream, options: Options) -> Drawn:
 
 
 def _store_moves(stream: Stream, options: Options) -> Drawn:
-    """Let the store move, and the coordinator die after that.
+    """Let the store move to another node, and kill the coordinator after that.
 
-    The store moves because nodes cannot reach each other. The next coordinator hears of both.
+    The store moves because nodes cannot reach each other. The next coordinator learns of both
+    stores.
     """
     step, mark, node = 2 + stream.below(8), stream.pick(("still", "settled")), stream.below(3)
     for_s, nth, after_s, head_for_s = (
@@ -181,7 +181,7 @@ def _head_of_the_dying(stream: Stream, options: Options) -> Drawn:
 
 
 def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
-    """Let only the plan know that all are to go forward.
+    """Lose all facts that say that the ranks have to go forward, except the plan.
 
     The dead rank had sealed the step. The donor goes forward before any other rank has its plan,
     and is lost with its node and its slots.
@@ -202,8 +202,9 @@ def _only_the_plan_knows(stream: Stream, options: Options) -> Drawn:
 
 
 def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
-    """Let a node be drained for a rank that was lost there, and kill the coordinator before or
-    after that.
+    """Let a node be drained because a rank was lost there.
+
+    The coordinator is killed before that or after it.
     """
     mode, rank, step, head_s = (
         stream.pick(("in_place", "reenter", "respawn")),
@@ -224,8 +225,9 @@ def _drain_outlives_its_head(stream: Stream, options: Options) -> Drawn:
 
 
 def _started_over_twice(stream: Stream, options: Options) -> Drawn:
-    """Let a node come back twice, because it loses its link before it is welcome; then kill one of
-    its ranks.
+    """Let a node come back twice, because it loses its link before it is welcome.
+
+    Then kill one of its ranks.
     """
     mode, node, at_s, off_s = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -238,7 +240,7 @@ def _started_over_twice(stream: Stream, options: Options) -> Drawn:
         stream.pick((0.05, 0.3)),
         stream.below(2),
     )
-    dying = rank, rank + 2  # one of these lives there
+    dying = rank, rank + 2  # one of these is on that node
     power = PlannedFault("first", "lose_node", None, node=node, at_s=at_s, for_s=off_s)
     cut = PlannedFault(
         "cut", "cut", None, node=node, at_s=at_s + off_s, after_s=late_s, for_s=cut_s
@@ -260,7 +262,7 @@ def _started_over_twice(stream: Stream, options: Options) -> Drawn:
 
 
 def _back_in_time(stream: Stream, options: Options) -> Drawn:
-    """Let all ranks restart from a checkpoint, and lose one before it has sealed anything since.
+    """Let all ranks restart from a checkpoint, and kill one before it has sealed anything since.
 
     Its slots hold images of steps that are not committed any more.
     """
@@ -283,10 +285,10 @@ def _back_in_time(stream: Stream, options: Options) -> Drawn:
 
 
 def _nobody_else(stream: Stream, options: Options) -> Drawn:
-    """Lose the only survivor that can hand over again.
+    """Lose the only survivor that can hand over state a second time.
 
-    It has handed over, and all have restarted. The other rank is lost once more, so it is to hand
-    over the same again; then it is lost, too.
+    It has handed it over, and all ranks have restarted. The other rank is lost once more, so the
+    survivor has to hand over the same state again. Then it is lost too.
     """
     step, mark, after_s, last_s = (
         2 + stream.below(8),
@@ -304,9 +306,10 @@ def _nobody_else(stream: Stream, options: Options) -> Drawn:
 
 
 def _returns_amid(stream: Stream, options: Options) -> Drawn:
-    """Let a node come back in the middle of a regroup that waits for its ranks to leave.
+    """Let a node come back during a regroup that waits for its ranks to leave.
 
-    The node has no link. Its lease runs out, and it enrols again with what its ranks had sealed.
+    The node has no link. Its lease runs out, and it enrols again with the images that its ranks had
+    sealed.
     """
     mode, step, rank, other = (
         stream.pick(("in_place", "reenter", "sharded")),
@@ -323,8 +326,9 @@ def _returns_amid(stream: Stream, options: Options) -> Drawn:
 
 
 def _orphaned(stream: Stream, options: Options) -> Drawn:
-    """Kill nothing but the coordinator of a plain script on several nodes, once or twice: the
-    script goes on.
+    """Kill only the coordinator of a plain script on several nodes, once or twice.
+
+    The script goes on.
     """
     at_s, for_s, again, again_s = (
         stream.between(0.02, 1.5),
@@ -359,8 +363,9 @@ def _never_evaluates(stream: Stream, options: Options) -> Drawn:
 
 
 def _drain_of_the_last(stream: Stream, options: Options) -> Drawn:
-    """Let a node be drained, and kill all ranks elsewhere meanwhile: it holds all the state that is
-    left.
+    """Let a node be drained, and kill all ranks on other nodes meanwhile.
+
+    Then the drained node holds all the state that is left.
     """
     mode, rank, step, more = (
         stream.pick(("in_place", "reenter")),

@@ -1,4 +1,4 @@
-"""Carry out planned faults in a simulated world: each strikes when it is due, and is counted."""
+"""Carry out planned faults in a simulated world, and count them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.store import Store
 from outlast.sim.world.timeline import FIXED
 
-# each rank passes each once a step
+# each rank passes each of these marks once in a step
 STEP_MARKS = ("body", "reduced", "sealing", "prepared", "voting", "passed", "applied", "committed")
 AGENT = "stop of an agent"
-KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # an agent does not hear of its lease
-# these alone cost nothing: a run that takes them for a fault is wrong
+KEEP_WORD = ("cut", "lag", "freeze", "lose_coordinator")  # by these an agent may lose its lease
+# if nothing else strikes, a run must not take these for a fault
 HARMLESS = ("repeat", "linger", *DISK_KINDS)
 
 
 class StruckHost(Protocol):
-    """The place where the coordinator lives: faults kill it, and look at its stage."""
+    """The host of the coordinator, as faults use it: they kill it, and read its stage."""
 
     lives: bool
 
@@ -77,9 +77,9 @@ class Targets(Protocol):
 class MarkVisits:
     """Count visits of the marks that faults wait for.
 
-    `visits`: how often a rank, or anybody (None), was at a mark that a fault waits for.
-
-    `by_mark`: the faults that wait for each mark. `due`: those of a step that are about to strike.
+    visits    how often a rank, or any rank (None), was at a mark that a fault waits for
+    by_mark   the faults that wait for each mark
+    due       the ids of faults of a step that are about to strike
     """
 
     def __init__(self, faults: tuple[PlannedFault, ...]) -> None:
@@ -92,30 +92,31 @@ class MarkVisits:
 
 
 class FaultStrikes:
-    """Let each fault of a plan strike when it is due, and keep count.
+    """Let each fault of a plan strike when it is due, and count the strikes.
 
-    `struck`: each time, with the second and the worker; `fired`: ids in the order in which they
-    first struck; `in_recovery`: those that struck during the recovery from another.
+    struck        each strike: its time, the fault and the worker
+    fired         the ids of faults in the order in which they first struck
+    in_recovery   those that struck during the recovery from another fault
     """
 
     def __init__(self, world: Targets, faults: tuple[PlannedFault, ...]) -> None:
         self.faults = faults
         self.struck: list[tuple[float, PlannedFault, int]] = []
         self.in_recovery: list[str] = []
-        # all ranks were, as far as the coordinator knew, when something was first struck
+        # whether all ranks were at work when a fault first struck, as far as the coordinator knew
         self._at_work = False
         self._world = world
-        self._kinds: dict[int, set[str]] = {}  # pid -> what struck it
+        self._kinds: dict[int, set[str]] = {}  # pid -> the kinds of faults that struck it
         self._marks = MarkVisits(faults)
         self.lapsed = False  # a lease has run out over living processes
-        self._refusals = 0  # processes that could not read what they were told to
+        self._refusals = 0  # number of processes that could not read the state that they had to
 
     @property
     def fired(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(fault.id for _, fault, _ in self.struck))
 
     def arm(self) -> None:
-        """Plan all faults: the run begins."""
+        """Plan all faults. It is called when the run begins."""
         for fault in self.faults:
             if fault.at_s is not None:
                 self._world.frame.timeline.after(
@@ -125,7 +126,7 @@ class FaultStrikes:
     def kinds(self, pids: tuple[int, ...], *, others: bool = False) -> tuple[str, ...]:
         """Return the kinds of the faults that struck these processes.
 
-        `others`: and some that were lost with their node before anybody said which they are.
+        With `others`, processes count too that were lost with their node before they were known.
         """
         whole = (
             {
@@ -144,10 +145,10 @@ class FaultStrikes:
 
     @property
     def harmful(self) -> int:
-        """Return how often something was struck that the run may take for a fault.
+        """Return the number of strikes that the run may take for a fault.
 
-        A partition may end the present generation, and then the next one. So may a coordinator that
-        is away, if a lease runs out meanwhile.
+        A partition counts twice, because it may end the present generation and the next one. So
+        does a coordinator that is away, because a lease may run out meanwhile.
         """
         if all(self._is_borne(fault) for _, fault, _ in self.struck):
             return 0
@@ -156,14 +157,14 @@ class FaultStrikes:
         return struck + self._refusals
 
     def _is_borne(self, fault: PlannedFault) -> bool:
-        """Return True if the fault interrupts no rank as long as nothing else strikes.
+        """Return True if the fault interrupts no rank, as long as nothing else strikes.
 
-        A process that is waited for in a regroup may be given up for it.
+        During a regroup, it may cause a process to be given up.
         """
         options = self._world.frame.options
         if fault.kind == "starve":
             return options.recovery_mode != "plain" and fault.for_s <= limits.STARVED_MAX_S
-        # by each lease
+        # every lease outlives the fault
         outlived = (
             fault.for_s + 2 * limits.RECONNECT_S < (limits.LEASE_BEATS - 2) * options.beat_s
             and len(self.struck) == 1
@@ -174,18 +175,19 @@ class FaultStrikes:
 
     @property
     def held_up_s(self) -> float:
-        """Return for how long messages on some link may have waited."""
+        """Return the seconds for which messages on some link may have waited."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "lag")
 
     @property
     def muted_s(self) -> float:
-        """Return for how long some process may not have been heard."""
+        """Return the seconds for which no message of some process may have arrived."""
         return sum(fault.for_s for _, fault, _ in self.struck if fault.kind == "mute")
 
     def pids(self) -> tuple[int, ...]:
         """Return the processes that may be blamed.
 
-        Neither the store nor the coordinator has a process here, so nobody is to blame for them.
+        Neither the store nor the coordinator has a process here, so no process is to blame for
+        them.
         """
         return tuple(
             sorted(
@@ -201,8 +203,9 @@ class FaultStrikes:
         self._strikes_process(process, "corrupt_disk")
 
     def fenced(self, process: SimulatedProcess) -> None:
-        """Note that an agent kills a process because its lease is out: what struck the link has
-        struck the process.
+        """Note that an agent kills a process because the lease has run out.
+
+        The faults that struck the link count as strikes of the process.
         """
         self.lapsed = True
         for kind in {
@@ -236,7 +239,7 @@ class FaultStrikes:
             )
             if here or (at_step and fault.id not in self.fired and fault.id not in self._marks.due):
                 if at_step and fault.rank is None:
-                    # once, for the first rank that reaches that step
+                    # it strikes once, for the first rank that reaches that step
                     self._marks.due.add(fault.id)
                 if fault.after_s:
                     self._world.frame.timeline.after(
@@ -246,9 +249,7 @@ class FaultStrikes:
                     self._strike(process, fault)
 
     def steps_from(self, step: int) -> float:
-        """Return how many steps after `step` all ranks can do before a fault that waits for a step
-        or a mark may strike.
-        """
+        """Return how many steps after `step` are free of faults that wait for a step or a mark."""
         count = math.inf
         for fault in self.faults:
             if fault.at_step is not None and fault.at_step > step and fault.id not in self.fired:
@@ -318,7 +319,7 @@ class FaultStrikes:
         self.struck.append((world.frame.now_s, fault, worker))
 
     def _strike_thing(self, fault: PlannedFault) -> None:
-        """Strike something that is no process."""
+        """Strike a target that is not a process."""
         world = self._world
         if world.frame.end is not None:
             return
@@ -341,7 +342,7 @@ class FaultStrikes:
         self._strike_node(fault, world.population.nodes[fault.node])
 
     def _strike_link(self, fault: PlannedFault, node: Node, other: Node) -> None:
-        """Strike a link. No process is struck, so none may be blamed."""
+        """Strike a link. No process is struck, so none may be blamed for it."""
         self._note(fault, 0, f"the link between {node.name} and {other.name}")
         if fault.kind == "part":
             self._world.paths.part(node, other, fault.for_s)
@@ -407,7 +408,7 @@ class FaultStrikes:
         if process.dying:
             return
         since_s, process.stopped_since_s = process.stopped_since_s, None
-        # there may have been no coordinator to hear of it
+        # there may have been no coordinator that could learn of it
         cut_off = any(
             fault.agent or fault.kind in (*NODE_KINDS, "lose_coordinator")
             for _, fault, _ in self.struck

@@ -1,6 +1,6 @@
-"""Rules for what the agents of several nodes tell a coordinator.
+"""Rules for the reports of agents to the coordinator, in runs with several nodes.
 
-Their reports are complete and true, and wait only for ranks that may still come.
+The reports are complete and true. They wait only for ranks that may still send the same.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ BACK_S = 5.0
 
 
 class SharedMessagePassedOn(Checker):
-    """A message that all ranks of a node have said is passed on at once."""
+    """If all ranks of a node have sent the same message, the agent passes it on at once."""
 
     of = (SharedMessageLate,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, SharedMessageLate):
             yield (
-                f"workers {list(seen.workers)} have spoken, all that live on {seen.node}, and their"
-                " agent has waited for more"
+                f"workers {list(seen.workers)} are all that live on {seen.node} and have sent a"
+                " message, but their agent has waited for more"
             )
 
 
 class EnrolmentIsTrue(Checker):
     """An agent that enrols names all workers that live on its node.
 
-    It also names those that have ended there without a successor. It names a store only if that is
-    there.
+    It also names those that have ended there without a successor. It names a store only if it hosts
+    one.
     """
 
     of = (Enrolled,)
@@ -46,21 +46,21 @@ class EnrolmentIsTrue(Checker):
             return
         if seen.over:
             yield (
-                f"{seen.node} enrols with workers {list(seen.over)}, which have ended, and whose"
-                " successors are at work"
+                f"{seen.node} enrols with workers {list(seen.over)}, which have ended and have"
+                " successors at work"
             )
         if seen.unnamed:
-            yield f"{seen.node} enrols, and says nothing of workers {list(seen.unnamed)}"
+            yield f"{seen.node} enrols without naming workers {list(seen.unnamed)}"
         if seen.lost_store:
             yield f"{seen.node} enrols with a store that was lost"
         if seen.untold_store:
-            yield f"{seen.node} enrols, and says nothing of the store that it hosts"
+            yield f"{seen.node} enrols without naming the store that it hosts"
 
 
 class HeardBeforeOrders(Checker):
-    """Nothing is started on a node that has only enrolled: a second message must come first.
+    """Nothing is started on a node that has only enrolled. A second message has to come first.
 
-    The enrolment may be so old that the node's lease is over.
+    The enrolment may be so old that the lease of the node is over.
     """
 
     of = (StartOrderedEarly,)

@@ -1,4 +1,4 @@
-"""A rule sees observations, and says what breaks it."""
+"""The base of all rules. A rule looks at observations, and reports what breaks it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import ClassVar
 
 from outlast.sim.rules.observations import Observation
 
-NEAR_S = 1e-6  # two times that are the same
+NEAR_S = 1e-6  # two times that are closer than this count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken rule. `rule` names the checker, `at_s` is in seconds since the beginning."""
+    """A broken rule. `rule` is the name of the checker; `at_s` counts from the beginning."""
 
     rule: str
     at_s: float
@@ -22,9 +22,10 @@ class Violation:
 
 
 class Checker(ABC):
-    """Check one rule. `of`: the kinds of observation that it looks at.
+    """Check one rule.
 
-    `now_s`: when the one at hand was made, in seconds since the beginning.
+    of      the kinds of observation that it looks at
+    now_s   the time of the present observation, in seconds since the beginning
     """
 
     of: ClassVar[tuple[type[Observation], ...]] = ()

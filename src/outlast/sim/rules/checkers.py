@@ -1,10 +1,10 @@
-"""All rules together: what must hold in every simulated run, for all faults at all times.
+"""All rules together. They must hold in every simulated run, for all faults at all times.
 
 The rules know nothing of the world, the workload or the faults. They only see observations.
 
-Safety      one generation, one owner of each rank, one restore point; no stale process contributes;
-            nothing is read that is not there; no step is lost
-Liveness    the run ends within the bound: all steps committed, or with a verdict
+Safety      There is one generation, one owner of each rank, and one restore point. No stale process
+            contributes. No rank reads state that does not exist. No step is lost.
+Liveness    The run ends within the bound, with all steps committed or with a verdict.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ ALL: tuple[type[Checker], ...] = (
 class Checkers:
     """Run all checkers, and note each violation once.
 
-    `result`: bad where there is one, unknown where the run was not watched to its end, else ok.
+    `result` is "bad" if there is a violation, "unknown" if the run was not watched to its end, and
+    otherwise "ok".
     """
 
     def __init__(self) -> None:

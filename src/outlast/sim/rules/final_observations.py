@@ -1,4 +1,4 @@
-"""Observations of interruptions and of the whole run, most of them made once it is over."""
+"""Observations of interruptions and of the whole run. Most are made when the run is over."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from outlast.model.terms import Cause
 class CulpritsAtEnd:
     """The run is over, and an interruption has this mechanism.
 
-    kinds      the faults that struck the processes that it names
-    times_s    what is known of its course, since the beginning
-    over_s     now
-    unsure_s   how far off a time may be, because the messages that tell of it were held up
+    kinds      the kinds of faults that struck the processes that it names
+    times_s    the known times of the interruption, in seconds since the beginning
+    over_s     the present time, in seconds since the beginning
+    unsure_s   the largest error of a time, because messages about it were held up
     """
 
     id: int
@@ -32,26 +32,28 @@ class RunEnded:
     """The run is over.
 
     until          the last step that was asked for
-    stop_asked     a stop of the run was asked for
-    refused        input was refused
-    alive          processes with a rank that still live
-    strikes        how often something was struck that may be taken for a fault
-    done           ranks that reached their end well
-    blamed         pids that interruptions name, except for one that the run was stopped in before
-                   all had left
-    struck         pids that were struck so that they may be blamed
+    stop_asked     True: a stop of the run was requested
+    refused        True: input was refused
+    alive          workers with a rank that still live
+    strikes        the number of strikes that may be taken for a fault
+    done           the ranks that ended with success
+    blamed         the pids that interruptions name. If the run was stopped in an interruption
+                   before all ranks had left, that one does not count
+    struck         the pids that were struck in such a way that they may be blamed
     kinds          the kinds of all faults that struck
-    max_restarts   whole restarts that are allowed without progress
-    asked          exit code and reason of each time that a stop was asked for
-    noted          the ledger says that the script has steps, or the one to write that may have been
-                   away
-    ending_s       how long ago a stop was first asked for; 0: none was, or there are several nodes
-    early_s        how long ago a spare first ended by itself before it could park, and could say so
-    spent          tokens that are missing from the budgets of replacements and whole restarts;
-                   None: a coordinator that knew of others died
-    rungs          of the interruptions, in their order, and whether each is a child of another
+    max_restarts   the number of whole restarts that are allowed without progress
+    asked          exit code and reason of each request to stop
+    noted          True: the ledger says that the script has steps, or the coordinator that had to
+                   write that may have been away
+    ending_s       seconds since the first request to stop; 0 if there was none, or if there are
+                   several nodes
+    early_s        seconds since a spare first ended by itself before it could park, and this could
+                   be reported
+    spent          the number of tokens that are missing from the budgets of replacements and whole
+                   restarts; None if a coordinator that knew of others has died
+    rungs          the rungs of the interruptions, in their order, and whether each is a child
     policy         the policy that acted
-    signals        interruptions that began with the end of a process by a signal
+    signals        the number of interruptions that began with the end of a process by a signal
     """
 
     state: str
@@ -85,9 +87,9 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True)
 class NothingMoves:
-    """The bound on time is over, or nothing will ever happen again, and the run has not ended.
+    """The run has not ended, but the time bound is reached, or nothing will happen any more.
 
-    `where`: the place of each process.
+    `where` describes the place of each process.
     """
 
     bound_s: float
@@ -98,11 +100,11 @@ class NothingMoves:
 class SecondsAtEnd:
     """The run is over, and the seconds of each rank are booked by cause.
 
-    worked_s      how long each rank worked on steps that it then committed for the first time, by
-                  the world's own clock
-    unsure_s      the part of that which is not known to the run, because a rank was lost with its
+    worked_s      seconds for which each rank worked on steps that it committed for the first time,
+                  by the world's own clock
+    unsure_s      the part of `worked_s` that the run cannot know, because a rank was lost with its
                   node
-    interrupted   the run was interrupted, or cut short
+    interrupted   True: the run was interrupted, or cut short
     """
 
     wall_s: float
@@ -116,20 +118,22 @@ class SecondsAtEnd:
 class RecoveryChosen:
     """The coordinator has chosen how it answers an interruption.
 
-    rung, reason   as it writes them down
-    moves          survivors go on in their processes; otherwise all restart, or the run ends
-    kept           ranks that stay in their step
-    reentered      ranks that enter main's function again
-    begun          ranks that go on though they had no state yet
-    taken          ranks that a spare takes
-    forked         ranks that get a fresh process
-    there          ranks whose process lives, stands still, has its whole state, and has a lease
-                   that is not over
-    ready          spares that are known to stand ready where ranks are forked, and take none
-    held           some process holds the newest committed step
-    over           some rank is past the last step
-    apart          a node, its link or the coordinator had a fault, so it may not be known which
-                   processes live
+    rung, reason   the rung and the reason that it records
+    moves          True: survivors go on in their processes. False: all ranks restart, or the run
+                   ends
+    kept           the ranks that stay in their step
+    reentered      the ranks that enter main's function again
+    begun          the ranks that go on although they had no state yet
+    taken          the ranks that a spare takes
+    forked         the ranks that get a fresh process
+    there          the ranks whose process lives, stands still, has its whole state, and has a valid
+                   lease
+    ready          the number of spares that are known to be parked on nodes where ranks are forked,
+                   and that take no rank
+    held           True: some process holds the newest committed step
+    over           True: some rank is past the last step
+    apart          True: a node, its link or the coordinator had a fault, so it may not be known
+                   which processes live
     """
 
     rung: str
@@ -152,7 +156,7 @@ class RecoveryChosen:
 
 @dataclass(frozen=True, slots=True)
 class WarningHeard:
-    """The coordinator of `epoch` hears something that people are to be warned of."""
+    """The coordinator of `epoch` hears something that people have to be warned of."""
 
     text: str
     epoch: int = 1
@@ -160,7 +164,7 @@ class WarningHeard:
 
 @dataclass(frozen=True, slots=True)
 class RecordRewritten:
-    """The record of an interruption is written again."""
+    """The record of an interruption is replaced by another one."""
 
     before: Interruption
     record: Interruption
@@ -168,23 +172,24 @@ class RecordRewritten:
 
 @dataclass(frozen=True, slots=True)
 class InterruptionAtEnd:
-    """The run is over, and this is what its ledger says of one interruption.
+    """The run is over, and this is the ledger's record of one interruption.
 
-    nodes       how many nodes there are, and so how many clocks
-    moved       by how many steps the run went back in the generation of this interruption. None: it
-                is not known, because under sharded state all ranks may have committed a step that
-                not all have sealed
-    begun       the same, counted from the newest step that any rank had asked for; None: the script
-                has no steps
-    back_s      when a later generation first trained, by the clock of the records: it had committed
-                a step (sharded: all its ranks had), or a rank was past the last step, or all
-                processes of a script without steps had reported that they run. None: never
+    nodes       the number of nodes, and so of clocks
+    moved       the number of steps by which the run went back in the generation of this
+                interruption. None if it is not known, because under sharded state all ranks may
+                have committed a step that not all have sealed
+    begun       the same, counted from the newest step that any rank had asked for. None if the
+                script has no steps
+    back_s      when a later generation was first at work, by the clock of the records; None if none
+                was. It is at work when it has committed a step (with sharded state: on all ranks),
+                when a rank is past the last step, or when all processes of a script without steps
+                have reported that they run
     latency_s   the longest time that a message takes
-    committed   the newest step that was committed when it was detected: the least that was known by
-                then, and the true one. None: the run has gone back since, or it is not known
-    stood_s     when all ranks had committed a step in a later generation. None: never, or the only
-                rank that knew it may be lost with its node
-    unsure_s    how wrong the clock of `stood_s` may be
+    committed   the newest committed step at the detection: the least that was known then, and the
+                true one. None if the run has gone back since, or if it is not known
+    stood_s     when all ranks had committed a step in a later generation. None if they never did,
+                or if the only rank that knew it may be lost with its node
+    unsure_s    the largest error of the clock of `stood_s`
     """
 
     record: Interruption
@@ -203,16 +208,17 @@ class FirstFault:
     """The run is over, and its first fault was the only one until it was detected.
 
     kind           the kind of the fault
-    noticed_s      how long the detection took
-    back_s         how long after that a step was committed again; None: another fault came before
+    noticed_s      seconds that the detection took
+    back_s         seconds from the detection until a step was committed again; None if another
+                   fault came before
     latency_s      the longest time that a message takes
     first_step_s   the longest time that the first step of a process takes
     steps          the number of steps before the fault
-    within         the fault came in a step, which has a deadline of its own
+    within         True: the fault came in a step, which has a deadline of its own
     mechanism      the mechanism that must be booked; "" if other ranks may be blamed
-    silence_s      the silence of a plain script that counts as a hang; 0: the script has steps
+    silence_s      the silence of a plain script that counts as a hang; 0 if the script has steps
     body_s         the longest body of a step
-    nodes          how many there are
+    nodes          the number of nodes
     """
 
     kind: str
@@ -230,9 +236,10 @@ class FirstFault:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
-    """An interruption that the run did not make itself gets a verdict.
+    """An interruption that the run did not cause itself gets a verdict.
 
-    `outage`: it, or the one that it is part of; `blamed`: node -> how sure that is.
+    outage   the interruption, or the one that it is a part of
+    blamed   the blamed nodes, each with the confidence
     """
 
     outage: int
@@ -243,9 +250,10 @@ class Diagnosed:
 class ActionDecided:
     """The policy has decided on an action.
 
-    `budget`: how often that is allowed within so many seconds; None: without limit. `own`: it is
-    for an interruption that the policy made itself. `moves`: a drain takes ranks off their nodes,
-    because their state has other owners elsewhere.
+    budget   how often the action is allowed, and within how many seconds; None: without a limit
+    own      True: the interruption was caused by the policy itself
+    moves    True: a drain moves ranks off their nodes, because their state has other owners
+             elsewhere
     """
 
     action: str
@@ -261,9 +269,10 @@ class ActionDecided:
 class DrainPlanned:
     """The plans of the generation in which a drained node has no ranks any more.
 
-    `undisturbed`: nothing was struck since the drain began. `left`: ranks that are to live there
-    anyway. `cut_short`: ranks whose process was given up by the drain before it had committed
-    the step that the run goes on from.
+    undisturbed   True: nothing was struck since the drain began
+    left          the ranks that have to live there anyway
+    cut_short     the ranks whose process the drain gave up before it had committed the step that
+                  the run goes on from
     """
 
     generation: int
@@ -276,7 +285,7 @@ class DrainPlanned:
 
 @dataclass(frozen=True, slots=True)
 class EventWritten:
-    """An event of the ledger, by the coordinator of `epoch`."""
+    """The coordinator of `epoch` writes an event into the ledger."""
 
     kind: str
     data: Mapping[str, object]
@@ -287,8 +296,8 @@ class EventWritten:
 class TextShown:
     """A line that is shown to people.
 
-    `ended_early`: some spare has ended before it could park, and nobody had killed it, or it may
-    have been lost with its node.
+    `ended_early` is True if a spare has ended before it could park, and was not killed, or may have
+    been lost with its node.
     """
 
     text: str
@@ -297,9 +306,9 @@ class TextShown:
 
 @dataclass(frozen=True, slots=True)
 class NodeStaysOut:
-    """The run is over, and an agent was connected for so long without enrolling.
+    """The run is over, and an agent was connected for `for_s` seconds without enrolling.
 
-    It had given up all its processes, and they have ended.
+    It had given up all its processes, and they had ended.
     """
 
     node: str
@@ -308,7 +317,7 @@ class NodeStaysOut:
 
 @dataclass(frozen=True, slots=True)
 class StartedOnBarredNode:
-    """A worker is to be started on a node that was barred before."""
+    """A start of a worker is ordered on a node that was barred before."""
 
     node: str
     worker: int

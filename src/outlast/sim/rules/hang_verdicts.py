@@ -1,4 +1,4 @@
-"""Rules for how agents and the coordinator look for ranks that hang."""
+"""Rules for the way in which agents and the coordinator find ranks that hang."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ ASKED_WITHIN_S, ASKED_MOST = 2.0, 8
 
 
 class HangNamesDeadline(Checker):
-    """A report of a hang names the deadline that is over: the rank's own, or that of a plain
-    script.
+    """A report of a hang names the deadline that has passed.
+
+    That is the deadline of the rank, or the silence of a plain script.
     """
 
     of = (HangReported, SilenceReported)
@@ -30,39 +31,36 @@ class HangNamesDeadline(Checker):
         if isinstance(seen, SilenceReported) and (
             type(seen.silence_s) is not float or seen.silence_s != seen.is_s
         ):
-            yield f"a plain script is said to hang after a silence of {seen.silence_s!r} s"
+            yield f"a plain script is reported to hang after a silence of {seen.silence_s!r} s"
         if isinstance(seen, HangReported):
             own = (
                 seen.deadline_s >= limits.STEP_FLOOR_S if type(seen.deadline_s) is float else False
             )
             if not own or (seen.silence_s and seen.deadline_s != seen.silence_s):
-                yield f"a rank is said to have stood longer than {seen.deadline_s!r} s"
+                yield f"a rank is reported to hang after {seen.deadline_s!r} s"
 
 
 class AllRanksAsked(Checker):
-    """With several nodes, no agent reports a hang by itself: its rank may wait for one elsewhere.
+    """With several nodes, no agent reports a hang before the other agents were asked.
 
-    The exception is a rank that the kernel holds stopped.
+    Its rank may wait for a rank elsewhere. The exception is a rank that the kernel holds stopped.
     """
 
     of = (HangReported,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, HangReported) and seen.alone:
-            yield "an agent says that a rank hangs, and others were not asked"
+            yield "an agent reports that a rank hangs, but the others were not asked"
 
 
 class LaggardAskedTwice(Checker):
-    """A rank that seems to be behind its peers is looked at once more.
-
-    It may just have been late.
-    """
+    """A rank that seems to be behind its peers is asked again, because it may only be late."""
 
     of = (HangReported,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, HangReported) and seen.looks is not None and seen.looks < 2:
-            yield "a rank is said to have come less far than its peers, and nobody has looked again"
+            yield "a rank is reported to be behind its peers, but it was not asked again"
 
 
 class FewInquiries(Checker):
@@ -82,7 +80,7 @@ class FewInquiries(Checker):
         ]
         if len(self._asked_s) > ASKED_MOST:
             yield (
-                f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, and"
+                f"agents are asked {len(self._asked_s)} times within {ASKED_WITHIN_S:g} s, although"
                 " nothing has moved"
             )
 

@@ -25,23 +25,23 @@ from outlast.sim.rules.final_observations import (
 )
 from outlast.sim.rules.observations import Observation, RankGiven
 
-# in this order they come
+# the times of an interruption, in the order in which they come
 TIMES = ("fault_s", "detected_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
-# of a fault that comes alone, and a few latencies more
+# the time in which a single fault is detected, without a few latencies
 NOTICED_S = {"kill": 0.05, "exit": 0.05, "stop": limits.STOPPED_FLOOR_S + 0.1, "raise": 0.1}
-BACK_S = 0.6  # likewise, until a step is committed again, where first steps are as quick as others
-# faults that come alone, and that their process does not report
+BACK_S = 0.6  # the same until a step is committed again, if first steps are as short as others
+# the mechanism of a single fault that its process does not report
 CALLED = {"kill": "signal", "exit": "exit", "deaf": "hang", "hang": "hang"}
 HUNG = ("hang", "deaf")
-# once the deadline is over, all ranks are asked how they stand
+# after the deadline, all ranks are asked for their places
 ASKED_S = limits.INQUIRY_DEADLINE_S + limits.PING_DEADLINE_S
-FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # by any clock
+FAST = 1 + 2 * limits.CLOCK_DRIFT_MAX  # the largest factor between two clocks
 UNSEEN_STEPS = 6
-FIRSTS = 5  # times a first step, a later first step may take
+FIRSTS = 5  # a later first step may take this many times as long as one
 LATENCIES = 10
-TOLD_S = 1.0  # on its way, or the run was ending
-COMMITS_APART_S = 0.02  # those of one step
-SEEN_STEPS = 2  # an agent has looked at the ranks since
+TOLD_S = 1.0  # a report may still be on its way, or the run was ending
+COMMITS_APART_S = 0.02  # ranks commit one step within this time
+SEEN_STEPS = 2  # after so many steps, an agent has read the beacons again
 
 
 class NamedOnce(Checker):
@@ -70,9 +70,9 @@ class NamedOnce(Checker):
 
 
 class WellFormed(Checker):
-    """An exception is a user's error, with its words.
+    """An interruption by an exception is an error of the user's code, with its text.
 
-    A child has a parent that is as old, and ends when the parent does.
+    The parent of a child came before it, and both are over at the same time.
     """
 
     of = (InterruptionAtEnd,)
@@ -87,7 +87,7 @@ class WellFormed(Checker):
         self._known[one.id] = one
         raised = one.mechanism is Mechanism.EXCEPTION
         if raised and not (one.error and one.traceback):
-            yield f"interruption {one.id} is an exception, and nobody says which, or from where"
+            yield f"interruption {one.id} is an exception without a text or a traceback"
         if raised != (one.failure_class is FailureClass.USER_CODE):
             yield (
                 f"interruption {one.id} is called {one.mechanism.value} and"
@@ -98,15 +98,15 @@ class WellFormed(Checker):
             yield f"interruption {one.id} is a child of {one.parent}, which came later"
         if parent is not None and (parent.resumed_s, parent.parent) != (one.resumed_s, None):
             yield (
-                f"interruption {one.id} was over at {one.resumed_s}, and its parent {parent.id} at"
+                f"interruption {one.id} was over at {one.resumed_s}, but its parent {parent.id} at"
                 f" {parent.resumed_s}"
             )
 
 
 class WrittenOnce(Checker):
-    """The times of detection and of the choice of the rung are written down once.
+    """The time of detection and the time at which the rung is chosen are written only once.
 
-    Nothing is written any more once the interruption is over.
+    Nothing is written after the interruption is over.
     """
 
     of = (RecordRewritten,)
@@ -118,22 +118,22 @@ class WrittenOnce(Checker):
         for name in ("detected_s", "left_s", "resumed_s"):
             if getattr(before, name) not in (None, getattr(now, name)):
                 yield (
-                    f"interruption {now.id} has {name} {getattr(now, name)}, and had"
+                    f"interruption {now.id} now has {name} {getattr(now, name)}, but it had"
                     f" {getattr(before, name)}"
                 )
         if now.generation != before.generation or now.step < before.step:
             yield (
-                f"interruption {now.id} is of generation {now.generation} and step {now.step}, and"
-                f" was of {before.generation} and {before.step}"
+                f"interruption {now.id} now has generation {now.generation} and step {now.step},"
+                f" but it had {before.generation} and {before.step}"
             )
         if before.resumed_s is not None and now != before:
-            yield f"interruption {now.id} was over, and is written again: {now.reason}"
+            yield f"interruption {now.id} was over, but is written again: {now.reason}"
 
 
 class EarliestTimeNamed(Checker):
-    """If the beginning of an interruption is not known, its earliest time is.
+    """If the time of the fault is not known, the record names the earliest possible time.
 
-    That is the time at which a step was last seen, once there was one.
+    That is the time at which a step was last seen, if there was one.
     """
 
     of = (InterruptionAtEnd,)
@@ -143,16 +143,16 @@ class EarliestTimeNamed(Checker):
             return
         one = seen.record
         if one.fault_s is None and one.fault_not_before_s is None and one.step > SEEN_STEPS:
-            yield f"interruption {one.id} has no time, and was after step {one.step}"
+            yield f"interruption {one.id} has no time, although it came after step {one.step}"
         if one.fault_not_before_s is not None and one.fault_not_before_s > one.detected_s:
             yield (
-                f"interruption {one.id} was not before {one.fault_not_before_s:.6f}, and was"
-                f" detected at {one.detected_s:.6f}"
+                f"interruption {one.id} came after {one.fault_not_before_s:.6f}, but was detected"
+                f" at {one.detected_s:.6f}"
             )
 
 
 class TimesInOrder(Checker):
-    """Its times come in their order, where one clock tells them."""
+    """The times of an interruption are in their order, if they come from one clock."""
 
     of = (InterruptionAtEnd,)
 
@@ -169,9 +169,9 @@ class TimesInOrder(Checker):
 
 
 class LostStepsBooked(Checker):
-    """An interruption is booked with as many committed steps as it has cost.
+    """An interruption is booked with the number of committed steps that it cost.
 
-    A step whose vote has passed counts, though nobody may have applied it.
+    A step whose vote has passed counts, even if no rank has applied it.
     """
 
     of = (InterruptionAtEnd,)
@@ -180,19 +180,19 @@ class LostStepsBooked(Checker):
         if not isinstance(seen, InterruptionAtEnd) or seen.nodes > 1 or seen.moved is None:
             return
         if seen.record.steps_lost == UNSEEN_COUNT and not seen.moved:
-            return  # the script had not called outlast yet, and had nothing to lose
+            return  # the script had not called outlast yet, so it had nothing to lose
         if not seen.moved <= seen.record.steps_lost <= seen.moved + 1:
             yield (
-                f"interruption {seen.record.id} is said to have cost {seen.record.steps_lost}"
-                f" committed steps, and it cost {seen.moved}"
+                f"interruption {seen.record.id} is booked with {seen.record.steps_lost} lost steps,"
+                f" but it cost {seen.moved}"
             )
 
 
 class RepeatedStepsBooked(Checker):
-    """An interruption is booked with as many repeated steps as had been begun.
+    """An interruption is booked with the number of steps that had begun and are done again.
 
-    They are no fewer than had been committed. A step that was begun is charged once: to the
-    interruption that cut it short, or to one after that.
+    These are at least the steps that had been committed. A step that had begun is charged once: to
+    the interruption that cut it short, or to a later one.
     """
 
     of = (InterruptionAtEnd,)
@@ -208,17 +208,17 @@ class RepeatedStepsBooked(Checker):
             return
         if not moved <= seen.record.steps_repeated <= begun:
             yield (
-                f"interruption {seen.record.id} is said to have cost {seen.record.steps_repeated}"
-                f" steps that are done again; {begun} had been begun, and {moved} of them committed"
+                f"interruption {seen.record.id} is booked with {seen.record.steps_repeated}"
+                f" repeated steps; {begun} had begun, and {moved} of them were committed"
             )
         self._uncharged = max(0, begun - seen.record.steps_repeated)
 
 
 class ResumedWhenAtWork(Checker):
-    """An interruption is over when a later generation is at work, and no sooner.
+    """An interruption is over when a later generation is at work, and not before.
 
-    Messages of two ranks may overtake each other. It is over no later than the second one could say
-    so.
+    Messages of two ranks may overtake each other. So it is over at the latest when the second
+    message could arrive.
     """
 
     of = (InterruptionAtEnd,)
@@ -233,15 +233,15 @@ class ResumedWhenAtWork(Checker):
         late_s = 2 * seen.latency_s + COMMITS_APART_S
         if seen.back_s is None or not -NEAR_S <= seen.record.resumed_s - seen.back_s <= late_s:
             yield (
-                f"interruption {seen.record.id} is said to be over at {seen.record.resumed_s:.6f},"
-                f" and the run was at work again at {seen.back_s}"
+                f"interruption {seen.record.id} is booked as over at {seen.record.resumed_s:.6f},"
+                f" but the run was at work again at {seen.back_s}"
             )
 
 
 class ResumedOnceAllCommit(Checker):
-    """An interruption is over once all ranks have committed a step in a later generation.
+    """An interruption is over at the latest when all ranks have committed a step afterwards.
 
-    This holds under any coordinator.
+    The step belongs to a later generation. This holds under any coordinator.
     """
 
     of = (InterruptionAtEnd,)
@@ -252,13 +252,16 @@ class ResumedOnceAllCommit(Checker):
         over_s = seen.record.resumed_s
         if over_s is None or over_s > seen.stood_s + seen.unsure_s:
             yield (
-                f"interruption {seen.record.id} is said to be over at {over_s}, and all ranks were"
+                f"interruption {seen.record.id} is booked as over at {over_s}, but all ranks were"
                 f" at work again at {seen.stood_s:.6f}"
             )
 
 
 class PlanNamesTimes(Checker):
-    """A rank that goes on is told since when it has lost time, and since when that was known."""
+    """The plan of a rank that goes on names the times of the fault and of its detection.
+
+    From these times the rank books its lost seconds.
+    """
 
     of = (RankGiven, InterruptionAtEnd)
 
@@ -278,13 +281,13 @@ class PlanNamesTimes(Checker):
             ):
                 if known_s is not None and (told_s is None or told_s > known_s + NEAR_S):
                     yield (
-                        f"generation {plan.generation} is told that interruption {one.id} was"
-                        f" {name} at {told_s}, and it was at {known_s:.6f}"
+                        f"the plan of generation {plan.generation} says that interruption {one.id}"
+                        f" was {name} at {told_s}, but it was at {known_s:.6f}"
                     )
 
 
 class CommittedStepNamed(Checker):
-    """An interruption names the newest committed step, as far as that could be known."""
+    """An interruption names the newest step that was known to be committed."""
 
     of = (InterruptionAtEnd,)
 
@@ -295,13 +298,13 @@ class CommittedStepNamed(Checker):
             and not seen.committed[0] <= seen.record.step <= seen.committed[1] + 1
         ):
             yield (
-                f"interruption {seen.record.id} is said to be of step {seen.record.step}, and"
-                f" {seen.committed[0]} to {seen.committed[1]} were committed"
+                f"interruption {seen.record.id} names step {seen.record.step}, but the newest"
+                f" committed step was {seen.committed[0]} to {seen.committed[1]}"
             )
 
 
 class WarnedOnce(Checker):
-    """A warning is given once by each coordinator that hears of it, at once."""
+    """Each coordinator that hears of a warning gives it once, and at once."""
 
     of = (WarningHeard, EventWritten, RunEnded)
 
@@ -318,15 +321,15 @@ class WarnedOnce(Checker):
                 for said, since_s in self._due.items()
                 if said not in self._said and self.now_s > since_s
             ]:
-                yield f"nobody is warned: {text}"
+                yield f"a warning is not given: {text}"
         elif isinstance(seen, EventWritten) and seen.kind == "warning":
             if (seen.epoch, seen.data["text"]) in self._said:
-                yield f"it is said twice: {seen.data['text']}"
+                yield f"a warning is given twice: {seen.data['text']}"
             self._said.add((seen.epoch, seen.data["text"]))
 
 
 class EarlySpareEndReported(Checker):
-    """A spare that ended too early is reported, if there was one, and only then."""
+    """If a spare ended before it could park, people are told, and otherwise not."""
 
     of = (TextShown, RunEnded)
 
@@ -338,18 +341,19 @@ class EarlySpareEndReported(Checker):
             self._shown = True
             if not seen.ended_early:
                 yield (
-                    f"it is told: {seen.text!r}, and every spare could park that nobody has killed"
+                    f"people are told {seen.text!r}, but every spare that was not killed could park"
                 )
         elif (
             isinstance(seen, RunEnded) and not self._shown and seen.early_s > seen.ending_s + TOLD_S
         ):
             yield (
-                f"a spare ended before it could park, {seen.early_s:.3f} s ago, and nobody was told"
+                f"a spare ended before it could park, {seen.early_s:.3f} s ago, but people were not"
+                " told"
             )
 
 
 class ScriptFactsNotedOnce(Checker):
-    """The ledger notes once that the script has steps, and once that its state is sharded.
+    """The ledger says once that the script has steps, and once that its state is sharded.
 
     A later coordinator has to know both.
     """
@@ -363,18 +367,18 @@ class ScriptFactsNotedOnce(Checker):
         if isinstance(seen, EventWritten) and seen.kind == "script":
             if seen.data["sharded"] in self._said:
                 yield (
-                    "it is written down twice that the script has steps, sharded or not:"
+                    "it is written twice that the script has steps, sharded or not:"
                     f" {[*self._said, seen.data['sharded']]}"
                 )
             self._said.append(seen.data["sharded"])
         elif isinstance(seen, RunEnded) and seen.trained and not seen.plain and not seen.noted:
-            yield "the run has trained, and it is not written down that its script has steps"
+            yield "the run has trained, but the ledger does not say that its script has steps"
 
 
 class SingleFaultInTime(Checker):
-    """A fault that comes alone is known, and over, as soon as its kind allows.
+    """A single fault is detected, and dealt with, as soon as its kind allows.
 
-    So nothing waits for an event that does not come.
+    So the run waits for no event that never comes.
     """
 
     of = (FirstFault,)
@@ -387,19 +391,19 @@ class SingleFaultInTime(Checker):
             bound_s := NOTICED_S[seen.kind] + slack_s + seen.first_step_s * (seen.kind == "raise")
         ):
             yield (
-                f"a {seen.kind} was known {seen.noticed_s:.3f} s after it struck, and {bound_s:.3f}"
-                " s are enough"
+                f"a {seen.kind} was detected {seen.noticed_s:.3f} s after it struck, but"
+                f" {bound_s:.3f} s are enough"
             )
         if seen.mechanism and seen.kind in CALLED and seen.mechanism != CALLED[seen.kind]:
-            yield f"a {seen.kind} that came alone is called {seen.mechanism}"
+            yield f"a single fault of the kind {seen.kind} has the mechanism {seen.mechanism}"
         if (
             seen.kind in HUNG
             and seen.within
             and seen.noticed_s > (bound_s := _deadline_s(seen) + slack_s)
         ):
             yield (
-                f"a {seen.kind} after {seen.steps} steps was known {seen.noticed_s:.3f} s after it"
-                f" struck, and {bound_s:.3f} s are enough"
+                f"a {seen.kind} after {seen.steps} steps was detected {seen.noticed_s:.3f} s after"
+                f" it struck, but {bound_s:.3f} s are enough"
             )
         if (
             seen.kind in HUNG
@@ -408,15 +412,15 @@ class SingleFaultInTime(Checker):
             > (bound_s := (seen.silence_s + limits.AWAITED_LOOK_S) * FAST + ASKED_S + slack_s)
         ):
             yield (
-                f"a plain script was known to hang {seen.noticed_s:.3f} s after it did, and"
+                f"the hang of a plain script was detected after {seen.noticed_s:.3f} s, but"
                 f" {bound_s:.3f} s are enough"
             )
-        # A survivor leaves at its next collective, so it may have the body of a step before it.
+        # A survivor leaves at its next collective, so it may still have to run the body of a step.
         if seen.back_s is not None and seen.back_s > (
             bound_s := BACK_S + slack_s + seen.body_s + seen.first_step_s
         ):
             yield (
-                f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was known, and"
+                f"a step was committed {seen.back_s:.3f} s after a {seen.kind} was detected, but"
                 f" {bound_s:.3f} s are enough"
             )
 
@@ -424,12 +428,12 @@ class SingleFaultInTime(Checker):
 def _deadline_s(seen: FirstFault) -> float:
     """Return the deadline of a rank that hangs within a step, by any clock.
 
-    It is learned from earlier steps. Steps may be shorter than an agent's ticks, so the first ones
-    that it saw are compared with those of others, or with nothing.
+    It is learned from earlier steps. Steps may be shorter than an agent's ticks. So the first steps
+    that the agent saw may be judged by those of other processes, or by no step at all.
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         own_s = limits.DEADLINE_FACTOR * seen.body_s
-        # its peers were overdue before
+        # its peers were overdue before it was
         again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0
         return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
     least_s = limits.AWAITED_LOOK_S + (

@@ -20,8 +20,9 @@ from outlast.sim.rules.observations import (
 
 
 class OnlyGoodOffered(Checker):
-    """A checkpoint is offered only if it has a manifest, and all its bytes were good when last
-    read.
+    """A checkpoint is offered only if it is good.
+
+    It has a manifest, and all of its bytes were right when they were last read.
     """
 
     of = (CheckpointOffered,)
@@ -29,7 +30,7 @@ class OnlyGoodOffered(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, CheckpointOffered) and seen.why_not:
             yield (
-                f"generation {seen.generation} is to begin from the checkpoint of step {seen.step}:"
+                f"generation {seen.generation} begins from the checkpoint of step {seen.step}:"
                 f" {seen.why_not}"
             )
 
@@ -37,18 +38,18 @@ class OnlyGoodOffered(Checker):
 class ShardsOfOneHistory(Checker):
     """The shards of a checkpoint are those that were reported, and belong to one history.
 
-    None is of a step that was rolled back since, or removed.
+    No shard belongs to a step that was rolled back meanwhile, or was removed.
     """
 
     of = (ManifestToWrite,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, ManifestToWrite) and not seen.one_past:
-            yield f"the manifest of step {seen.step} names shards that are not those that lie there"
+            yield f"the manifest of step {seen.step} names other shards than those on the disks"
 
 
 class ManifestOnceAllShards(Checker):
-    """A checkpoint is made of all shards of a step and one generation, once they are there."""
+    """When all shards of a step and a generation were written, one checkpoint is made of them."""
 
     of = (ShardHeard, Planned, ManifestOrdered)
 
@@ -61,8 +62,8 @@ class ManifestOnceAllShards(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
             del self._due_s[step]
-            yield f"all shards of step {step} lie there, and nobody makes a checkpoint of them"
-        # otherwise it is reported again
+            yield f"all shards of step {step} were written, but no checkpoint is made of them"
+        # otherwise the same violation would be reported again
         if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
             self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())
@@ -85,13 +86,13 @@ class LastGoodStays(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, CheckpointsRemoved) and seen.left < seen.good:
             yield (
-                f"the checkpoints of steps {list(seen.steps)} are removed, and that of step"
+                f"the checkpoints of steps {list(seen.steps)} are removed, but that of step"
                 f" {seen.good} was the newest good one"
             )
 
 
 class OldCheckpointsRemoved(Checker):
-    """No more checkpoints stay than are to be kept, if the newest of them is good."""
+    """No more checkpoints stay than have to be kept, if the newest of them is good."""
 
     of = (CheckpointsRemoved,)
 
@@ -102,13 +103,13 @@ class OldCheckpointsRemoved(Checker):
             and seen.left == seen.stay[-1]
         ):
             yield (
-                f"the checkpoints of steps {list(seen.stay)} stay, and"
-                f" {limits.CHECKPOINTS_KEPT_COUNT} are kept"
+                f"the checkpoints of steps {list(seen.stay)} stay, but only"
+                f" {limits.CHECKPOINTS_KEPT_COUNT} have to be kept"
             )
 
 
 class FailedSaveEndsNoRun(Checker):
-    """A run in which only saves fail does not fail."""
+    """A run does not fail if nothing but saves have failed."""
 
     of = (SaveFailed, RunEnded)
 
@@ -124,4 +125,4 @@ class FailedSaveEndsNoRun(Checker):
             and seen.state == "failed"
             and not seen.strikes
         ):
-            yield f"the saves of steps {self._failed} failed, and so did the run: {seen.reason}"
+            yield f"only saves (of steps {self._failed}) failed, but so did the run: {seen.reason}"

@@ -1,4 +1,4 @@
-"""Rules for blame: the rank that the ledger names was struck, and by what the ledger says."""
+"""Rules for blame: the ledger names ranks that were struck, and the kind of fault that did it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from outlast.sim.rules.observations import (
     StoppedProcessWentOn,
 )
 
-# what a fault may be called; a process that reported a lost peer, and then ends, may end for that
+# The kinds of faults behind each mechanism. A process that reported a lost peer may end because of
+# that loss.
 MECHANISMS = {
     "kill": ("signal",),
     "exit": ("exit", "lost_contact"),
@@ -32,25 +33,23 @@ MECHANISMS = {
 }
 
 
-NOTICED_S = 0.5  # a verdict on a process reaches it this long after it is due
+NOTICED_S = 0.5  # a process is ended at most this long after a verdict on it is due
 
 
 class NoFalseAlarm(Checker):
-    """No fault is booked without a strike. A run that is struck once is no crash loop."""
+    """No interruption is booked without a strike. A run that is struck once is not a crash loop."""
 
     of = (RunEnded,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RunEnded) and seen.interruptions > seen.strikes:
-            yield (
-                f"{seen.interruptions} interruptions, and {seen.strikes} times something was struck"
-            )
+            yield (f"there are {seen.interruptions} interruptions, but only {seen.strikes} strikes")
 
 
 class OnlyStruckBlamed(Checker):
-    """An interruption names processes that were struck, and no others.
+    """An interruption names only processes that were struck.
 
-    Of a plain script, which fails with its peers, nobody can say which came first.
+    The processes of a plain script fail together, so it is not known which failed first.
     """
 
     of = (RunEnded,)
@@ -61,11 +60,11 @@ class OnlyStruckBlamed(Checker):
             and not seen.plain
             and (innocent := set(seen.blamed) - set(seen.struck))
         ):
-            yield f"processes {sorted(innocent)} are blamed, and {list(seen.struck)} were struck"
+            yield f"processes {sorted(innocent)} are blamed, but {list(seen.struck)} were struck"
 
 
 class MechanismFitsFault(Checker):
-    """An interruption gets the name of the fault that struck."""
+    """The mechanism of an interruption fits the fault that struck."""
 
     of = (CulpritsAtEnd,)
 
@@ -77,13 +76,13 @@ class MechanismFitsFault(Checker):
             not in {name for kind in seen.kinds for name in MECHANISMS.get(kind, ())}
         ):
             yield (
-                f"interruption {seen.id} is called {seen.mechanism}, and its processes were struck"
-                f" by {', '.join(seen.kinds)}"
+                f"interruption {seen.id} has the mechanism {seen.mechanism}, but its processes were"
+                f" struck by {', '.join(seen.kinds)}"
             )
 
 
 class TimesWithinRun(Checker):
-    """An interruption is within the run, by any of the clocks."""
+    """The times of an interruption are within the run, by any of the clocks."""
 
     of = (CulpritsAtEnd,)
 
@@ -92,18 +91,18 @@ class TimesWithinRun(Checker):
             not -seen.unsure_s <= at_s <= seen.over_s + seen.unsure_s for at_s in seen.times_s
         ):
             yield (
-                f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, and"
+                f"interruption {seen.id} has times {[round(at_s, 3) for at_s in seen.times_s]}, but"
                 f" the run took {seen.over_s:.3f} s"
             )
 
 
 class StoppedProcessEnded(Checker):
-    """A process that the kernel holds stopped is ended once its grace is over.
+    """A process that the kernel holds stopped is ended when its grace is over.
 
-    Its peers do not wait for ordinary deadlines. In a run that is asked to end, no peer waits. A
-    process that is sent SIGTERM then has been promised a grace, stopped or not: it may go on and
-    save its state. So the time that it was stopped before counts, and the longer grace from then
-    on.
+    So its peers do not have to wait for ordinary deadlines. In a run that has to end, no peer
+    waits. A process that is sent SIGTERM then has a longer grace from that time on, even if it is
+    stopped, because it may go on and save its state. The time for which it was stopped before
+    counts for the shorter grace.
     """
 
     of = (StoppedProcessWentOn,)
@@ -117,5 +116,5 @@ class StoppedProcessEnded(Checker):
         ):
             yield (
                 f"worker {seen.worker} (rank {seen.rank}) was stopped for {seen.stopped_s:.3f} s,"
-                " and nobody has ended it"
+                " but it was not ended"
             )

@@ -1,4 +1,4 @@
-"""Observations of a simulated run while it goes on. The world says when each was made."""
+"""Observations of a simulated run while it goes on. The world passes the time with each."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from outlast.sim.rules.final_observations import (
 class Planned:
     """The coordinator has made the plans of a new generation.
 
+    steps       the steps that the plans go on from
     committed   the newest step that was ever committed
-    holders     ranks that have the state of that step, or of a later one, in memory. Their process
-                lives, or was killed for this plan though nothing was wrong with it. Under sharded
-                state, they have it in their slots
-    durable     the step of the newest good checkpoint; 0: there is none
-    cut_s       how long ago the coordinator heard that the last generation could not form its
-                group across a link. None, unless survivors go on and nothing else struck since
-    store_cut   a node that hosts the store could not be reached, and is to host it again, although
-                all nodes could always reach another one
-    follow      the last plan went on from `committed`; these ranks have not followed it, and still
-                can
-    image       the step of the transfer image, as far as this coordinator knows; -1: none
-    again       survivors are to enter main's function again, and one of them is to write that same
-                image once more, although it has not failed
+    holders     the ranks that hold the state of that step, or of a later one. Their process lives,
+                or was killed for this plan although nothing was wrong with it. Replicated state is
+                in memory, sharded state in their slots
+    durable     the step of the newest good checkpoint; 0 if there is none
+    cut_s       seconds since the coordinator heard that the last generation could not form its
+                group across a link. None, unless survivors go on and nothing else has struck since
+    store_cut   a node that could not be reached and has to host the store again, although all nodes
+                could always reach another one
+    follow      the ranks that have not followed the last plan, and still can. That plan went on
+                from `committed`
+    image       the step of the transfer image that this coordinator knows of; -1 if there is none
+    again       True: survivors have to enter main's function again, and one of them has to write
+                that image once more, although it has not failed
     returning   nodes that have come back, and whose enrolment has not arrived yet
     copied      the newest step for whose copies on other nodes a vote has waited, if every rank's
-                image of it is available now; -1: there is none
-    beside      ranks that are to send copies of their images to the node that they live on
+                image of it is available now; otherwise -1
+    beside      the ranks that have to send copies of their images to their own node
     """
 
     generation: int
@@ -66,10 +67,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class RankGiven:
-    """A process is told that it holds `plan.rank`.
+    """A process receives a plan by which it holds `plan.rank`.
 
-    `others`: living processes that hold it too; `beside`: ranks that live on its node besides,
-    which has room for `room`.
+    others   living processes that hold the rank too
+    beside   the number of other ranks that live on its node
+    room     the number of ranks that the node has room for
     """
 
     worker: int
@@ -81,7 +83,7 @@ class RankGiven:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """State of `step` was to be read from `source`. `found`: the sealed steps (or step) there."""
+    """State of `step` had to be read from `source`, where the steps in `found` are sealed."""
 
     worker: int
     rank: int
@@ -92,10 +94,11 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class StartedOver:
-    """A rank is to go on from `step` with private state as the script makes it.
+    """A rank has to go on from `step` with private state as the script makes it.
 
-    `lies`: steps that are sealed in its slots, where it lives. `read`: it also is in the
-    checkpoint of this step, from which all have begun since, as this coordinator said.
+    lies   the steps that are sealed in its slots on its own node
+    read   True: that state is also in the checkpoint of this step. This coordinator has told all
+           ranks to begin from that checkpoint
     """
 
     worker: int
@@ -107,8 +110,9 @@ class StartedOver:
 
 @dataclass(frozen=True, slots=True)
 class OldStore:
-    """A plan names the store of the order `number`, and the coordinator has heard that a newer one
-    is up: that of `newest`.
+    """A plan names the store of order `number`, but the coordinator knows of a newer one.
+
+    `newest` is the order of that store, which is up.
     """
 
     generation: int
@@ -118,8 +122,9 @@ class OldStore:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOffered:
-    """The plans of `generation` are to begin from the checkpoint of `step`; `why_not`: what was
-    wrong with that, and could be known; "" for nothing.
+    """The plans of `generation` begin from the checkpoint of `step`.
+
+    `why_not` says what was known to be wrong with that checkpoint; "" if nothing was.
     """
 
     generation: int
@@ -129,9 +134,9 @@ class CheckpointOffered:
 
 @dataclass(frozen=True, slots=True)
 class ManifestToWrite:
-    """The manifest of `step` is to be written.
+    """The manifest of `step` has to be written.
 
-    `one_past`: the shards that are there are those that it names.
+    `one_past` is True if the shards on the disks are those that the manifest names.
     """
 
     step: int
@@ -148,10 +153,11 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointsRemoved:
-    """The folders of these steps were removed.
+    """The checkpoints of these steps were removed.
 
-    `good` was the newest good checkpoint before, `left` is it now; 0: none. `stay`: those that have
-    a manifest.
+    good   the step of the newest good checkpoint before; 0 if there was none
+    left   the step of the newest good checkpoint now; 0 if there is none
+    stay   the steps of the checkpoints that still have a manifest
     """
 
     steps: tuple[int, ...]
@@ -162,8 +168,9 @@ class CheckpointsRemoved:
 
 @dataclass(frozen=True, slots=True)
 class GroupJoined:
-    """A process is in the group of `generation`, by its own word at `step`; `content` is the step
-    that its state really is of.
+    """A process reports that it is in the group of `generation` with the state of `step`.
+
+    `content` is the step of its real state.
     """
 
     worker: int
@@ -175,12 +182,13 @@ class GroupJoined:
 
 @dataclass(frozen=True, slots=True)
 class StepDone:
-    """A process has committed `step`; `content` is the step that its state really is of.
+    """A process has committed `step`.
 
-    owners   living processes that hold its rank
-    count    the number of ranks, if several are alike (identical_nodes.py)
-    odd      how many more pieces of the script's code after the step before have run on that
-             state than there are; below 0: fewer
+    content  the step of its real state
+    owners   the living processes that hold its rank
+    count    the number of ranks that it stands for (identical_nodes.py)
+    odd      how many times too often the script's code after the step before has run on this state;
+             negative if too seldom
     """
 
     worker: int
@@ -195,7 +203,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """A rank is the first that has ever run the optimizer of `step`. No rank has committed it."""
+    """A rank is the first one that runs the optimizer of `step`. No rank has committed it yet."""
 
     step: int
 
@@ -204,8 +212,8 @@ class Executed:
 class Stretch:
     """All ranks commit steps `first` to `last` undisturbed.
 
-    `torn`: ranks whose state before is not of the step before; `shared`: ranks that another process
-    holds than the one that commits.
+    torn     the ranks whose state before the stretch is not that of the step before
+    shared   the ranks that are held by another process than the one that commits
     """
 
     generation: int
@@ -216,13 +224,13 @@ class Stretch:
 
     @property
     def step(self) -> int:
-        """Return the newest step, as `StepDone` has it."""
+        """Return the newest step, like the field of `StepDone`."""
         return self.last
 
 
 @dataclass(frozen=True, slots=True)
 class Regrouped:
-    """The coordinator says that all ranks are in `generation`; `there`: those that are."""
+    """The coordinator says that all ranks are in `generation`. Those in `there` really are."""
 
     generation: int
     ranks: int
@@ -231,9 +239,9 @@ class Regrouped:
 
 @dataclass(frozen=True, slots=True)
 class StoppedProcessWentOn:
-    """A process that the kernel had held stopped for `stopped_s` runs again.
+    """A process that the kernel held stopped for `stopped_s` seconds runs again.
 
-    `asked_s`: for so long it had been sent SIGTERM, if it was.
+    `asked_s` is the number of seconds since it was sent SIGTERM, or 0 if it was not.
     """
 
     worker: int
@@ -244,7 +252,7 @@ class StoppedProcessWentOn:
 
 @dataclass(frozen=True, slots=True)
 class RunBegun:
-    """The first ranks of a run are given places. `there`: nodes that are in, of `nodes`."""
+    """The first ranks of a run get their places. `there` nodes of `nodes` have joined."""
 
     nodes: int
     there: int
@@ -252,7 +260,7 @@ class RunBegun:
 
 @dataclass(frozen=True, slots=True)
 class ShardHeard:
-    """The coordinator hears that a shard is there, of `ranks` that are written."""
+    """The coordinator hears that the shard of one rank was written. There are `ranks` shards."""
 
     step: int
     rank: int
@@ -269,12 +277,13 @@ class ManifestOrdered:
 
 @dataclass(frozen=True, slots=True)
 class HangReported:
-    """An agent says that a rank has stood longer than `deadline_s`.
+    """An agent reports that a rank has made no progress for longer than `deadline_s`.
 
-    silence_s   the silence of a plain script that counts as a hang; 0: the script has steps
-    alone       there are several nodes, and the report does not say that the kernel holds the rank
-                stopped
-    looks       how often it was asked just before; None: it is not said to be behind its peers
+    silence_s   the silence of a plain script that counts as a hang; 0 if the script has steps
+    alone       True: there are several nodes, and the report does not say that the kernel holds the
+                rank stopped
+    looks       how often the rank was asked just before; None if it is not said to be behind its
+                peers
     """
 
     deadline_s: float
@@ -285,7 +294,7 @@ class HangReported:
 
 @dataclass(frozen=True, slots=True)
 class SilenceReported:
-    """An agent says which silence it takes for a hang; `is_s` is the true value."""
+    """An agent reports the silence that it takes for a hang; `is_s` is the true value."""
 
     silence_s: float
     is_s: float
@@ -293,18 +302,20 @@ class SilenceReported:
 
 @dataclass(frozen=True, slots=True)
 class AgentsAsked:
-    """All agents are asked how their ranks stand."""
+    """All agents are asked for the places of their ranks."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SpareCount:
-    """A step is committed, and `spares` live, of `wanted`.
+    """A step is committed, and this is the number of spares.
 
-    `quiet_s`: how long ago the last fault or plan came, or a process ended. `others`: spares of
-    another kind than was asked for. `ended_early`: a spare has ended by itself before it could
-    park.
+    spares        the number of living spares
+    wanted        the number that was asked for
+    quiet_s       seconds since the last fault, plan or end of a process
+    others        the number of spares of another kind than the one that was asked for
+    ended_early   True: a spare has ended by itself before it could park
     """
 
     spares: int
@@ -316,14 +327,15 @@ class SpareCount:
 
 @dataclass(frozen=True, slots=True)
 class KillOrdered:
-    """The coordinator wants a worker of its own node to be killed.
+    """The coordinator orders that a worker of its own node be killed.
 
-    ended      it has heard that this worker has ended
-    all_end    the run ends
-    unstruck   it has heard that this worker has started; the worker holds a rank, and this run had
-               no fault
-    idle       the worker is a spare of the kind that was asked for. Neither it nor a node had a
-               fault; no stop was asked for, and no rank has reached its end
+    ended      True: it has heard that this worker has ended
+    all_end    True: the run ends
+    unstruck   True: it has heard that this worker has started, the worker holds a rank, and this
+               run had no fault
+    idle       True: the worker is a spare of the kind that was asked for, and there is no reason to
+               kill it. Neither it nor a node had a fault, no stop was asked for, and no rank has
+               reached its end
     """
 
     worker: int
@@ -335,10 +347,7 @@ class KillOrdered:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """A node that is in loses its power.
-
-    Its lease is void `void_s` later at most.
-    """
+    """A node that has joined loses its power. At most `void_s` seconds later its lease is over."""
 
     node: str
     void_s: float
@@ -346,13 +355,13 @@ class PowerLost:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """A stop of the run is asked for.
+    """A stop of the run is requested.
 
-    plain         the coordinator has not heard that the script has steps
-    nothing_yet   it starts all ranks, and none has committed a step; or it has killed all ranks of
-                  a plain script
-    again         it is not the first time
-    single        there is one node
+    plain         True: the coordinator has not heard that the script has steps
+    nothing_yet   True: it is starting all ranks and none has committed a step, or it has killed all
+                  ranks of a plain script
+    again         True: this is not the first request
+    single        True: there is one node
     """
 
     plain: bool
@@ -363,7 +372,7 @@ class StopAsked:
 
 @dataclass(frozen=True, slots=True)
 class SharedMessageLate:
-    """An agent has waited for more workers to say the same, though all with a rank there have."""
+    """An agent has waited for more workers to send a message that all ranks there have sent."""
 
     node: str
     workers: tuple[int, ...]
@@ -373,12 +382,12 @@ class SharedMessageLate:
 class Enrolled:
     """An agent enrols.
 
-    over           workers that it names although they have ended, and their successors in their
+    over           workers that it names, although they have ended and their successors in the same
                    ranks there have joined
-    unnamed        workers that it does not name although they live, or have ended without a
+    unnamed        workers that it does not name, although they live, or have ended without a
                    successor there
-    lost_store     it names a store that does not live any more
-    untold_store   it hosts a store, and does not name it
+    lost_store     True: it names a store that has ended
+    untold_store   True: it hosts a store, but does not name it
     """
 
     node: str
@@ -390,7 +399,7 @@ class Enrolled:
 
 @dataclass(frozen=True, slots=True)
 class StartOrderedEarly:
-    """The coordinator orders a start on a node that it has not heard since the node enrolled."""
+    """The coordinator orders a start on a node of which it has heard nothing but the enrolment."""
 
     node: str
 

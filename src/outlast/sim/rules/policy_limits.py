@@ -1,4 +1,4 @@
-"""Rules for what a policy does.
+"""Rules for the actions of a policy.
 
 It drains only nodes that it may drain, keeps its budgets, and undoes no commit.
 """
@@ -21,15 +21,15 @@ from outlast.sim.rules.run_end import APART
 
 SURE, TWICE = 0.8, 2
 MOVE = ("drain", "shrink")
-# if one of these strikes, a node may be out of reach, or needed
+# if one of these strikes, a node may be unreachable, or needed
 NODES = set(APART) - {"lose_coordinator"}
-# steps: an agent says once a tick how far it is, and a coordinator that is away has to come back
-# first
+# A number of steps. An agent reports its step once a tick, and a coordinator that is away has to
+# come back first.
 LEAVES_WITHIN = 8
 
 
 class DrainNeedsReason(Checker):
-    """A node is drained for a verdict that is sure, or for its second outage."""
+    """A node is drained only if its verdict is sure, or if it is its second outage."""
 
     of = (Diagnosed, ActionDecided)
 
@@ -50,7 +50,7 @@ class DrainNeedsReason(Checker):
             for node in seen.nodes:
                 confidence = 0.0 if self._newest is None else self._newest.blamed.get(node, -1.0)
                 if confidence < 0:
-                    yield f"node {node} is drained, and the newest verdict does not blame it"
+                    yield f"node {node} is drained, but the newest verdict does not blame it"
                 elif confidence < SURE and len(self._outages.get(node, ())) < TWICE:
                     yield (
                         f"node {node} is drained with confidence {confidence:g} for its first"
@@ -59,7 +59,7 @@ class DrainNeedsReason(Checker):
 
 
 class WithinBudget(Checker):
-    """A policy keeps its own budgets in every window of time, under any coordinators."""
+    """A policy keeps its budgets in every window of time, even if coordinators change."""
 
     of = (ActionDecided,)
 
@@ -73,7 +73,7 @@ class WithinBudget(Checker):
         done = self._done.setdefault(seen.action, [])
         done += [seen.at_s] * (len(seen.nodes) or 1)
         if (count := sum(seen.at_s - at_s < within_s for at_s in done)) > times:
-            yield f"{count} times {seen.action} within {within_s:g} s, and {times} are allowed"
+            yield f"{seen.action} {count} times within {within_s:g} s, but {times} are allowed"
 
 
 class DrainUndoesNoStep(Checker):
@@ -89,7 +89,7 @@ class DrainUndoesNoStep(Checker):
             and min(seen.steps) < seen.committed
         ):
             yield (
-                f"a node is drained, and generation {seen.generation} goes back from step"
+                f"a node is drained, but generation {seen.generation} goes back from step"
                 f" {seen.committed} to {min(seen.steps)}"
             )
 
@@ -102,15 +102,15 @@ class DrainEmptiesNode(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.left:
             yield (
-                f"a node is drained, and in generation {seen.generation} ranks {list(seen.left)}"
+                f"a node is drained, but in generation {seen.generation} ranks {list(seen.left)}"
                 " live there"
             )
 
 
 class DrainFinishesStep(Checker):
-    """A drain that nothing disturbs lets each rank commit what the others commit.
+    """A drain that nothing disturbs lets each rank commit the step that the others commit.
 
-    What a script does at a commit (`step.on_commit`) would be left out otherwise.
+    Otherwise a rank would leave out the work of `step.on_commit`.
     """
 
     of = (DrainPlanned,)
@@ -118,7 +118,7 @@ class DrainFinishesStep(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, DrainPlanned) and seen.undisturbed and seen.cut_short:
             yield (
-                f"a node is drained, and generation {seen.generation} goes on from step"
+                f"a node is drained, but generation {seen.generation} goes on from step"
                 f" {min(seen.steps)}, which ranks {list(seen.cut_short)} never committed"
             )
 
@@ -130,31 +130,32 @@ class NoWorkOnBarredNode(Checker):
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, StartedOnBarredNode):
-            yield f"worker {seen.worker} is to be started on node {seen.node}, which is barred"
+            yield f"a start of worker {seen.worker} is ordered on node {seen.node}, which is barred"
 
 
 class NoActionOnOwnInterruption(Checker):
-    """The policy does not act on an interruption that it made itself, nor does a successor."""
+    """The policy does not act on an interruption that it caused, even after a takeover."""
 
     of = (ActionDecided,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, ActionDecided) and seen.own:
-            yield f"{seen.action} is decided for an interruption that the policy made"
+            yield f"{seen.action} is decided for an interruption that the policy caused"
 
 
 class DrainsSoon(Checker):
-    """A barred node is drained while steps are committed, as long as nothing strikes any node.
+    """A node that has to be drained is drained within some committed steps.
 
-    No node is drained before all ranks are heard to have joined, so none may be mute.
+    This holds as long as nothing strikes any node. No node is drained before all ranks have
+    reported that they have joined, so no rank may be mute.
     """
 
     of = (ActionDecided, EventWritten, Planned, StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
-        self._moved: set[str] = set()  # nodes that are to be drained
-        self._due: set[str] = set()  # and barred
-        # the newest step when that was decided, or a plan was made since
+        self._moved: set[str] = set()  # nodes that have to be drained
+        self._due: set[str] = set()  # those of them that are barred
+        # the newest step when that was decided, or when a plan was made after it
         self._since: int | None = None
         self._newest = 0
 
@@ -186,8 +187,8 @@ class DrainsSoon(Checker):
             steps = self._newest - self._since
             if self._due and steps > LEAVES_WITHIN:
                 yield (
-                    f"nodes {', '.join(sorted(self._due))} were to be drained, and were not in the"
-                    f" last {steps} steps"
+                    f"nodes {', '.join(sorted(self._due))} had to be drained, but were not within"
+                    f" {steps} steps"
                 )
 
 

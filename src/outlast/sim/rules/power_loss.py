@@ -1,7 +1,7 @@
 """The rule for a node that loses its power.
 
-No message reports the loss. The coordinator counts the node out as soon as its lease is void, or
-sooner, if the machine lives on and refuses connections to the launcher.
+No message reports the loss. The coordinator counts the node out as soon as its lease is over. It
+does so sooner if the machine lives on and refuses connections to the launcher.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.final_observations import EventWritten, RunEnded
 from outlast.sim.rules.observations import Observation, PowerLost
 
-NOTICED_S = 1.0  # an alarm may ring late
+NOTICED_S = 1.0  # a timer may ring this late
 
 
 class DeadNodeCountedOut(Checker):
-    """A node without power is counted out, while the first coordinator of the run lives.
+    """A node without power is counted out in time, while the first coordinator of the run lives.
 
-    What that coordinator knew of leases dies with it.
+    A later coordinator does not know the leases that the first one granted.
     """
 
     of = (PowerLost, EventWritten, RunEnded)
@@ -37,6 +37,6 @@ class DeadNodeCountedOut(Checker):
             for node, due_s in self._due_s.items():
                 if self.now_s > due_s:
                     yield (
-                        f"the run is over {self.now_s - due_s:.3f} s after node {node} was to be"
-                        " counted out, and nobody did"
+                        f"the run is over {self.now_s - due_s:.3f} s after node {node} had to be"
+                        " counted out, but it was not"
                     )

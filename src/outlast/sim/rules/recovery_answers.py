@@ -1,6 +1,6 @@
-"""Rules for how an interruption is answered.
+"""Rules for the recovery from an interruption.
 
-The cheapest rung is taken, and the record says what is really done.
+The cheapest rung is taken, and the record names the rung that is really carried out.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.final_observations import RecoveryChosen
 from outlast.sim.rules.observations import Observation, Planned, StepDone, Stretch
 
-IN_PROCESS = ("in_place", "reenter", "sharded")  # ways in which survivors keep their processes
+IN_PROCESS = ("in_place", "reenter", "sharded")  # modes in which survivors keep their processes
 
 
 class RungAsRecorded(Checker):
-    """The rung that is written down is what is done."""
+    """The rung in the record is the one that is carried out."""
 
     of = (RecoveryChosen,)
 
@@ -25,13 +25,13 @@ class RungAsRecorded(Checker):
             return
         if (expected := _done(seen)) and seen.rung not in expected:
             yield (
-                f"an interruption is answered by {seen.rung}, and what is done is"
+                f"an interruption is answered by {seen.rung}, but carried out is"
                 f" {' or '.join(expected)}: {seen.reason}"
             )
 
 
 def _done(seen: RecoveryChosen) -> tuple[str, ...]:
-    """Return the rungs that this may be called; empty where every process is started again."""
+    """Return the rungs that describe this recovery; empty if every process is started again."""
     if not seen.moves:
         return ()
     if seen.forked:
@@ -46,7 +46,7 @@ def _done(seen: RecoveryChosen) -> tuple[str, ...]:
 
 
 class CheapestRung(Checker):
-    """The first fault after a committed step is answered by the cheapest rung that there is."""
+    """The first fault after a committed step is answered by the cheapest rung that is possible."""
 
     of = (Planned, StepDone, Stretch, RecoveryChosen)
 
@@ -72,18 +72,16 @@ class CheapestRung(Checker):
     def _judge(self, seen: RecoveryChosen) -> Iterator[str]:
         if not seen.moves:
             if seen.recovery_mode in IN_PROCESS and seen.there and seen.held:
-                yield (
-                    f"ranks {list(seen.there)} stand ready to go on, and all restart: {seen.reason}"
-                )
+                yield (f"ranks {list(seen.there)} could go on, but all restart: {seen.reason}")
             return
         if len(seen.there) == seen.ranks and not seen.apart and (seen.taken or seen.forked):
             yield (
-                f"every process lives, and ranks {[*seen.taken, *seen.forked]} are replaced:"
+                f"every process lives, but ranks {[*seen.taken, *seen.forked]} are replaced:"
                 f" {seen.reason}"
             )
         if seen.forked and seen.ready:
             yield (
-                f"ranks {list(seen.forked)} are forked, and {seen.ready} spares stand ready:"
+                f"ranks {list(seen.forked)} are forked, but {seen.ready} spares are parked:"
                 f" {seen.reason}"
             )
 

@@ -31,7 +31,7 @@ class OneStepPerGeneration(Checker):
         if isinstance(seen, Planned):
             if len(set(seen.steps)) > 1:
                 yield (
-                    f"generation {seen.generation} is to start from several steps:"
+                    f"generation {seen.generation} starts from several steps:"
                     f" {sorted(set(seen.steps))}"
                 )
             if seen.generation <= self._newest:
@@ -40,9 +40,9 @@ class OneStepPerGeneration(Checker):
 
 
 class PauseAfterCutLink(Checker):
-    """A group that could not be formed across a link is tried again after a pause.
+    """A group that could not be formed across a link is tried again only after a pause.
 
-    It gets a store that all can reach, if there is a place for one.
+    It gets a store that all nodes can reach, if there is a place for one.
     """
 
     of = (Planned,)
@@ -51,13 +51,13 @@ class PauseAfterCutLink(Checker):
         if isinstance(seen, Planned) and seen.cut_s is not None:
             if seen.cut_s < limits.LINK_RETRY_S - NEAR_S:
                 yield (
-                    f"generation {seen.generation} is tried {seen.cut_s:.3f} s after it was heard"
-                    " that the last one failed for a link"
+                    f"generation {seen.generation} is tried {seen.cut_s:.3f} s after the report"
+                    " that the last one failed because of a link"
                 )
             if seen.store_cut:
                 yield (
                     f"generation {seen.generation} is tried with the store on {seen.store_cut},"
-                    " which some could not reach"
+                    " which some ranks could not reach"
                 )
 
 
@@ -73,10 +73,10 @@ class OneOwner(Checker):
                 f" {seen.others[0]} lives"
             )
         if isinstance(seen, StepDone) and seen.owners != (seen.worker,):
-            yield f"rank {seen.rank} commits step {seen.step}, and is held by workers {seen.owners}"
+            yield f"rank {seen.rank} commits step {seen.step}, but workers {seen.owners} hold it"
         if isinstance(seen, Stretch) and seen.shared:
             yield (
-                f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, and are not"
+                f"ranks {list(seen.shared)} commit steps {seen.first} to {seen.last}, but are not"
                 " held by one process each"
             )
 
@@ -97,14 +97,14 @@ class Fenced(Checker):
                     if isinstance(seen, StepDone)
                     else f"steps from {seen.first} on are committed"
                 )
-                yield f"{who} in generation {seen.generation}, after one in {self._newest}"
+                yield f"{who} in generation {seen.generation}, after a step in {self._newest}"
             self._newest = max(self._newest, seen.generation)
 
 
 class StateFitsStep(Checker):
-    """All ranks join a generation at one step, with the state of that step.
+    """All ranks join a generation at the same step, with the state of that step.
 
-    A committed state is that of its step.
+    When a step is committed, the state is that of this step.
     """
 
     of = (GroupJoined, StepDone, Stretch)
@@ -130,8 +130,8 @@ class StateFitsStep(Checker):
         if isinstance(seen, StepDone) and seen.odd:
             times = f"{abs(seen.odd)} times {'too often' if seen.odd > 0 else 'too seldom'}"
             yield (
-                f"rank {seen.rank} commits step {seen.step} with state on which the script's code"
-                f" behind step {seen.step - 1} has run {times}"
+                f"rank {seen.rank} commits step {seen.step}, but on its state the script's code"
+                f" after step {seen.step - 1} has run {times}"
             )
         if isinstance(seen, Stretch) and seen.torn:
             yield (
@@ -141,22 +141,23 @@ class StateFitsStep(Checker):
 
 
 class SealedStateExists(Checker):
-    """State that a plan tells a rank to read is there."""
+    """If a plan tells a rank to read state, this state exists."""
 
     of = (Restored,)
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Restored) and seen.step not in seen.found:
             yield (
-                f"rank {seen.rank} is to read step {seen.step} from the {seen.source}, which holds"
-                f" {list(seen.found) or 'nothing'}"
+                f"rank {seen.rank} has to read step {seen.step} from the {seen.source}, but found"
+                f" {list(seen.found) or 'nothing'} there"
             )
 
 
 class SealedStateUsed(Checker):
-    """A rank reads the sealed state of the step that it goes on from, or else that of a checkpoint.
+    """A rank reads the private state of the step that it goes on from, if it is sealed or saved.
 
-    No such state is made again.
+    It does not begin with private state as the script makes it, if its slots or the checkpoint have
+    the state of that step.
     """
 
     of = (StartedOver,)
@@ -164,20 +165,20 @@ class SealedStateUsed(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, StartedOver) and seen.step > 0 and seen.step in seen.lies:
             yield (
-                f"rank {seen.rank} goes on from step {seen.step}, which lies sealed in its slots,"
-                " with private state as the script makes it"
+                f"rank {seen.rank} goes on from step {seen.step} with private state as the script"
+                " makes it, but its slots have a sealed image of that step"
             )
         elif isinstance(seen, StartedOver) and seen.step > 0 and seen.read:
             yield (
-                f"rank {seen.rank} goes on from step {seen.step}, the checkpoint of which has been"
-                " read, with private state as the script makes it"
+                f"rank {seen.rank} goes on from step {seen.step} with private state as the script"
+                " makes it, but the checkpoint of that step was read"
             )
 
 
 class NothingDurableLost(Checker):
     """A run goes back no further than to its newest good checkpoint.
 
-    It may go back so far only if no rank holds the newest committed step.
+    `NothingLost` is the rule while some rank holds the newest committed step.
     """
 
     of = (Planned,)
@@ -190,16 +191,16 @@ class NothingDurableLost(Checker):
             and min(seen.steps) < min(seen.durable, seen.committed)
         ):
             yield (
-                f"generation {seen.generation} goes back to step {min(seen.steps)}, and there is a"
-                f" good checkpoint of step {seen.durable}"
+                f"generation {seen.generation} goes back to step {min(seen.steps)}, although there"
+                f" is a good checkpoint of step {seen.durable}"
             )
 
 
 class NothingLost(Checker):
-    """A committed step stays committed as long as it can be had.
+    """A committed step stays committed as long as its state is available.
 
-    That is as long as some rank holds it, or can still follow the last plan, or it is in a
-    transfer image.
+    It is available if some rank holds it, if some rank can still follow the last plan, or if it is
+    in a transfer image.
     """
 
     of = (Planned,)
@@ -212,15 +213,16 @@ class NothingLost(Checker):
             and (why := _why_not_lost(seen))
         ):
             yield (
-                f"generation {seen.generation} goes back to step {min(seen.steps)}; step"
-                f" {seen.committed} is committed, and {why}"
+                f"generation {seen.generation} goes back to step {min(seen.steps)}, although step"
+                f" {seen.committed} is committed and {why}"
             )
 
 
 class NothingCopiedLost(Checker):
-    """A run goes back no further than to the newest step that outlives the loss of any node.
+    """A run goes back no further than to the newest step that survives the loss of any node.
 
-    That holds while every rank's image of it can be had: its own, or a copy on another node.
+    This holds while every rank's image of that step is available: its own, or a copy on another
+    node.
     """
 
     of = (Planned,)
@@ -228,8 +230,8 @@ class NothingCopiedLost(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.steps and min(seen.steps) < seen.copied:
             yield (
-                f"generation {seen.generation} goes back to step {min(seen.steps)}; copies of step"
-                f" {seen.copied} lie on other nodes"
+                f"generation {seen.generation} goes back to step {min(seen.steps)}, although there"
+                f" are copies of step {seen.copied} on other nodes"
             )
 
 
@@ -247,7 +249,7 @@ class CopiedElsewhere(Checker):
 
 
 class HandedOverOnce(Checker):
-    """A step is not handed over again where its image lies already.
+    """A step is not handed over again if its transfer image already exists.
 
     A rank that waits for it could read that image.
     """
@@ -257,8 +259,8 @@ class HandedOverOnce(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.again:
             yield (
-                f"generation {seen.generation} waits for an image of step {seen.image}, and one"
-                " lies there"
+                f"generation {seen.generation} waits for an image of step {seen.image}, although"
+                " there is one"
             )
 
 
@@ -270,8 +272,8 @@ class ReturningNodeAwaited(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Planned) and seen.returning:
             yield (
-                f"generation {seen.generation} is planned, and nodes {', '.join(seen.returning)}"
-                " are about to be in again"
+                f"generation {seen.generation} is planned while nodes {', '.join(seen.returning)}"
+                " are about to enrol again"
             )
 
 
@@ -283,15 +285,15 @@ class NewestStore(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, OldStore):
             yield (
-                f"generation {seen.generation} is to be built with store {seen.number}, and store"
+                f"generation {seen.generation} has to be built with store {seen.number}, but store"
                 f" {seen.newest} is up"
             )
 
 
 def _why_not_lost(seen: Planned) -> str:
-    """Say where the newest committed step is still held, or return "" if that is not known."""
+    """Return why the newest committed step is still available, or "" if it is not known to be."""
     if seen.holders:
         return f"ranks {list(seen.holders)} hold it"
     if seen.follow:
-        return f"ranks {list(seen.follow)} can go forward to it, as was planned"
-    return "it lies handed over" if seen.image == seen.committed else ""
+        return f"ranks {list(seen.follow)} can go forward to it, as the last plan says"
+    return "it is in the transfer image" if seen.image == seen.committed else ""

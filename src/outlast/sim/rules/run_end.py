@@ -1,4 +1,4 @@
-"""Rules of the end: a run ends once, within its bound, and gives up only with a reason."""
+"""Rules for the end of a run: it ends once and in time, and gives up only with a reason."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ APART = (
     "lose_coordinator",
 )
 STRUCK = "killed from outside again and again"
-# How a run that is struck again and again may end, and what must have struck it for that; () if the
-# plans tell that.
+# The reasons with which a run that is struck repeatedly may end, and the faults that must have
+# struck it; () if the number of plans shows it.
 VERDICTS = {
     "no node with room": APART,
     "cannot reach each other": APART,
@@ -49,7 +49,7 @@ WAITS_S = {
     "cannot reach each other": limits.NODE_WAIT_S,
     "cannot be killed": limits.KILL_DEADLINE_S,
 }
-# what comes of these may be only a link's fault, and go on
+# interruptions by these faults may be caused by a link alone, and cost nothing
 FREE = ("part", "snap", "freeze", "cut", "lag", "stop of an agent")
 BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDSTILL_FAULTS_COUNT)
 
@@ -57,7 +57,7 @@ BORNE = (limits.SETUP_FAULTS_COUNT, limits.SAME_STEP_FAULTS_COUNT, limits.STANDS
 class RunEnds(Checker):
     """A run ends once, within the bound, and leaves no process behind.
 
-    All steps are committed then, or there is a verdict.
+    At its end all steps are committed, or there is a verdict.
     """
 
     of = (NothingMoves, RunEnded)
@@ -73,7 +73,7 @@ class RunEnds(Checker):
                 yield "the run ended twice"
             self._over = True
             if seen.alive:
-                yield f"the run is over, and workers {list(seen.alive)} live"
+                yield f"the run is over, but workers {list(seen.alive)} live"
             if seen.state == "ended":
                 yield from self._well(seen)
             elif seen.state == "stopped" and seen.stop_asked:
@@ -86,14 +86,15 @@ class RunEnds(Checker):
 
     def _well(self, seen: RunEnded) -> Iterator[str]:
         if seen.exit_code != 0:
-            yield f"the run ended well, with exit code {seen.exit_code}"
+            yield f"the run ended with success, but with exit code {seen.exit_code}"
         if len(seen.done) < seen.ranks:
-            yield f"the run ended well, and only ranks {list(seen.done)} came to their end"
+            yield f"the run ended with success, but only ranks {list(seen.done)} reached their end"
         if seen.trained and seen.committed != seen.until and not seen.plain:
-            yield f"the run ended well at step {seen.committed} of {seen.until}"
+            yield f"the run ended with success at step {seen.committed} of {seen.until}"
         if seen.open_interruptions:
             yield (
-                f"the run ended well, and interruptions {list(seen.open_interruptions)} were never"
+                f"the run ended with success, but interruptions {list(seen.open_interruptions)}"
+                " were never"
                 " over"
             )
 
@@ -117,29 +118,29 @@ class StoppedAsAsked(Checker):
             and (seen.exit_code, seen.reason) not in asked
         ):
             yield (
-                f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), and it was"
+                f"the run is stopped with exit code {seen.exit_code} ({seen.reason}), but it was"
                 f" asked to stop with {list(seen.asked)}"
             )
         if isinstance(seen, RunEnded) and seen.ending_s > (
             bound_s := limits.TERM_GRACE_S + 1.0 + limits.KILL_DEADLINE_S * ("linger" in seen.kinds)
         ):
             yield (
-                f"the run is over {seen.ending_s:.3f} s after it was asked to end, and {bound_s:g}"
+                f"the run is over {seen.ending_s:.3f} s after it was asked to end, but {bound_s:g}"
                 " s are enough"
             )
 
 
 class BudgetsPaid(Checker):
-    """Each replacement, and each whole restart, is paid for once.
+    """Each replacement, and each whole restart, costs one token.
 
-    It may be tried again because of a link, which costs nothing more. Kills from outside may cost
-    nothing. Steps give tokens back.
+    If it is tried again because of a link, this costs nothing more. Kills from outside may cost
+    nothing. Committed steps give tokens back.
     """
 
     of = (StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
-        self._most = 0  # steps that any rank has ever done
+        self._most = 0  # the highest step that any rank has ever done
 
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, (StepDone, Stretch)):
@@ -155,22 +156,23 @@ class BudgetsPaid(Checker):
             ]
             least = (
                 len([child for child in bought if not child])
-                # no step has given any back, and none was free
+                # no step has given any token back, and no recovery was free
                 if self._most < 1 and not some_free and "kill" not in seen.kinds
                 else 0
             )
-            # a rank that is given up is killed first
+            # a rank that is given up is killed before that
             undecided = len([rung for rung, _ in seen.rungs if not rung])
             if not least <= seen.spent <= len(bought) + undecided:
                 yield (
-                    f"{seen.spent} tokens are spent, and {len(bought)} replacements or restarts"
+                    f"{seen.spent} tokens are spent, but {len(bought)} replacements or restarts"
                     f" were made, {len(bought) - sum(bought)} of them one by one"
                 )
 
 
 class KillsOnce(Checker):
-    """No process is killed after its end, nor twice, unless all are killed. No healthy spare is
-    killed.
+    """No process is killed after its end or twice, unless all are killed.
+
+    No healthy spare is killed.
     """
 
     of = (KillOrdered,)
@@ -182,19 +184,19 @@ class KillsOnce(Checker):
         if isinstance(seen, KillOrdered):
             if seen.ended or (not seen.all_end and seen.worker in self._ordered):
                 yield (
-                    f"worker {seen.worker} is to be killed"
+                    f"worker {seen.worker} has to be killed"
                     f" {'after its end' if seen.ended else 'once more'}"
                 )
             if seen.idle and not seen.all_end:
                 yield (
-                    f"worker {seen.worker} is a spare of the kind that was asked for, and is to be"
+                    f"worker {seen.worker} is a spare of the kind that was asked for, but has to be"
                     " killed"
                 )
             self._ordered.add(seen.worker)
 
 
 class FullTimeBeforeGivingUp(Checker):
-    """A rank that is given up as late had its full time, at least since the last committed step.
+    """A rank that is given up because it is late had its full time since the last committed step.
 
     The record names that time.
     """
@@ -214,31 +216,32 @@ class FullTimeBeforeGivingUp(Checker):
             for words, least_s in WAITS_S.items():
                 if words in seen.reason and self.now_s - self._since_s < least_s - NEAR_S:
                     yield (
-                        f"it gave up {self.now_s - self._since_s:.3f} s after a step, where"
-                        f" {least_s:g} s are waited: {seen.reason}"
+                        f"the run gave up {self.now_s - self._since_s:.3f} s after a step, but it"
+                        f" has to wait {least_s:g} s: {seen.reason}"
                     )
             if self._begun and f"] in {limits.ENROL_WAIT_S:g} s" in seen.reason:
-                yield f"it gave up as if it had never begun: {seen.reason}"
+                yield f"the run gave up as if it had never begun: {seen.reason}"
 
 
 class GivesUpWithCause(Checker):
-    """A run that fails had a reason to.
+    """A run that fails had a cause.
 
-    It was planned again as often as it says, without a step in between, or it was struck by what it
-    names.
+    It made as many plans without a step in between as its reason says, or the fault that its reason
+    names has struck it.
     """
 
     of = (Planned, Regrouped, Executed, StepDone, Stretch, RunEnded)
 
     def __init__(self) -> None:
-        self._newest = 0  # step that all ranks have committed
-        self._first = 0  # step that a rank has committed: under replicated state it counts for all
+        self._newest = 0  # the newest step that all ranks have committed
+        # the newest step that some rank has committed; under replicated state it counts for all
+        self._first = 0
         self._ranks = 0
-        # steps after it -> ranks that have, and for how many each stands
+        # steps after it -> the ranks that have committed them, and for how many each stands
         self._done: dict[int, dict[int, int]] = {}
         self._plans = 0
         self._since = [0, 0]  # plans since a rank, and since all ranks, committed a new step
-        # step -> plans that there were when a rank executed it first ...
+        # step -> the number of plans when a rank executed it first ...
         self._done_first: dict[int, int] = {}
         self._done_last: dict[int, int] = {}  # ... and committed it last
 
@@ -246,7 +249,7 @@ class GivesUpWithCause(Checker):
         if isinstance(seen, Planned):
             self._plans += 1
             self._since = [since + 1 for since in self._since]
-            self._done.clear()  # what some had committed before, they may have to take back
+            self._done.clear()  # ranks may have to roll back what only some had committed before
         elif isinstance(seen, Regrouped):
             self._ranks = seen.ranks
         elif isinstance(seen, Executed):
@@ -281,11 +284,11 @@ class GivesUpWithCause(Checker):
     def _justified(self, seen: RunEnded) -> Iterator[str]:
         for words, kinds in VERDICTS.items():
             if words in seen.reason and kinds and not set(kinds) & set(seen.kinds):
-                yield f"it gave up ({seen.reason}), and nothing struck it that can do that"
+                yield f"the run gave up ({seen.reason}), but no fault that can cause this struck it"
         if seen.plain and "crash loop" in seen.reason:
             yield (
-                f"it gave up ({seen.reason}), and of a script without steps nobody knows how far"
-                " it is"
+                f"the run gave up ({seen.reason}), but the progress of a script without steps is"
+                " not known"
             )
         if loop := re.match(
             r"(\d+) interruptions without a step (executed|committed) after step (\d+)", seen.reason
@@ -304,15 +307,15 @@ class GivesUpWithCause(Checker):
             )
             if said != most or self._plans <= said:
                 yield (
-                    f"it gave up after {said} attempts, of {most} that are allowed, and"
+                    f"the run gave up after {said} attempts ({most} are allowed) and"
                     f" {self._plans} plans"
                 )
 
     def _loops(self, said: int, step: int, seen: RunEnded, *, at_step: bool) -> Iterator[str]:
-        """Check that a run which ends because it fails again and again has failed often enough.
+        """Check that a run which ends because of repeated failures has failed often enough.
 
-        With `at_step` the failures at this step count. Otherwise those count since a new step was
-        committed. Kills from outside do not count.
+        With `at_step`, the failures at this step count. Otherwise those since the last new step
+        count. Kills from outside do not count.
         """
         if self._newest and set(APART) & set(seen.kinds):
             return  # steps committed while no rank could be asked may count as not committed
@@ -329,20 +332,20 @@ class GivesUpWithCause(Checker):
         )
         if said <= allowed or said - 1 not in BORNE or plans < said - 1:
             yield (
-                f"a crash loop after {said} interruptions, of {allowed} that are borne, and {plans}"
-                f" plans since a step after step {step}"
+                f"a crash loop after {said} interruptions ({allowed} are allowed) and {plans} plans"
+                f" since a step after step {step}"
             )
 
     def _strikes(self, said: int, seen: RunEnded) -> Iterator[str]:
-        """Check that a run which ends for kills from outside was killed as often as it says."""
+        """Check that a run which ends because of kills from outside was killed often enough."""
         if self._newest and set(APART) & set(seen.kinds):
             return  # as in _loops
         borne = limits.STRIKES_COUNT if self._newest else limits.SETUP_STRIKES_COUNT
         plans = max(self._since)
         if said <= borne or said > seen.signals or plans < said - 1:
             yield (
-                f"it gave up after {said} kills from outside, of {borne} that are borne and"
-                f" {seen.signals} that struck it, and {plans} plans since a new step"
+                f"the run gave up after {said} kills from outside ({borne} are allowed, and"
+                f" {seen.signals} struck it) and {plans} plans since a new step"
             )
 
 

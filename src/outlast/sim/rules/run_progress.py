@@ -17,12 +17,12 @@ from outlast.sim.rules.observations import (
     SpareCount,
 )
 
-# a warm one may have to make room for a hot one first
+# a warm spare may have to make room for a hot one first
 RESTOCKED_S = 2 * limits.SPARE_REFILL_DELAY_S + 0.5
 
 
 class SparesReplaced(Checker):
-    """Spares that were used are replaced by the kind that was asked for. There are never more."""
+    """Used spares are replaced by spares of the right kind. There are never more than asked for."""
 
     of = (SpareCount,)
 
@@ -30,23 +30,23 @@ class SparesReplaced(Checker):
         if not isinstance(seen, SpareCount):
             return
         if seen.spares > seen.wanted:
-            yield f"{seen.spares} spares live, and {seen.wanted} were asked for"
+            yield f"{seen.spares} spares live, but {seen.wanted} were asked for"
         if seen.spares < seen.wanted and seen.quiet_s > RESTOCKED_S:
             yield (
-                f"{seen.spares} spares live, and {seen.wanted} were asked for, {seen.quiet_s:.3f} s"
-                " after anything happened"
+                f"{seen.spares} spares live, but {seen.wanted} were asked for, {seen.quiet_s:.3f} s"
+                " after the last event"
             )
         if seen.others and seen.quiet_s > RESTOCKED_S and not seen.ended_early:
             yield (
                 f"{seen.others} spares live that are not of the kind that was asked for,"
-                f" {seen.quiet_s:.3f} s after anything happened"
+                f" {seen.quiet_s:.3f} s after the last event"
             )
 
 
 class FreshStore(Checker):
     """A plain script gets a new store for each generation.
 
-    It builds its group with the same keys each time, and the old store remembers the dead.
+    It builds its group with the same keys each time, and an old store still has keys of dead ranks.
     """
 
     of = (RankGiven, RunEnded)
@@ -69,7 +69,7 @@ class FreshStore(Checker):
 
 
 class NodesAwaitedAtStart(Checker):
-    """A run begins once all its nodes are in, or once the wait for the others is over."""
+    """A run begins when all its nodes have joined, or when the wait for the others is over."""
 
     of = (RunBegun,)
 
@@ -93,15 +93,15 @@ class RoomOnNodes(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, RankGiven) and seen.beside >= seen.room:
             yield (
-                f"rank {seen.plan.rank} is given to worker {seen.worker} beside {seen.beside}"
-                f" others, where there is room for {seen.room}"
+                f"rank {seen.plan.rank} is given to worker {seen.worker} on a node with"
+                f" {seen.beside} other ranks and room for {seen.room}"
             )
 
 
 class AllRanksJoined(Checker):
-    """Training goes on once all ranks are in the generation, and not before.
+    """Training goes on when all ranks are in the generation, and not before.
 
-    Ranks that are still on their way are watched.
+    Until then, the coordinator waits for the others with a deadline.
     """
 
     of = (Regrouped,)
@@ -109,13 +109,13 @@ class AllRanksJoined(Checker):
     def see(self, seen: Observation) -> Iterator[str]:
         if isinstance(seen, Regrouped) and len(seen.there) < seen.ranks:
             yield (
-                f"generation {seen.generation} is said to stand, and only ranks {list(seen.there)}"
-                " are in it"
+                f"generation {seen.generation} counts as complete, but only ranks"
+                f" {list(seen.there)} are in it"
             )
 
 
 class SecondsSum(Checker):
-    """Each second of a rank is booked to one cause.
+    """Each second of a rank is booked under one cause.
 
     An undisturbed run has no seconds of repeated work or detection.
     """
@@ -130,7 +130,7 @@ class SecondsSum(Checker):
             if abs(said_s - seen.wall_s) > 1e-6 * max(1.0, seen.wall_s):
                 yield f"rank {rank} has {said_s:.6f} s booked in a run of {seen.wall_s:.6f} s"
             if min(seconds.values()) < 0:
-                yield f"rank {rank} has less than no seconds booked: {dict(seconds)}"
+                yield f"rank {rank} has negative seconds booked: {dict(seconds)}"
             good_s, worked_s, slack_s = (
                 seconds[Cause.PRODUCTIVE],
                 seen.worked_s[rank],
@@ -138,13 +138,13 @@ class SecondsSum(Checker):
             )
             if not good_s - slack_s <= worked_s <= good_s + seconds[Cause.STALL] + slack_s:
                 yield (
-                    f"rank {rank} was at new steps for {worked_s:.6f} s, and has {good_s:.6f}"
-                    f" productive and {seconds[Cause.STALL]:.6f} stalled booked"
+                    f"rank {rank} worked on new steps for {worked_s:.6f} s, but has {good_s:.6f}"
+                    f" productive and {seconds[Cause.STALL]:.6f} stall seconds booked"
                 )
             if not seen.interrupted and (
                 seconds[Cause.REPEATED] or seconds[Cause.DETECTION] or seconds[Cause.DEGRADED]
             ):
                 yield (
-                    f"rank {rank} has lost seconds booked, and the run was not interrupted:"
+                    f"rank {rank} has lost seconds booked, but the run was not interrupted:"
                     f" {dict(seconds)}"
                 )

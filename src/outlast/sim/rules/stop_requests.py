@@ -1,4 +1,4 @@
-"""Rules for a run that is asked to stop: it ends softly the first time, and at once the second."""
+"""Rules for requests to stop: the first one ends a run gently, and the second one at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from outlast.sim.rules.checker import Checker
 from outlast.sim.rules.final_observations import RunEnded, TextShown
 from outlast.sim.rules.observations import KillOrdered, Observation, StopAsked
 
-AT_ONCE_S = 0.4  # all are killed, and that is heard
-HELD_UP = ("linger", "mute", "hold")  # then it takes longer
+AT_ONCE_S = 0.4  # in this time all processes are killed, and their ends are reported
+HELD_UP = ("linger", "mute", "hold")  # with these faults it takes longer
 
 
 class StopsSoftly(Checker):
     """At the first request, a run that is at work commits the step in flight, or sends SIGTERM.
 
-    It kills no process within the grace.
+    It kills no process during the grace period.
     """
 
     of = (StopAsked, TextShown, KillOrdered)
@@ -39,9 +39,8 @@ class StopsSoftly(Checker):
             and ("SIGTERM" in seen.text) != self._asked.plain
         ):
             yield (
-                f"{seen.text!r}, and"
-                f" {'nobody said that the script has' if self._asked.plain else 'the script has'}"
-                " steps"
+                f"people are told {seen.text!r}, but"
+                f" {'it is not known that ' if self._asked.plain else ''}the script has steps"
             )
         elif (
             isinstance(seen, KillOrdered)
@@ -49,13 +48,13 @@ class StopsSoftly(Checker):
             and self.now_s - self._asked_s < limits.TERM_GRACE_S
         ):
             yield (
-                f"worker {seen.worker} is to be killed {self.now_s - self._asked_s:.3f} s after the"
-                " run was asked to end, and nothing has happened to it"
+                f"worker {seen.worker} has to be killed {self.now_s - self._asked_s:.3f} s after"
+                " the run was asked to end, but nothing has struck it"
             )
 
 
 class StopsAtOnce(Checker):
-    """At a second request, or before anything can be committed, a run ends at once.
+    """At a second request, or before a step can be committed, a run ends at once.
 
     It kills all processes.
     """
@@ -77,7 +76,7 @@ class StopsAtOnce(Checker):
         ):
             yield (
                 f"the run is over {self.now_s - self._asked_s:.3f} s after it was asked to end at"
-                f" once, and {AT_ONCE_S:g} s are enough"
+                f" once, but {AT_ONCE_S:g} s are enough"
             )
 
 

@@ -1,21 +1,20 @@
-"""Simulate nodes that cannot be distinguished as one.
+"""Simulate several nodes that cannot be distinguished as a single one.
 
-The world uses this in lives whose faults strike some ranks at given moments (see `alike`). Most
-nodes of a large run are never struck, and house no rank that has to hand over state. So they get
-the same messages at the same moments. Such *identical nodes* have one clock, and draw from the same
-place. The first of them is simulated, with its agent, its session and its processes.
+The world uses this in runs whose faults strike some ranks at given times (see `alike`). Most nodes
+of a large run are never struck, and house no rank that has to hand over state. So they get the same
+messages at the same times. Such *identical nodes* have the same clock, and draw from the same place
+in the pool. Only the first of them is simulated, with its agent, its session and its processes.
 
-Each of them sends the messages of the first node to the coordinator, one after the other and in its
-own name. The coordinator has to send all of them the same messages as the first. If it does not
-(`Parted`), the life is simulated again node by node. So the coordinator does all of its work for
-thousands of nodes.
+The coordinator still does all of its work for thousands of nodes. It receives each message of the
+first node from each of them, one after the other and in their names. It has to send all of them the
+same messages as the first node. If it does not (`Parted`), the run is simulated again node by node.
 
-The node before the first is the *herald*. It is like them, but it is simulated by itself, and sends
-its messages before them. If the coordinator answers the first sender differently, that is the
-herald. For the same reason the last node with ranks is not one of them: all wait for the last.
+The node before the first one is the *herald*. It is like them, but is simulated by itself, and
+sends its messages before they do. So if the coordinator treats the first sender differently, that
+is the herald. The last node with ranks is not one of them either, because all wait for the last.
 
-Until the first stretch, or the first fault, nothing is drawn, and the nodes come in their order.
-The trace shows only the first of the identical nodes.
+Until the first stretch, or the first fault, nothing is drawn, and messages of nodes arrive in the
+order of the nodes. The trace shows only the first of the identical nodes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from outlast.model.messages import (
 from outlast.sim.options import Options
 from outlast.sim.shortcuts.parted import Parted
 
-# They strike one node, and nothing beyond it.
+# these faults affect only one node
 STRIKES = (
     "kill",
     "exit",
@@ -70,14 +69,14 @@ STRIKES = (
     "lag",
 )
 LEAST_NODES = 2
-PLACE = 700_001  # where the draws of identical nodes begin (sim/draws.py)
+PLACE = 700_001  # the place in the pool at which identical nodes begin (sim/draws.py)
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """Places of nodes that go the same way.
+    """The places of nodes that behave in the same way.
 
-    `apart`: how far the ranks of one node are from those of the next.
+    `apart` is the difference between the ranks of a node and those of the next one.
     """
 
     herald: int
@@ -90,9 +89,9 @@ class Likeness:
 
 
 def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
-    """Return the nodes that differ only in their names and the names of their ranks.
+    """Return the nodes that differ only in their names and in the numbers of their ranks.
 
-    Return None if there are too few of them, or if it is not known which they are.
+    Return None if there are too few of them, or if they are not known.
     """
     timed = all(
         fault.kind in STRIKES
@@ -131,17 +130,17 @@ def alike(options: Options, faults: Sequence[PlannedFault]) -> Likeness | None:
 
 
 class IdenticalNodes:
-    """The nodes that one node is simulated for; `names` has that node's name first."""
+    """The nodes that are simulated as one. The first of `names` is the node that is simulated."""
 
     def __init__(self, likeness: Likeness, names: Sequence[str]) -> None:
         self.likeness = likeness
         self.names = [names[number] for number in likeness.members]
-        # from a rank, or worker, of the first to theirs
+        # the difference from a rank or worker of the first node to those of the others
         self._by = [(number - likeness.members[0]) * likeness.apart for number in likeness.members]
-        self._heard: list[LinkMessage] = []  # in this event, the first
-        # and the others, by their place among the names
+        self._heard: list[LinkMessage] = []  # messages to the first node in this event
+        # messages to the others, by their place in `names`
         self._echoes: list[tuple[int, LinkMessage]] = []
-        self._since_s = math.inf  # when they were told what was not checked yet
+        self._since_s = math.inf  # the time of the messages that were not checked yet
         self._several: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._places = {number: which for which, number in enumerate(likeness.members)}
         self._ranks = range(
@@ -152,39 +151,39 @@ class IdenticalNodes:
         return len(self.names)
 
     def place_of(self, number: int) -> int:
-        """Return a node's place among these by its number, or -1 if it is none of them."""
+        """Return the place of a node among these, or -1 if it is not one of them."""
         return self._places.get(number, -1)
 
     def houses(self, rank: int) -> bool:
         return rank // self.likeness.apart in self._places
 
     def like(self, rank: int) -> Iterator[int]:
-        """Return the ranks that do what this rank does, if it is on the first node."""
+        """Return the ranks that do the same as this rank, if it is on the first node."""
         if rank in self._ranks:
             for by in self._by[1:]:
                 yield rank + by
 
     def without_likes(self, ranks: int) -> list[int]:
-        """Return those of all ranks that are simulated."""
+        """Return the ranks that are simulated."""
         return [rank for rank in range(ranks) if rank in self._ranks or not self.houses(rank)]
 
     def spread(self, same: Callable[[int, Iterator[int]], None]) -> None:
-        """Say of each rank of the first node which others did the same as it did."""
+        """Call `same` for each rank of the first node, with the ranks that did the same."""
         for rank in self._ranks:
             same(rank, self.like(rank))
 
     def pairs(self) -> Iterator[tuple[str, int]]:
-        """Return each name, and how far its workers and ranks are from those of the first node."""
+        """Yield each node, and the difference of its ranks and workers from the first node's."""
         return zip(self.names, self._by, strict=True)
 
     def others(self) -> Iterator[tuple[str, int]]:
         """Yield the same for all nodes but the first."""
         return zip(self.names[1:], self._by[1:], strict=True)
 
-    # --- what they say ----------------------------------------------------------------------------
+    # --- messages to the coordinator --------------------------------------------------------------
 
     def said(self, message: LinkMessage) -> Iterator[tuple[str, LinkMessage]]:
-        """Yield what the first node says, as each of them says it."""
+        """Yield a message of the first node in the name of each of the nodes."""
         if isinstance(message, FromNode) and isinstance(message.message, FromWorkers):
             number, heard, sent_s, words = (
                 message.number,
@@ -219,7 +218,7 @@ class IdenticalNodes:
                 yield name, _of_another(message, name, by)
 
     def _each(self, workers: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """Return what these workers are on each node."""
+        """Return, for each node, the workers that correspond to these ones."""
         found = self._several.get(workers)
         if found is None:
             found = self._several[workers] = [
@@ -227,20 +226,20 @@ class IdenticalNodes:
             ]
         return found
 
-    # --- what they hear ---------------------------------------------------------------------------
+    # --- messages from the coordinator ------------------------------------------------------------
 
     def first_hears(self, message: LinkMessage) -> None:
         """Note a message to the first node."""
         self._heard.append(message)
 
     def echo(self, which: int, message: LinkMessage) -> None:
-        """Note a message to another node, which `check` compares with that to the first."""
+        """Note a message to another node. `check` compares it with the one to the first node."""
         self._echoes.append((which, message))
 
     def check(self, *, now_s: float) -> None:
         """Compare the messages to all nodes after an event.
 
-        Raises Parted if a moment has passed at which not all got what the first got.
+        Raises Parted if time has moved on and not all nodes got the messages of the first one.
         """
         if not self._heard and not self._echoes:
             return
@@ -249,17 +248,15 @@ class IdenticalNodes:
             self._since_s = min(self._since_s, now_s)
             if now_s == self._since_s:
                 return
-            raise Parted(
-                f"of {len(self)} nodes that are alike, not all are told {heard[:1] or echoes[:1]}"
-            )
+            raise Parted(f"not all of {len(self)} identical nodes get {heard[:1] or echoes[:1]}")
         self._heard, self._echoes, self._since_s = [], [], math.inf
         seen = [0] * len(self)
         for which, message in echoes:
             number = seen[which]
             if number >= len(heard) or not self._is_same(heard[number], message, which):
                 raise Parted(
-                    f"node {self.names[which]} is told {message}, and {self.names[0]}, which is"
-                    f" like it, {heard[min(number, len(heard) - 1)]}"
+                    f"node {self.names[which]} gets {message}, but the identical node"
+                    f" {self.names[0]} gets {heard[min(number, len(heard) - 1)]}"
                 )
             seen[which] = number + 1
 
@@ -291,7 +288,7 @@ class IdenticalNodes:
 
 
 class Echo:
-    """The coordinator's end of the link of a node that is simulated as another one."""
+    """The coordinator's end of the link of a node that is not simulated by itself."""
 
     def __init__(self, twins: IdenticalNodes, which: int) -> None:
         self._twins = twins
@@ -302,7 +299,7 @@ class Echo:
 
 
 def _of_another(message: Any, name: str, by: int) -> Any:
-    """Return a message as the node `name` says it, whose ranks and workers are `by` further on."""
+    """Return a message in the name of node `name`, with ranks and workers raised by `by`."""
     if not by or isinstance(message, Beat):
         return message
     if isinstance(message, Enrol):
@@ -318,7 +315,7 @@ def _of_another(message: Any, name: str, by: int) -> Any:
 _BUT_FOR_NAMES = attrgetter(
     *(field.name for field in fields(ReportedMember) if field.name not in ("worker", "rank"))
 )
-_ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # how to take all fields of such a message
+_ALL: dict[type, Callable[[Any], tuple[Any, ...]]] = {}  # functions that return all fields
 
 
 def _words(said: Any, name: str, by: int) -> Any:

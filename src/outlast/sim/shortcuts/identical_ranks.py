@@ -1,19 +1,19 @@
-"""Ranks of one node that are in the same state, simulated as one process.
+"""Simulate ranks of one node that are in the same state as a single process.
 
-The world uses this in lives whose ranks draw alike (`options.alike`). Ranks of one node that begin
-a stretch in the same state go the same way from there on: they draw from the same place
-(`draws.Luck`), get the same messages, and send the same.
+The world uses this in runs whose ranks draw alike (`options.alike`). Ranks of one node that begin a
+stretch in the same state do the same from there on: they draw from the same place in the pool
+(`draws.ProcessDraws`), and get and send the same messages.
 
 One process is then the *stand-in* for all of them. The timeline, the process groups and the script
-see only the stand-in. Its `mates` stay where the agent, the faults and the rules look for them.
-What is seen, sent or booked by the stand-in holds for each mate. A mate that ends leaves its
-stand-in first, and takes its own state along.
+see only the stand-in. The agent, the faults and the rules still find its `mates`. Everything that
+the stand-in sees, sends or books holds for each mate. Before a mate ends, it leaves its stand-in,
+and takes its own state along.
 
-A rank that may have to do anything but end has no stand-in. These are ranks that a plan strikes
-with such a fault, and those of the lowest two nodes, which hand over state. If a stand-in gets
-messages that differ between its mates, the life is simulated again without it (`Parted`).
+A rank that may have to do anything else than end has no stand-in. These are the ranks that a fault
+strikes in another way, and the ranks of the lowest two nodes, which hand over state. If the mates
+of a stand-in get different messages, the run is simulated again without stand-ins (`Parted`).
 
-`every_rank` simulates each rank by itself. The course is the same.
+With `every_rank`, each rank is simulated by itself. The course is the same.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ENDS = ("kill", "exit")
 
 
 class IdenticalRanks:
-    """Finds identical ranks at the end of a step, and lets one process stand in for them.
+    """Find identical ranks at the end of a step, and let one process stand in for them.
 
-    every_rank   every rank is simulated by itself, though its draws are the same
+    every_rank   simulate every rank by itself, but with the same draws
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class IdenticalRanks:
     def form(
         self, there: dict[int, SimulatedProcess], nodes: Iterable[Home], *, now_s: float
     ) -> None:
-        """Simulate ranks of a node as one from now on, where they are in the same state.
+        """From now on, simulate ranks of a node as one if they are in the same state.
 
-        there   the process of each rank; all of them have reached the end of a step
+        there   the process of each rank. All of them have reached the end of a step
         """
         pool = self._pool
         assert pool is not None
@@ -76,7 +76,7 @@ class IdenticalRanks:
         for group in {
             process.group: None for process in there.values() if process.group is not None
         }:
-            # as they go on from here
+            # in the state in which they go on from here
             group.members = dict.fromkeys(sorted(group.members, key=lambda member: member.rank))
         alike: dict[tuple[Any, ...], list[SimulatedProcess]] = {}
         for rank, process in sorted(there.items()):
@@ -87,7 +87,7 @@ class IdenticalRanks:
         for node in nodes:
             if node.luck is not None:
                 node.luck.goes_to(node.drawn_at, step)
-        groups: Counter[int] = Counter()  # of each node
+        groups: Counter[int] = Counter()  # the number of groups on each node
         for same in alike.values():
             node = same[0].node
             groups[node.place] += 1
@@ -113,8 +113,8 @@ class IdenticalRanks:
 def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
     """Return the ranks that have no stand-in.
 
-    Either a fault does more to them than end them, or it strikes them within a step, or they may
-    have to hand over state.
+    A fault does not simply end them, or strikes them within a step, or they may have to hand over
+    state.
     """
     struck = {
         fault.rank
@@ -126,7 +126,7 @@ def _apart(faults: Iterable[PlannedFault], options: Options) -> frozenset[int]:
 
 
 def _state(process: SimulatedProcess) -> tuple[Any, ...]:
-    """Return all that the course of a process depends on from here on."""
+    """Return everything that the further course of a process depends on."""
     machine, slots = process.machine, process.node.slots.get(process.rank, {})
     struck = process.repeats_until_s, process.lingers_s, process.held_until_s, process.mute_until_s
     return (
@@ -150,7 +150,7 @@ def _state(process: SimulatedProcess) -> tuple[Any, ...]:
 
 
 def _first_mate(stand_in: SimulatedProcess) -> SimulatedProcess:
-    """Return a copy of a process that becomes a stand-in: the mate that it was by itself."""
+    """Return a copy of a process that becomes a stand-in. The copy is its first mate."""
     mate = copy.copy(stand_in)
     mate.main, mate.backlog, mate.mates = None, [], []
     mate.book, mate.beacon = copy.copy(stand_in.book), copied(stand_in.beacon)
@@ -159,7 +159,7 @@ def _first_mate(stand_in: SimulatedProcess) -> SimulatedProcess:
 
 
 def _joins(stand_in: SimulatedProcess, mate: SimulatedProcess, was: SimulatedProcess) -> None:
-    """Add a mate to a stand-in. `was` is the process that it was simulated as until now."""
+    """Add a mate to a stand-in. `was` is the process by which it was simulated until now."""
     owed = mate.owed or dict.fromkeys(CAUSES, 0.0)
     mate.owed = {
         cause: owed[cause] + was.book.seconds[cause] - stand_in.book.seconds[cause]
@@ -189,13 +189,13 @@ def by_rank(process: SimulatedProcess) -> None:
 
 
 def in_order(stand_in: SimulatedProcess, workers: Sequence[int]) -> None:
-    """Sort the mates as `workers` are: in this order they reach whatever follows."""
+    """Sort the mates in the order of `workers`. In this order they do whatever follows."""
     stand_in.mates.sort(key=lambda mate: workers.index(mate.worker))
     _named(stand_in)
 
 
 def leave(mate: SimulatedProcess) -> None:
-    """Simulate a mate by itself from here on. It has no main thread, because it is about to end."""
+    """Simulate a mate by itself from now on. It has no main thread, because it is about to end."""
     stand_in, owed = mate.stand_in, mate.owed
     assert stand_in is not None and owed is not None
     mate.stand_in = mate.owed = None
@@ -249,7 +249,7 @@ def _over(stand_in: SimulatedProcess) -> None:
 
 
 def check_same_orders(stand_in: SimulatedProcess, orders: Sequence[Deliver]) -> None:
-    """Check that all mates get a message, and the same one; otherwise raise Parted."""
+    """Check that all mates get the same message. Raise Parted otherwise."""
     first = orders[0].message
     if len(orders) != len(stand_in.mates) or not all(
         _same(first, order.message) for order in orders

@@ -1,4 +1,4 @@
-"""The signal that a shortcut does not hold, so that the run has to be simulated without it."""
+"""The exception that says that a shortcut is not valid, so that the run is simulated without it."""
 
 from __future__ import annotations
 

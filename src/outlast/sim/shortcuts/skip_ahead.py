@@ -1,13 +1,13 @@
-"""Undisturbed stretches of training: many steps at once, by arithmetic.
+"""Skip undisturbed stretches of training: compute many steps at once by arithmetic.
 
-A stretch is between two barriers. At a barrier each rank waits at the end of a step until all have
-reached it. Then all pause, so that messages on their way can arrive. From the first barrier to the
-end of the second pause nothing is drawn. All work and all messages take the least time, so each
-step is like the others and need not be simulated. Steps, books and beacons are advanced by the
-skipped steps, and only the last heartbeat on each link is sent. Steps begin to be simulated again
+A stretch lies between two barriers. At a barrier each rank waits at the end of a step until all
+ranks have reached it. Then all pause, so that messages on their way can arrive. From the first
+barrier to the end of the second pause nothing is drawn. All work and all messages take the least
+time. So each step is like the others, and need not be simulated. Steps, books and beacons are
+advanced by the skipped steps, and only the last heartbeat on each link is sent. Simulation goes on
 before the next fault or deadline is due.
 
-`every_step` simulates them all, at the same times: the course is the same.
+With `every_step`, all steps are simulated, at the same times. The course is the same.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.timeline import BUSY
 
 LEAST_STEPS = 5  # a shorter stretch is not worth its barriers
-AGAIN_STEPS = 2  # after a barrier that nothing came of
-LOOKS = 50  # for the moment at which nothing is on its way
-NEAR_S = 1e-6  # sums of thousands of steps differ by less from their product
+AGAIN_STEPS = 2  # after a barrier without a stretch, steps until the next attempt
+LOOKS = 50  # number of checks for the moment at which no message is on its way
+NEAR_S = 1e-6  # the sum of thousands of equal steps differs from their product by less
 
 
 class Skipped(Protocol):
-    """The parts of the world that are moved on by arithmetic."""
+    """The parts of the world that are advanced by arithmetic."""
 
     @property
     def frame(self) -> Frame: ...
@@ -90,9 +90,9 @@ class Pace:
 
 
 class SkipAhead:
-    """Skip undisturbed steps: ranks meet at a barrier, and the world moves on by arithmetic.
+    """Skip undisturbed steps: ranks meet at a barrier, and the world is advanced by arithmetic.
 
-    `silent`: steps are simulated that a line of the trace stands for.
+    `silent` is True while steps are simulated for which the trace has a single line.
     """
 
     def __init__(self, world: Skipped, *, every_step: bool) -> None:
@@ -100,26 +100,27 @@ class SkipAhead:
         self._every_step = every_step
         options = world.frame.options
         self._pace = Pace(steady_step_s(options), pause_s(options))
-        self._barrier_at = -1  # the step after which all are to come together
-        # generation, and the newest step in it that a barrier was thought of at
+        self._barrier_at = -1  # the step after which all ranks have to meet
+        # generation, and the newest step in it at which a barrier was considered
         self._considered = (0, 0)
         self._not_before = (0, 0)
         self._there: dict[int, SimulatedProcess] = {}
-        self._count = 0  # ranks that are there
-        self._planned: int | None = None  # what the timeline calls the end of the pause
-        # the last step of the stretch that is simulated, and when it ends
+        self._count = 0  # number of ranks at the barrier
+        self._planned: int | None = None  # number of the event that ends the pause
+        # the last step of the stretch, and when it ends
         self._goal: tuple[int, float] | None = None
 
     @property
     def silent(self) -> bool:
-        """Return True while steps are simulated that one line of the trace stands for."""
+        """Return True while steps are simulated for which the trace has a single line."""
         return self._goal is not None
 
     # --- barriers ---------------------------------------------------------------------------------
 
     def committed(self, generation: int, step: int) -> None:
-        """Note a commit. The first rank to commit a step decides whether all meet at a barrier
-        after it.
+        """Note a commit.
+
+        When the first rank commits a step, it is decided whether all ranks meet after it.
         """
         if (generation, step) <= self._considered:
             return
@@ -154,7 +155,7 @@ class SkipAhead:
             self._plan(self._world.frame.now_s + self._pace.pause_s)
 
     def give_up(self) -> None:
-        """End the pause because something happens: each rank goes on by itself."""
+        """End the pause because something happens. Each rank goes on by itself."""
         if self._barrier_at < 0:
             return
         if self._planned is not None:
@@ -168,7 +169,7 @@ class SkipAhead:
         self._planned = self._world.frame.timeline.at(at_s, lambda: self._decide(looks))
 
     def _decide(self, looks: int) -> None:
-        """Decide whether to skip: the pause is over, and all ranks have come together."""
+        """Decide whether to skip steps. The pause is over, and all ranks have met."""
         world, self._planned = self._world, None
         if world.frame.timeline.busy and looks:
             self._plan(world.frame.now_s + 3 * LEAST_S, looks - 1)
@@ -189,7 +190,7 @@ class SkipAhead:
             self._over(last, ends_s)
 
     def _over(self, last: int, ends_s: float) -> None:
-        """End the stretch. Another pause lets every part know."""
+        """End the stretch with another pause, in which all messages arrive."""
         self._goal = None
         self._world.frame.trace.line(ends_s, f"all ranks have committed step {last}")
         self._planned = self._world.frame.timeline.at(ends_s + self._pace.pause_s, self._go_on)
@@ -214,7 +215,7 @@ class SkipAhead:
                 0.0, partial(process.node.resume_if, process, process.token, None)
             )
 
-    # --- how long ---------------------------------------------------------------------------------
+    # --- the length of a stretch ------------------------------------------------------------------
 
     def _is_training(self) -> bool:
         world = self._world
@@ -232,7 +233,7 @@ class SkipAhead:
     def _steps_from(self, step: int, wait_s: float) -> int:
         """Return how many steps after `step` are undisturbed, if they begin `wait_s` from now.
 
-        The last steps are simulated.
+        The last steps of the run do not count, because they are simulated.
         """
         world = self._world
         due_s = world.frame.timeline.next_fixed_s
@@ -250,7 +251,7 @@ class SkipAhead:
         return int(min(count, world.strikes.steps_from(step)))
 
     def _is_quiet(self) -> bool:
-        """Return True if no process is in trouble, or about to be."""
+        """Return True if no process is disturbed now or will be soon."""
         world, generation = self._world, self._world.host.coordinator.generation
         return (
             self._is_training()
@@ -302,12 +303,12 @@ class SkipAhead:
         )
 
     def _leap(self, count: int, last: int, ends_s: float) -> None:
-        """Move everything on as if the steps had been simulated."""
+        """Advance everything as if the steps had been simulated."""
         world, began_s = self._world, self._world.frame.now_s
         living = [node for node in world.population.nodes if node.lives]
         for node in living:
             self._first_steps(node, last - count, began_s)
-        # the newest that is answered by then, and one that is not
+        # the newest heartbeat that is answered by then, and one that is not
         for until_s in (ends_s - 2 * LEAST_S, ends_s) if world.frame.options.nodes > 1 else ():
             beats = [(node.last_beat_s(until_s), place, node) for place, node in enumerate(living)]
             for asked_s, _, node in sorted(one for one in beats if one[0] > 0.0):
@@ -320,7 +321,7 @@ class SkipAhead:
             node.ticks.leapt()
 
     def _first_steps(self, node: Node, step: int, began_s: float) -> None:
-        """Let the agent learn how long steps take, from the first ones of each process."""
+        """Let the agent learn how long steps take, from the first steps of each process."""
         agent = node.agent
         if not agent.learns:
             return
@@ -349,7 +350,7 @@ class SkipAhead:
     def _beat(self, node: Node, asked_s: float, ends_s: float) -> None:
         """Carry out the last heartbeat of the stretch.
 
-        The others before it have changed nothing that this one does not change again.
+        It overwrites everything that the ones before it would have changed.
         """
         agent_session, sessions = node.agent_session, self._world.host.sessions
         assert agent_session is not None and sessions is not None
@@ -377,7 +378,7 @@ class SkipAhead:
                     )
 
     def _move(self, process: SimulatedProcess, count: int, last: int, began_s: float) -> None:
-        """Move one process on, as if its main thread had done `count` steps."""
+        """Advance one process, as if its main thread had done `count` steps."""
         machine, book, now_s = process.machine, process.book, self._world.frame.now_s
         book.begin_step(now_s=began_s)
         slots = process.node.slots.setdefault(process.rank, {})

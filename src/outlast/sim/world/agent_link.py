@@ -1,6 +1,6 @@
 """The connection between a node's agent and the coordinator.
 
-Messages arrive in order while it stands. When it breaks, all that is on its way is lost.
+While it exists, messages arrive in order. When it breaks, all messages on their way are lost.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class AgentEnd(Protocol):
 
 @dataclass(slots=True)
 class _Connection:
-    """The connection of an agent, while it stands.
+    """The present connection of an agent.
 
-    `number` counts connections; `since_s`: when this one was made, None: it is broken.
-
-    `arrives_s`: when the newest message arrives, by its direction.
+    number      counts connections
+    since_s     when this connection was made; None if it is broken
+    arrives_s   for each direction, when the newest message arrives
     """
 
     number: int = 0
@@ -84,9 +84,8 @@ class _Connection:
 class SimulatedAgentLink:
     """The link between one agent and the coordinator.
 
-    `number` counts connections: what was sent over an older one never arrives.
-
-    A cut is seen at once by the agent, later by the coordinator.
+    A message that was sent over an older connection never arrives. The agent notices a cut at once,
+    and the coordinator later.
     """
 
     def __init__(
@@ -103,17 +102,17 @@ class SimulatedAgentLink:
         self._node = node
         self._stream = stream
         self._line = _Connection()
-        self.lags_until_s = 0.0  # messages wait for so long, both ways
+        self.lags_until_s = 0.0  # until then, messages in both directions wait
         self._cut_until_s = 0.0
 
     @property
     def connected(self) -> bool:
-        """Return True while the connection stands."""
+        """Return True while there is a connection."""
         return self._line.since_s is not None
 
     @property
     def connected_s(self) -> float:
-        """Return when the connection was made, if it stands."""
+        """Return when the present connection was made; 0.0 if there is none."""
         return self._line.since_s or 0.0
 
     @property
@@ -183,8 +182,8 @@ class SimulatedAgentLink:
     def _ask_voters(self) -> None:
         """Let the agent ask the voters, with each heartbeat, until it is connected again.
 
-        All of them miss a coordinator that is dead. One that lives has its majority, and this node
-        is the only one that is cut off.
+        If the coordinator is dead, all voters miss it. If it lives, it has a majority, and only
+        this node is cut off.
         """
         session, now_s = self._node.agent_session, self._node.now_s
         if self.connected or not self._node.lives or session is None:

@@ -1,9 +1,8 @@
-"""The agent's ticks.
+"""The ticks of an agent, without those that change nothing.
 
-Ticks that can lead to nothing are left out. The course is the same, and takes less time.
-
-Ticks stand on a grid that begins with the run, so that leaving some out moves none. A tick comes
-after all other events of its moment.
+Leaving them out does not change the course, and saves time. Ticks lie on a grid that begins with
+the run, so that leaving some out does not move the others. A tick comes after all other events of
+the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ REST_MAX_S = 60.0
 
 
 class Clock(Protocol):
-    """The clock of a node, beside the world's."""
+    """The clock of a node, which differs from the world's."""
 
     def local_s(self, at_s: float) -> float: ...
 
@@ -32,14 +31,19 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Ticks are counted from `began_s`; at one moment they come by `priority`."""
+    """The grid of ticks, which begins at `began_s`. Ticks of one time come in `priority` order."""
 
     began_s: float
     priority: int
 
 
 class _State(Enum):
-    """The state of an agent's ticks. `HELD`: the agent stands still. `OVER`: the agent is gone."""
+    """The state of an agent's ticks.
+
+    RUNS   ticks come
+    HELD   the agent stands still
+    OVER   the agent is gone
+    """
 
     RUNS = "runs"
     HELD = "held"
@@ -47,11 +51,13 @@ class _State(Enum):
 
 
 class AgentTicks:
-    """The ticks of one agent, without those that can lead to nothing.
+    """The ticks of one agent, without those that change nothing.
 
-    `look` lets the agent look at its processes, and says whether it has to look again at the
-    next tick. `rests`: False carries out every tick. `clock`: the agent's. `place`: of the node
-    among all, whose ticks of one moment come in that order.
+    look    lets the agent look at its processes, and returns whether it has to look again at the
+            next tick
+    rests   False: every tick is carried out
+    clock   the clock of the agent
+    place   the place of the node among all; ticks of one time come in that order
     """
 
     def __init__(
@@ -70,13 +76,13 @@ class AgentTicks:
         self._rests = rests
         self._clock = clock
         self._grid = _Grid(timeline.now_s, LATE + place)
-        self._done = 0  # the last tick, counted from the beginning
-        self._due = 0  # the next one
-        self._tick_at = 0  # what the timeline calls the next tick; 0: none is planned
+        self._done = 0  # number of the last tick, counted from the beginning
+        self._due = 0  # number of the next tick
+        self._tick_at = 0  # number of the event of the next tick; 0 if none is planned
         self._state = _State.RUNS
 
     def hold(self) -> None:
-        """Let no tick come before `go_on`, after which the first one is late."""
+        """Stop the ticks until `go_on`. The first tick after that is late."""
         if self._state is not _State.HELD:
             self._state = _State.HELD if self._state is _State.RUNS else self._state
             self._cancel()
@@ -93,10 +99,10 @@ class AgentTicks:
     def event_ends(self) -> None:
         """End the rest of the agent, because something that it looks at has changed.
 
-        The next tick is the one that would have come anyway.
+        The next tick is the next one on the grid.
         """
         if self._due == self._done + 1:
-            return  # it comes anyway
+            return  # that tick is already planned
         number = (
             max(self._done, math.floor((self._timeline.now_s - self._grid.began_s) / limits.TICK_S))
             + 1

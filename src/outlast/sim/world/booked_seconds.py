@@ -1,4 +1,4 @@
-"""Where the seconds of a simulated run went, by the books of outlast itself.
+"""Book the seconds of a simulated run with outlast's own books.
 
 Each process keeps a `Book`, and publishes its settled part in its beacon. The last published part
 is its life in the ledger, as in runtime/coordinator/bookkeeping.py.
@@ -17,7 +17,7 @@ from outlast.sim.world.processes import SimulatedProcess
 
 
 def publish(process: SimulatedProcess, phase: Phase, *, now_s: float) -> None:
-    """Publish that the main thread is in `phase` from now on, and what its book has settled."""
+    """Publish that the main thread is in `phase` from now on, with the settled part of its book."""
     beacon, machine = process.beacon, process.machine
     beacon.phase, beacon.beats, beacon.at_ns = (
         phase,
@@ -31,7 +31,7 @@ def publish(process: SimulatedProcess, phase: Phase, *, now_s: float) -> None:
     )
     seconds, since_s, beacon.cause = process.book.settled()
     opened_ns, since_ns = int(process.book.opened_s * 1e9), int(since_s * 1e9)
-    # else nothing has been settled since
+    # otherwise nothing was settled since the last time
     if since_ns != beacon.since_ns or opened_ns != beacon.opened_ns:
         beacon.opened_ns, beacon.since_ns, beacon.seconds = opened_ns, since_ns, seconds.copy()
 
@@ -41,7 +41,7 @@ class Lives:
 
     def __init__(self) -> None:
         self._ended: list[Life] = []
-        # by worker: of those that live on though their rank is another's
+        # the lives of workers that live on although another process has their rank
         self._over: dict[int, Life] = {}
 
     def outlived(self, process: SimulatedProcess, *, now_s: float) -> None:
@@ -53,8 +53,8 @@ class Lives:
 
     def ended(self, process: SimulatedProcess, *, now_s: float) -> None:
         if process.rank < 0 <= process.beacon.rank:
-            # Its node stood still. When it learned that it held a rank, another process did, so the
-            # seconds that it booked do not count.
+            # Its node stood still. When it learned that it held a rank, another process already
+            # held that rank. So the seconds that it booked do not count.
             return
         life = self._over.pop(process.worker, None) or _life(process, now_s=now_s)
         self._ended.append(life)
@@ -100,17 +100,17 @@ def _life(process: SimulatedProcess, *, now_s: float) -> Life:
 
 
 class Worked:
-    """How long each rank took for the steps that it committed first, by the world's own watch.
+    """How long each rank worked on the steps that it committed first, by the world's own clock.
 
-    What a rank was given by others counts as done in no time.
+    A step whose state a rank got from others took no time.
     """
 
     def __init__(self, ranks: int) -> None:
-        # since the last stretch; their sum before
+        # the seconds since the last stretch, and their sum before that
         self._seconds: list[list[float]] = [[] for _ in range(ranks)]
-        self._upto = [0] * ranks  # steps that are accounted for
-        self._newest = [0] * ranks  # the newest of them that took any time
-        self._unsure = [0] * ranks  # how many may be booked as something else
+        self._upto = [0] * ranks  # the newest step that is accounted for
+        self._newest = [0] * ranks  # the newest of these steps that took any time
+        self._unsure = [0] * ranks  # number of steps that may be booked as something else
         self._longest_s = 0.0
         self._watched: Sequence[int] = range(ranks)
 
@@ -121,8 +121,8 @@ class Worked:
     def takes_over(self, rank: int, high_water: int, step: int) -> None:
         """Note that a rank goes on from `step`.
 
-        The rank may really have reached a step more or less, which is then booked wrongly. So is a
-        step that it was given once, and does itself now.
+        If the rank has really reached one step more or less, that step is booked wrongly. So is a
+        step whose state it once got from others, and that it does itself now.
         """
         self._unsure[rank] += abs(self._newest[rank] - high_water)
         if step < self._upto[rank]:
@@ -141,14 +141,14 @@ class Worked:
         self._longest_s = max(self._longest_s, step_s)
         for rank in self._watched:
             seconds = self._seconds[rank]
-            # holders that were lost may have done some of them
+            # holders that were lost may have done some of these steps
             new = last - max(self._upto[rank], last - count)
             if new > 0:
                 seconds[:] = [math.fsum((*seconds, new * step_s))]
                 self._upto[rank] = self._newest[rank] = last
 
     def only(self, ranks: Iterable[int]) -> None:
-        """Watch only these ranks. The others turn out to be the `same` at the end."""
+        """Watch only these ranks. `same` adds the others at the end."""
         self._watched = tuple(ranks)
 
     def same(self, rank: int, others: Iterable[int]) -> None:

@@ -1,4 +1,4 @@
-"""Draw everything in a simulated run from one seed."""
+"""All random numbers of a simulated run, drawn from one seed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from outlast.sim.options import Options
 
 
 class Chance:
-    """Streams by their purpose, which are drawn from independently of each other.
+    """Independent streams, one for each purpose.
 
-    `begins`: nothing is drawn yet, and what nodes say at one moment arrives in their order.
+    While `begins` is True, nothing is drawn yet, and messages that nodes send at the same time
+    arrive in the order of the nodes.
     """
 
     def __init__(self, seed: int, options: Options, *, steady: bool, begins: bool) -> None:
@@ -17,7 +18,7 @@ class Chance:
         self._steady = steady
         self._streams: list[Stream] = []
         self.pool = Pool(Stream(seed, "luck"), steady=steady) if options.alike else None
-        self.sessions = Stream(seed, "sessions")  # an agent's number is never calm
+        self.sessions = Stream(seed, "sessions")  # numbers of agents are always drawn
         self.work = self.stream("work")
         self.machines = self.stream("machines")
         self.begins = begins
@@ -35,7 +36,7 @@ class Chance:
             self.pool.calm(now)
 
     def begun(self) -> None:
-        """Draw from now on: something has struck, or the first stretch is near."""
+        """Draw from now on. A fault has struck, or the first stretch is near."""
         if self.begins:
             self.begins = False
             self.calm(False)

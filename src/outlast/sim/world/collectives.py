@@ -1,13 +1,13 @@
-"""Groups and collectives that fail as gloo's do.
+"""Groups and collectives that fail like those of gloo.
 
-A collective succeeds on no rank before all have entered. After that, if a member dies or leaves, it
-may succeed on any subset of ranks, and raises on the rest. A group that is not complete yet raises
-nowhere. Its members wait until they are told.
+A collective succeeds on no rank before all ranks have entered. If a member dies or leaves after
+that, it may succeed on any subset of ranks, and raises on the rest. A group that is not complete
+yet raises nowhere. Its members wait until they get a message.
 
 Between nodes that cannot reach each other, nothing fails at once. A rank that waits for a message
-across the cut waits until it comes through, or until TCP gives the connection up. A rank that waits
-for no other node comes through. A group is formed once all ranks are at the store. A rank that
-cannot connect to a member gives up.
+across the cut waits until the message arrives, or until TCP gives the connection up. A rank that
+waits for no other node leaves the collective with success. A group is formed when all ranks are at
+the store. A rank that cannot connect to a member gives up.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ Resume = Callable[
 class Collectives:
     """The groups of a run, and the collectives in them.
 
-    `resume` lets a main thread go on, unless it waits for something else by then.
-
-    `turns`: draws whether a collective goes round all members.
+    resume   lets a main thread go on, unless it waits for something else meanwhile
+    turns    a stream that draws whether the data of a collective passes through all members
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Collectives:
     # --- building ---------------------------------------------------------------------------------
 
     def build(self, process: SimulatedProcess, plan: Regroup, store: Home) -> None:
-        """Let a process wait for the group of `plan`; `store` is the node that hosts the store."""
+        """Let a process wait for the group of `plan`. `store` is the node that hosts the store."""
         group = self._groups.setdefault((plan.generation, plan.store_port), SimulatedGroup())
         process.group, process.collectives = group, 0
         self._come(process, group, store, self._timeline.now_s + limits.STORE_DEADLINE_S)
@@ -115,8 +114,9 @@ class Collectives:
         unreached: tuple[int, ...],
         act: Callable[[], None],
     ) -> None:
-        """Plan `act` for `at_s`, or give up at `until_s`, unless it waits for something else by
-        then.
+        """Plan `act` for `at_s`, or give up at `until_s`.
+
+        Nothing happens if the process waits for something else then.
         """
         token = process.token
         if at_s > until_s:
@@ -152,9 +152,10 @@ class Collectives:
     def _come_through(
         self, member: SimulatedProcess, group: SimulatedGroup, rings: bool, until_s: float
     ) -> None:
-        """Let a member leave the collective, once the data that it waits for can have arrived.
+        """Let a member leave the collective when the data that it waits for can have arrived.
 
-        With `rings` that has passed through all members; otherwise it comes from each of them.
+        With `rings`, this data has passed through all members. Otherwise it comes from each of
+        them.
         """
         if self._paths.whole or not member.alive or member.group is not group:
             self._settle(member, group)
@@ -174,7 +175,7 @@ class Collectives:
             self._later(member, self._draws(member).between(SETTLE_S, SETTLE_MOST_S), None)
 
     def cut_off(self, process: SimulatedProcess) -> tuple[int, ...]:
-        """Return the ranks that do not acknowledge what it has sent in its present collective."""
+        """Return the ranks that do not acknowledge the data of its present collective."""
         group = process.group
         if self._paths.whole or group is None or not _waits_for(process, "collective"):
             return ()
@@ -188,13 +189,13 @@ class Collectives:
     # --- the end of a group -----------------------------------------------------------------------
 
     def leave(self, process: SimulatedProcess, *, well: bool = False) -> None:
-        """Take a process out of its group: it dies, or shuts its sockets.
+        """Take a process out of its group, because it dies or shuts its sockets.
 
-        Members that still wait raise a little later, if they have not come through by then.
+        Members that still wait raise a little later, if they have not left the collective by then.
 
-        A process that has reached its end well has sent all that it had to. So a rank that waits
-        for no other comes through. A rank that cannot be reached hears of it from others that leave
-        then, or once it can be reached.
+        With `well`, the process has ended with success, and has sent all its data. So a rank that
+        waits for no other rank leaves the collective with success. A rank that cannot be reached
+        learns of the end from others that leave, or when it can be reached again.
         """
         group, process.group = process.group, None
         if group is None or group.size < self._ranks:
@@ -224,10 +225,9 @@ class Collectives:
             self._later(member, self._hears_after_s(member), PeerFailure("a peer is gone"))
 
     def _hears_after_s(self, member: SimulatedProcess) -> float:
-        """Draw after how long a member hears that another has left.
+        """Draw the time after which a member learns that another one has left.
 
-        Of several that leave at the same moment, the first leaves the others. The order makes no
-        difference to what these draw.
+        If several leave at the same time, their order makes no difference to the draws.
         """
         return (
             self._stream.between(0.001, 0.03)
@@ -236,9 +236,9 @@ class Collectives:
         )
 
     def reset(self, node: Home, other: Home) -> None:
-        """End all connections between two nodes at once. Both ends know it.
+        """End all connections between two nodes at once, with the knowledge of both ends.
 
-        The other members hear of it as these leave.
+        The other members learn of it when these leave the group.
         """
         for group in self._groups.values():
             members = [member for member in group.members if member.alive and member.group is group]
@@ -266,7 +266,7 @@ class Collectives:
         self._later(process, self._draws(process).between(0.0002, 0.002), error)
 
     def _settle(self, member: SimulatedProcess, group: SimulatedGroup) -> None:
-        """End the collective well, because all have entered, unless a peer is lost before that.
+        """End the collective with success, because all have entered, unless a peer is lost first.
 
         A member that has left waits for something else.
         """

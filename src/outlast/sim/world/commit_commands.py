@@ -47,18 +47,18 @@ from outlast.sim.world.main_thread import MainThread
 from outlast.sim.world.node_parts import kept_by_all
 from outlast.sim.world.processes import SealedStep, Thread
 
-APART_FROM_STEP = 2  # state that moves apart does so after this step and all later ones
+APART_FROM_STEP = 2  # state that differs by rank changes after this step and all later ones
 KEEP_S = 0.002  # training pauses this long for a copy in the vault
-LOOK_S = 0.05  # one that waits for its own thread looks this often whether it is to leave
+LOOK_S = 0.05  # a rank that waits for its own thread checks this often whether it has to leave
 
 
 @dataclass(frozen=True, slots=True)
 class Voted:
     """A vote has passed.
 
-    stop    a rank was asked to stop
-    save    a rank was asked for a checkpoint of the step
-    unsure  state was seen to move that no vote has compared yet, and no rank votes late
+    stop    True: a rank was asked to stop
+    save    True: a rank was asked for a checkpoint of the step
+    unsure  True: state was seen to change that no vote has compared yet, and no rank votes late
     """
 
     stop: bool
@@ -76,8 +76,8 @@ class CommitCommands:
     def __init__(self, thread: MainThread, late: LateVotes) -> None:
         self._thread = thread
         self._late = late
-        self._copy: int | None = None  # of the shared state: the step that it is of
-        self._phase_began = (0, 0)  # `ran` and `own` of the process before the phase in hand
+        self._copy: int | None = None  # the step of the copy of the shared state
+        self._phase_began = (0, 0)  # `ran` and `own` of the process before the present phase
 
     def run(self, flow: Flow[Any]) -> Thread:
         """Run `flow` to its end and return its result."""
@@ -93,17 +93,17 @@ class CommitCommands:
         except StopIteration as over:
             return over.value
 
-    # --- what the script does ---------------------------------------------------------------------
+    # --- the script -------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Keep what a repeat has to take back: a step is given out."""
+        """Keep the state that a repeat of the step has to restore. A step begins."""
         process = self._thread.p
         process.began_ran, process.began_own = process.ran, process.own
         if self._late.on:
             self._copy = process.content
 
     def begin_phase(self) -> None:
-        """Keep what a repeat has to take back: a phase begins."""
+        """Keep the state that a repeat of the phase has to restore. A phase begins."""
         self._phase_began = self._thread.p.ran, self._thread.p.own
 
     # --- the commands -----------------------------------------------------------------------------
@@ -193,12 +193,12 @@ class CommitCommands:
     # --- voting and committing --------------------------------------------------------------------
 
     def _leave_script(self) -> None:
-        """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
+        """Begin a late vote. From here on the deadline of a vote counts, not that of the script."""
         if self._thread.p.beacon.phase is Phase.BETWEEN:
             self._thread.enter(Phase.VOTE)
 
     def _vote(self, step: int) -> Thread:
-        """Vote with all ranks. A rank that comes through knows whether any was asked to stop."""
+        """Vote with all ranks. Then each rank knows whether any was asked to stop."""
         thread = self._thread
         if step:
             yield from thread.mark("prepared")
@@ -223,7 +223,7 @@ class CommitCommands:
         return Voted(number in group.stops, number in group.saves, unsure)
 
     def _moved_apart(self, step: int) -> bool:
-        """Return True if private state was seen to move apart before the vote of `step`."""
+        """Return True if private state was seen to change by rank before the vote of `step`."""
         options, seen = self._thread.world.options, step > APART_FROM_STEP
         return seen and options.moves == "apart" and options.ranks > 1 and not self._thread.sharded
 
@@ -239,7 +239,7 @@ class CommitCommands:
         yield from thread.mark("committed")
 
     def _seal_moved(self, command: SealMoved) -> Thread:
-        """Seal the private state that the script has moved, or the whole of sharded state."""
+        """Seal the private state that the script has changed, or the whole of sharded state."""
         thread = self._thread
         if thread.sharded:
             if command.place.kind == BEGUN:
@@ -261,7 +261,7 @@ class CommitCommands:
     def _save_if_due(self, command: Save) -> Thread:
         """Copy the shard now, and let a thread write it.
 
-        A save that is still being written is waited for first, unless there is a regroup.
+        If the last save is still being written, wait for it first, unless there is a regroup.
         """
         thread, every = self._thread, self._thread.world.options.checkpoint_every
         step = command.step
@@ -281,9 +281,9 @@ class CommitCommands:
         thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def _keep_if_due(self, step: int) -> Thread:
-        """Copy what this rank holds into the vault, and report it, as `Copies.make` does.
+        """Copy the state of this rank into the vault, and report it, as `Copies.make` does.
 
-        The newest step that all ranks have copied stays until they all have this one.
+        The newest step that all ranks have copied stays until all have copied this one.
         """
         thread, options = self._thread, self._thread.world.options
         if not options.keep_every or step % options.keep_every or thread.sharded:
@@ -345,7 +345,7 @@ class CommitCommands:
         yield "sleep", self._thread.world.lasting(self._thread.p, 0.001, 0.01)
 
     def _image_is_there(self, generation: int, step: int) -> None:
-        """Note that the replicated state is where a successor finds it."""
+        """Note that a successor can now find the replicated state in the transfer image."""
         thread, late = self._thread, self._late.metadata()
         thread.world.transfer = (generation, step, thread.node, thread.p.ran, late, thread.p.own)
         thread.do(thread.machine.donated(step=step))

@@ -1,4 +1,4 @@
-"""The place where the coordinator lives: its timers, its ledger, its death, and its successor."""
+"""The host of the coordinator: its timers, its ledger, its death, and its successor."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from outlast.sim.world.simulated_ledger import SimulatedLedger
 from outlast.sim.world.timeline import FIXED, ROUTINE
 from outlast.sim.world.verdicts import Verdicts, policy_of
 
-LEASES = "leases"  # the timer of the sessions
-KEEP_READ_S = 0.005  # to read all copies in the vault
-WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
+LEASES = "leases"  # the name of the timer of the sessions
+KEEP_READ_S = 0.005  # time to read all copies in the vault
+WORKERS_PER_EPOCH = 1_000_000  # each coordinator has its own range of worker numbers
 
 
 class Hosting(WatchedParts, Protocol):
@@ -65,15 +65,17 @@ class Hosting(WatchedParts, Protocol):
 
 
 class CoordinatorHost:
-    """Drive the coordinator, which is the machine of outlast itself, let it die, and restart it.
+    """Drive the coordinator, which is outlast's own machine, let it die, and start another one.
 
-    Its life    `begin` starts it. `hear`, `on_link` and its timers drive it. What it asks for is
-                carried out at once. `die` ends it with all that it knew; some seconds later another
+    Its life    `begin` starts it. `hear`, `on_link` and its timers drive it. Its outputs are
+                carried out at once. `die` ends it with all that it knew. Some seconds later another
                 one reads the ledger and takes over.
-    Not here    What it should decide: the watch looks at each decision, and the rules judge it.
+    Not here    Whether its decisions are right. The watch looks at each decision, and the rules
+                check it.
 
-    `epoch`: how many coordinators there have been. `sessions`: the sessions with the agents of
-    several nodes; None: there is one node. `answers`: to what people have asked.
+    epoch      the number of coordinators so far
+    sessions   the sessions with the agents of several nodes; None if there is one node
+    answers    the answers to people's requests
     """
 
     def __init__(self, world: Hosting) -> None:
@@ -84,7 +86,7 @@ class CoordinatorHost:
         self.answers: list[AnswerRequest] = []
         self._world = world
         self._frame = world.frame
-        self._timers: dict[str, int] = {}  # name -> what the timeline calls it
+        self._timers: dict[str, int] = {}  # name of a timer -> number of its event
         self.coordinator = self._coordinator(generation=0, interruption=1)
         self.sessions = self._new_sessions()
 
@@ -95,17 +97,20 @@ class CoordinatorHost:
 
     @property
     def homes(self) -> Mapping[int, Mapping[int, str]]:
-        """Return where each rank lives in each generation."""
+        """Return the node of each rank in each generation."""
         return self.watch.plans.homes
 
     @property
     def read(self) -> tuple[int, int]:
-        """Return the step of the checkpoint that all began from last, and who said so by epoch."""
+        """Return the checkpoint that all ranks last began from, and the epoch that ordered it.
+
+        The checkpoint is given by its step.
+        """
         return self.watch.plans.read
 
     @property
     def spent(self) -> int | None:
-        """Return what the budgets have paid for; None: a later coordinator does not know."""
+        """Return the tokens that the budgets have spent; None if a later coordinator leads."""
         budgets = self.coordinator.budgets
         return (
             len(budgets.respawns.spent) + len(budgets.restarts.spent) if self.epoch == 1 else None
@@ -145,7 +150,7 @@ class CoordinatorHost:
 
     @property
     def _lead(self) -> CoordinatorSessions | Coordinator:
-        """Return the machine that timers and the start are for."""
+        """Return the machine that gets the start and the timers."""
         return self.sessions if self.sessions is not None else self.coordinator
 
     # --- driving ----------------------------------------------------------------------------------
@@ -156,7 +161,7 @@ class CoordinatorHost:
         self.led(lambda: lead.start(now_s=self._frame.now_s))
 
     def hear(self, news: Any) -> None:
-        """Take in what the agent of the one node says."""
+        """Receive a message of the agent, if there is one node."""
         self._watch_hears(news)
         self.led(lambda: self.coordinator.on_message(news, now_s=self._frame.now_s))
 
@@ -165,7 +170,7 @@ class CoordinatorHost:
         self.watch.hear(news, self.coordinator, epoch=self.epoch, alone=alone, traced=traced)
 
     def on_link(self, node: str, message: LinkMessage) -> None:
-        """Take in what the agent of one of several nodes says."""
+        """Receive a message of the agent of one of several nodes."""
         sessions, now_s = self.sessions, self._frame.now_s
         if not self.lives or sessions is None:
             return
@@ -182,8 +187,9 @@ class CoordinatorHost:
         self.led(lambda: sessions.on_link(node, message, now_s=self._frame.now_s))
 
     def from_twins(self, twins: IdenticalNodes, message: LinkMessage) -> None:
-        """Take in what each of these nodes says, one after the other; `message` as the first of
-        them says it.
+        """Receive a message from each of these nodes, one after the other.
+
+        `message` has the form in which the first of them sends it.
         """
         sessions = self.sessions
         if not self.lives or sessions is None:
@@ -206,7 +212,7 @@ class CoordinatorHost:
                 self._follow(outputs, coordinator, before, committed)
 
     def beaten(self, node: Node, beat: Beat, *, now_s: float) -> list[Output]:
-        """Return the outputs of the last heartbeat of a stretch, at that moment."""
+        """Return the outputs of the last heartbeat of a stretch, at its time."""
         sessions = self.sessions
         assert sessions is not None
         self.watch.enrolments.beats(node.name)
@@ -220,7 +226,7 @@ class CoordinatorHost:
         return granted
 
     def on_disconnected(self, node: str) -> None:
-        """Take in that the link of a node has broken."""
+        """Note that the link of a node has broken."""
         sessions = self.sessions
         if self.lives and sessions is not None:
             self.led(lambda: sessions.on_disconnected(node))
@@ -235,7 +241,7 @@ class CoordinatorHost:
         )
 
     def on_request(self, request: RunRequest) -> None:
-        """Ask something of the run, as a person does."""
+        """Pass a person's request to the coordinator."""
         now_s = self._frame.now_s
         self.led(
             lambda: self._through_sessions(
@@ -244,7 +250,7 @@ class CoordinatorHost:
         )
 
     def on_verdict(self, interruption: int, verdict: Verdict) -> None:
-        """Hand over the diagnosis of an interruption."""
+        """Pass the verdict on an interruption to the coordinator."""
         now_s = self._frame.now_s
         self.led(
             lambda: self._through_sessions(
@@ -253,7 +259,7 @@ class CoordinatorHost:
         )
 
     def drains(self, node: str) -> None:
-        """Note that the policy has a node drained."""
+        """Note that the policy begins to drain a node."""
         self.watch.plans.drains(node, self.coordinator)
 
     def _through_sessions(self, outputs: list[Output]) -> list[Output]:
@@ -264,7 +270,7 @@ class CoordinatorHost:
         )
 
     def led(self, act: Callable[[], list[Output]]) -> None:
-        """Drive the coordinator, look at the plans that it made, and carry out what it asks for."""
+        """Drive the coordinator, look at its plans, and carry out its outputs."""
         coordinator, committed = self.coordinator, self._world.steps.committed
         before = coordinator.generation, coordinator.stage
         self._follow(act(), coordinator, before, committed)
@@ -278,7 +284,8 @@ class CoordinatorHost:
     ) -> None:
         """Carry out `outputs`, and let the rules see them.
 
-        `before` is the generation and the stage by then, `committed` the newest committed step.
+        before      the generation and the stage before
+        committed   the newest committed step before
         """
         self.watch.acted(
             outputs,
@@ -293,7 +300,7 @@ class CoordinatorHost:
         if coordinator.stage is not before[1] and coordinator is self.coordinator:
             self._world.strikes.at_stage(coordinator.stage.value)
 
-    # --- what it asks for -------------------------------------------------------------------------
+    # --- outputs ----------------------------------------------------------------------------------
 
     def _carry_out(self, output: Output) -> None:
         world, frame = self._world, self._frame
@@ -329,9 +336,9 @@ class CoordinatorHost:
                 raise AssertionError(output)
 
     def _look_for_launcher(self, name: str) -> None:
-        """Find out that a node's launcher has ended.
+        """Find out whether a node's launcher has ended.
 
-        The machine says so in one of two cases. In the other one, it has no power either.
+        If the machine has power, it refuses connections to the launcher. Otherwise nothing answers.
         """
         epoch, gone = self.epoch, partial(self._world.population.lost_power, name)
         if not gone() or self._world.chance.machines.between(0.0, 1.0) < 0.5:
@@ -348,7 +355,7 @@ class CoordinatorHost:
         """Send an order to the agent of one of several nodes."""
         world, node = self._world, output.node
         line = world.population.line_to(node)
-        if isinstance(line, Echo):  # the trace tells nothing of it where no policy acts
+        if isinstance(line, Echo):  # the trace does not show these nodes if no policy acts
             line.down(output.message)
             return
         if type(output.message) is not Grant and node not in self._frame.untold:
@@ -361,7 +368,7 @@ class CoordinatorHost:
         line.down(output.message)
 
     def _order_here(self, order: ForAgent) -> None:
-        """Send an order to the agent of the one node that there is."""
+        """Send an order to the agent of the only node."""
         self._frame.say(f"coordinator: {brief(order)}")
         self.watch.ordered_here(order, self.coordinator)
         self._world.command(order)
@@ -399,7 +406,7 @@ class CoordinatorHost:
         )
 
     def _find_checkpoint(self) -> None:
-        """Read the copies, and the checkpoints if they may be newer."""
+        """Look for the newest copies, and for checkpoints if these may be newer."""
         if self._kept_step() > self.coordinator.run.sources.checkpoint.step:
             self._world.disks.in_turn(KEEP_READ_S, lambda: self._checkpoint_found(0, "", ()))
         else:
@@ -421,7 +428,7 @@ class CoordinatorHost:
     # --- timers -----------------------------------------------------------------------------------
 
     def _set_timer(self, order: SetTimer) -> None:
-        # Nothing has to be done at these moments, or nothing that a stretch must not skip.
+        # At these times nothing has to be done, or nothing that a stretch must not skip.
         idle = order.name == "spares" and not self._frame.options.spares
         timeline, sort = self._frame.timeline, ROUTINE if idle or order.name == LEASES else FIXED
         if (before := self._timers.pop(order.name, None)) is not None:
@@ -440,7 +447,7 @@ class CoordinatorHost:
     # --- death and rebuilding ---------------------------------------------------------------------
 
     def die(self, *, for_s: float) -> None:
-        """End the coordinator with all that it knew. Another one comes `for_s` later."""
+        """End the coordinator with all that it knew. Another one takes over `for_s` later."""
         if not self.lives:
             return
         self.lives = False

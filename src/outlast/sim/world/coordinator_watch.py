@@ -1,6 +1,6 @@
-"""Watch what the coordinator hears, plans and orders.
+"""Watch the messages, plans and orders of the coordinator.
 
-The watch decides nothing. It turns each event into observations, which the rules look at.
+The watch decides nothing. It turns each event into observations for the rules.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _WHO: dict[type, str] = {}  # the field with the sender or receiver of a message
 
 
 class WatchedParts(Planning, Protocol):
-    """The parts of the world that the watch looks at beside the coordinator."""
+    """The parts of the world that the watch looks at, besides the coordinator."""
 
     @property
     def accounts(self) -> RunAccounts: ...
@@ -73,10 +73,10 @@ class WatchedParts(Planning, Protocol):
 
 
 class HeardWorkers:
-    """The workers of which the coordinator has heard that they started, ended or parked.
+    """The workers that the coordinator knows to have started, ended or parked.
 
-    `parked`: spares, and when they said that they stand ready. `given_up`: workers that it has
-    ordered to be killed.
+    parked     the spares that are parked, each with the time of its report
+    given_up   the workers that it has ordered to be killed
     """
 
     def __init__(self) -> None:
@@ -87,12 +87,12 @@ class HeardWorkers:
 
 
 class StoreOrders:
-    """The orders to host a store, and what was heard of them.
+    """The orders to host a store, and the reports about them.
 
-    `home`: the node that was ordered last to host the store, by the order `number`.
-
-    `up`: the number of the newest store that was heard to be up. `by_port`: the number of the
-    order for each.
+    home      the node that got the last order to host the store
+    number    the number of that order
+    up        the number of the newest store that was reported to be up
+    by_port   the number of the order for each port
     """
 
     def __init__(self) -> None:
@@ -109,21 +109,21 @@ class StoreOrders:
 
 
 class Enrolments:
-    """Nodes that have enrolled, and of which nothing more was heard since."""
+    """The nodes that have enrolled, and have sent nothing since."""
 
     def __init__(self, *, void_s: float) -> None:
         self._void_s = void_s
-        # nodes that were in, and have started over: when the lease of each is void
+        # nodes that had joined and have started over, and when the lease of each is over
         self._returning: dict[str, float] = {}
-        self._sessions: dict[str, int] = {}  # as which each has enrolled with this coordinator
+        self._sessions: dict[str, int] = {}  # the session in which each node has enrolled
         self._only_enrolled: set[str] = set()
 
     def hear(
         self, node: str, message: LinkMessage, *, is_in: bool, first_epoch: bool, now_s: float
     ) -> None:
-        """Note that a node that was in enrols as new, with only what had been sealed there.
+        """Note that a node that had joined enrols as a new one, with only its sealed images.
 
-        It is in again once it says anything else.
+        It has joined again when it sends anything else.
         """
         before = self._returning.pop(node, None)
         if isinstance(message, Enrol):
@@ -137,27 +137,28 @@ class Enrolments:
             self._only_enrolled.discard(node)
 
     def beats(self, node: str) -> None:
-        """Note that a node is heard of again."""
+        """Note that a node has sent another message."""
         self._only_enrolled.discard(node)
 
     def is_only_enrolled(self, node: str) -> bool:
-        """Return True if nothing was heard of the node but that it enrols."""
+        """Return True if the node has sent nothing except its enrolment."""
         return node in self._only_enrolled
 
     def returning(self, *, now_s: float) -> tuple[str, ...]:
-        """Return the nodes that have started over, and whose lease may still run."""
+        """Return the nodes that have started over, and whose old lease may still be valid."""
         return tuple(sorted(node for node, until_s in self._returning.items() if now_s < until_s))
 
     def forget(self) -> None:
-        """Forget everything: the coordinator dies."""
+        """Forget everything, because the coordinator dies."""
         self._returning.clear()
         self._sessions.clear()
 
 
 class CoordinatorWatch:
-    """Let the rules see what the coordinator hears and does.
+    """Let the rules see the messages and the decisions of the coordinator.
 
-    `plans`: what is seen of its plans. `staged_s`: when its stage changed last.
+    plans      the watch of its plans
+    staged_s   when its stage last changed
     """
 
     def __init__(self, world: WatchedParts) -> None:
@@ -170,27 +171,28 @@ class CoordinatorWatch:
         self._world = world
         self._frame = world.frame
         self._newest_inquiry = 0  # the number of the newest inquiry
-        # generation -> when it was first heard that a link was cut, and whether to the store
+        # generation -> when a cut link was first reported, and whether it was that to the store
         self._unreached: dict[int, tuple[float, bool]] = {}
 
     def forget(self) -> None:
-        """Forget what the coordinator had heard, because it dies."""
+        """Forget what the coordinator knew, because it dies."""
         self._unreached.clear()
         self.enrolments.forget()
         self.plans.forget_image()
 
     def starts_over(self) -> None:
-        """Forget the numbers of inquiries: another coordinator takes over, and has its own."""
+        """Forget the numbers of inquiries, because another coordinator has its own."""
         self._newest_inquiry = 0
 
-    # --- what it hears ----------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def hear(
         self, news: Any, coordinator: Coordinator, *, epoch: int, alone: bool, traced: bool = True
     ) -> None:
-        """Look at a message just before the coordinator does.
+        """Look at a message just before the coordinator gets it.
 
-        `alone`: there is one node. `traced`: the trace tells of it.
+        alone    True: there is one node
+        traced   True: the trace shows the message
         """
         said = news.message if isinstance(news, FromWorkers) else news
         self._hear_of_state(news, said, coordinator, alone=alone)
@@ -209,9 +211,9 @@ class CoordinatorWatch:
     def _hear_of_state(
         self, news: Any, said: Any, coordinator: Coordinator, *, alone: bool
     ) -> None:
-        """Take in that a shard is written, or that a transfer image or a store is there."""
+        """Note that a shard was written, or that a transfer image or a store is there."""
         if isinstance(news, Checkpointed) and news.in_vault:
-            pass  # a copy has no manifest: rules look at the plans that are made from it
+            pass  # a copy has no manifest; the rules look at the plans that are made from it
         elif isinstance(news, Checkpointed) and news.error:
             self._frame.see(SaveFailed(news.step, news.error))
         elif isinstance(news, Checkpointed) and alone:
@@ -240,7 +242,7 @@ class CoordinatorWatch:
     def _hear_of_script(
         self, news: Any, said: Any, coordinator: Coordinator, *, epoch: int
     ) -> None:
-        """Take in that the script has steps, warns of something, or is past its last step."""
+        """Note that the script has steps, warns of something, or is past its last step."""
         times = self._world.accounts.recovery_times
         if isinstance(news, Enrol):
             words = (one for housed in news.housed for one in housed.said)
@@ -252,7 +254,7 @@ class CoordinatorWatch:
         elif isinstance(news, Warned):
             self._to_warn(news.text, coordinator, epoch)
         elif isinstance(said, Finished) and coordinator.stage is Stage.TRAINING:
-            # else it has not heard of all ranks that they are in
+            # otherwise it does not know yet that all ranks have joined
             times.finished(said.generation, now_s=self._frame.now_s)
 
     def _see_hung(self, news: WorkerHung, *, alone: bool) -> None:
@@ -268,7 +270,7 @@ class CoordinatorWatch:
         if text and coordinator.stage not in (Stage.REBUILDING, Stage.STOPPING, Stage.ENDED):
             self._frame.see(WarningHeard(text, epoch))
 
-    # --- what it does -----------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------
 
     def acted(
         self,
@@ -280,9 +282,10 @@ class CoordinatorWatch:
         epoch: int,
         alone: bool,
     ) -> None:
-        """Look at the decisions of the coordinator before a worker hears of them.
+        """Look at the decisions of the coordinator before any worker learns of them.
 
-        `before`: its generation and stage; `committed`: the newest committed step by then.
+        before      its generation and stage before
+        committed   the newest committed step before
         """
         generation, stage = before
         if stage is not coordinator.stage:
@@ -294,7 +297,7 @@ class CoordinatorWatch:
                 if isinstance(output, Record) and isinstance(output.record, Interruption)
             ]
             if chosen := [record for record in noted if record.left_s == self._frame.now_s]:
-                # of which it is said why
+                # the reason of which is shown
                 self._see_answered(max(chosen, key=lambda record: record.id), coordinator)
         if coordinator.generation != generation:
             if not generation and not alone:
@@ -310,12 +313,12 @@ class CoordinatorWatch:
             )
 
     def _see_answered(self, record: Interruption, coordinator: Coordinator) -> None:
-        """Let the rules see which ranks go on, and how, before a worker hears of it."""
+        """Let the rules see which ranks go on, and how, before any worker learns of it."""
         world, options = self._world, self._frame.options
         moves = coordinator.stage is Stage.MOVING
         ranks = _how_they_go_on(coordinator, now_s=self._frame.now_s) if moves else _nobody()
         housed = [process for process in world.population.alive() if process.rank >= 0]
-        # a process that has ended just now is not known to have ended
+        # the coordinator does not know yet of a process that has just ended
         known = {m.worker for m in coordinator.roster.live()}
         done = world.population.done
         over = bool(done) or any(
@@ -339,10 +342,10 @@ class CoordinatorWatch:
         )
 
     def _spares_beside(self, forked: list[int], coordinator: Coordinator, known: set[int]) -> int:
-        """Return how many spares stand ready on nodes where ranks are forked anyway."""
+        """Return the number of spares that are parked on nodes where ranks are forked anyway."""
         homes = coordinator.roster.homes
         beside = {homes[rank] for rank in forked}
-        # the first choice stays
+        # the first choice of a place is kept
         opened = coordinator.interruptions.open
         since_s = min((one.detected_s for one in opened), default=self._frame.now_s)
         heard = {worker for worker, at_s in self.workers.parked.items() if at_s < since_s}
@@ -355,7 +358,7 @@ class CoordinatorWatch:
             for p in self._world.population.alive()
         )
 
-    # --- what it orders ---------------------------------------------------------------------------
+    # --- orders -----------------------------------------------------------------------------------
 
     def ordered(self, node: str, order: object) -> None:
         """Look at an order to the agent of one of several nodes."""
@@ -372,13 +375,13 @@ class CoordinatorWatch:
             self._see_store(order.message)
 
     def _see_store(self, plan: Regroup) -> None:
-        """Let the rules see a plan that names a store which another one has taken the place of."""
+        """Let the rules see a plan that names an old store."""
         number = self.stores.by_port.get(plan.store_port, self.stores.up)
         if number < self.stores.up:
             self._frame.see(OldStore(plan.generation, number, self.stores.up))
 
     def ordered_here(self, order: object, coordinator: Coordinator) -> None:
-        """Look at an order to the agent of the one node that there is."""
+        """Look at an order to the agent of the only node."""
         if isinstance(order, StartStore):
             self.stores.number = order.number
         if not isinstance(order, KillWorker):
@@ -405,7 +408,7 @@ def _nobody() -> dict[str, list[int]]:
 
 
 def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list[int]]:
-    """Return the ranks by how they go on, as `RecoveryChosen` names it."""
+    """Return the ranks by the way in which they go on, with the names of `RecoveryChosen`."""
     ranks = _nobody()
     for member in coordinator.roster.members():
         if member.started_s == now_s:
@@ -419,7 +422,7 @@ def _how_they_go_on(coordinator: Coordinator, *, now_s: float) -> dict[str, list
 
 def _stands_ready(process: SimulatedProcess, known: set[int]) -> bool:
     """Return True if a process stands still, its state is whole, and it may act."""
-    # Others wait for nothing but their agent, which will kill them.
+    # A process without a lease only waits for its agent to kill it.
     may_act = process.worker in known or not process.node.still.outlives_lease
     still = process.machine.state is WorkerState.STILL and process.machine.committed >= 0
     return (
@@ -428,7 +431,7 @@ def _stands_ready(process: SimulatedProcess, known: set[int]) -> bool:
 
 
 def brief(message: object) -> str:
-    """Return a message as a line of the trace names it."""
+    """Return the text for a message in a line of the trace."""
     sort = type(message)
     if sort not in _WHO:
         fields = ("worker", "workers", "node")

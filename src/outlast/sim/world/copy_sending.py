@@ -1,8 +1,7 @@
-"""Copies of images of sharded state on other nodes: how they get there, and which ranks wait for
-them.
+"""Send copies of images of sharded state to other nodes, and let ranks wait for them.
 
-It stands in for `CopySender` and `CopyKeeper` of the product. What is sent may arrive after its
-sender has died, because the bytes were on their way.
+This replaces `CopySender` and `CopyKeeper` of the runtime. A copy may arrive after its sender has
+died, because its bytes were on their way.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from outlast.sim.world.paths import Paths
 from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess, Thread
 from outlast.sim.world.timeline import Timeline
 
-COPY_S, COPY_MOST_S = 0.0005, 0.02  # an image is on its way
-LOOK_S = 0.02  # one that waits looks this often whether it is to leave
-KEPT_COUNT = 2  # copies of images of one rank
+COPY_S, COPY_MOST_S = 0.0005, 0.02  # the shortest and longest time for which a copy is on its way
+LOOK_S = 0.02  # a rank that waits checks this often whether it has to leave
+KEPT_COUNT = 2  # number of copies that are kept for one rank
 
 
 class SimulatedCopies:
@@ -29,7 +28,7 @@ class SimulatedCopies:
         self._generations: dict[int, int] = {}
 
     def put(self, rank: int, generation: int, step: int) -> CopyKept | None:
-        """Take a copy in, and return what the agent says; None: its sender was given up."""
+        """Store a copy, and return the agent's report; None if the sender was given up."""
         if generation < self._generations.get(rank, 0):
             return None
         self._generations[rank] = generation
@@ -39,19 +38,19 @@ class SimulatedCopies:
         return CopyKept(rank, generation, self.steps(rank))
 
     def steps(self, rank: int) -> tuple[int, ...]:
-        """Return the steps of which copies of one rank are here, the newest first."""
+        """Return the steps of which copies for one rank are here, the newest first."""
         return tuple(sorted(self._steps.get(rank, {}), reverse=True))
 
     def made_in(self, rank: int, step: int) -> int | None:
-        """Return the generation in which a copy was sent; None: it is not here."""
+        """Return the generation in which a copy was sent; None if it is not here."""
         return self._steps.get(rank, {}).get(step)
 
     def kept_images(self) -> tuple[Images, ...]:
-        """Return all that is here, for a coordinator that does not know it."""
+        """Return all copies that are here, for a coordinator that does not know them."""
         return tuple(Images(rank, self.steps(rank)) for rank in sorted(self._steps))
 
     def clear(self) -> None:
-        """Lose everything: the node has no power."""
+        """Lose everything, because the node has no power."""
         self._steps.clear()
         self._generations.clear()
 
@@ -93,7 +92,7 @@ class CopySending:
         self._p = process
         self._plan: Regroup | None = None
         self._sent = self._arrived = -1
-        self._tries_s = 0.0  # when what is on its way has arrived, or is known to be lost
+        self._tries_s = 0.0  # when the present copy has arrived, or is known to be lost
 
     @property
     def is_on(self) -> bool:
@@ -101,11 +100,11 @@ class CopySending:
         return self._plan is not None and bool(self._plan.keeper)
 
     def follow(self, plan: Regroup) -> None:
-        """Begin to send to the keeper of `plan`."""
+        """Begin to send copies to the keeper that `plan` names."""
         self._plan, self._sent, self._arrived = plan, -1, -1
 
     def send(self, step: int) -> None:
-        """Send the image of `step`, unless that was done."""
+        """Send the image of `step`, unless it was sent before."""
         if self.is_on and step > self._sent:
             self._sent = step
             self._try()

@@ -1,10 +1,10 @@
-"""Disks, and the checkpoints that are on them: slow, full, torn by a loss of power, corrupt.
+"""Simulated disks, and the checkpoints on them. A disk may be slow, full, corrupt, or cut writes.
 
-A process writes to its node's disk, and the manifest is on that of node 0. Every node can read
-them all. This follows runtime/tiers/local.py and runtime/coordinator/saves.py. Shards come first
-and the manifest last, and each is whole or not there. Checksums are verified on read, and a refused
-checkpoint is set aside. Each write has a `stamp` of its own in place of a checksum, because another
-write of the same step has other bytes.
+A process writes to the disk of its node, and the manifest is on the disk of node 0. Every node can
+read all of them. This follows runtime/tiers/local.py and runtime/coordinator/saves.py. Shards are
+written first and the manifest last, and each is either whole or not there. Checksums are verified
+on reading, and a bad checkpoint is set aside. Instead of a checksum, each write has its own
+`stamp`, because another write of the same step has other bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outlast.sim.world.processes import SimulatedProcess
 COPY_S = (0.001, 0.003)  # training pauses this long for the copy of a shard: least and most
 WRITE_S = (0.005, 0.06)
 READ_S = (0.002, 0.02)
-SLOW = 50.0  # times as long
+SLOW = 50.0  # a slow disk takes this many times as long
 FULL = "No space left on device"
 
 
@@ -32,9 +32,9 @@ FULL = "No space left on device"
 class File:
     """One file on a simulated disk.
 
-    `stamp`: of this write.
-
-    `wrong`: what its bytes have come to, "" as long as they are as written; `since_s`: when.
+    stamp     identifies this write
+    wrong     what is wrong with its bytes; "" as long as they are as written
+    since_s   since when
     """
 
     disk: int
@@ -63,30 +63,28 @@ class Folder:
 class Disks:
     """The disks of all nodes, and the checkpoints on them.
 
-    `step_of` a folder's name.
-
-    `read_s`: when somebody last read all of the newest good checkpoint.
+    `read_s` is the time at which all of the newest good checkpoint was last read.
     """
 
     def __init__(self, frame: Frame, stream: Stream, *, epoch: Callable[[], int]) -> None:
         self.folders: dict[int, Folder] = {}
         self.read_s = -1.0
         self._frame = frame
-        self._epoch = epoch  # of the coordinator that lives; 0: none does
+        self._epoch = epoch  # the epoch of the coordinator that lives; 0 if none does
         self._stream = stream
         self._stamps = 0
         self._slow_until_s: dict[int, float] = {}
         self._full_until_s: dict[int, float] = {}
         self._torn_until_s: dict[int, float] = {}
-        self._busy_until_s = 0.0  # the coordinator reads and writes one after the other
+        self._busy_until_s = 0.0  # the coordinator reads and writes one thing after the other
 
     # --- faults -----------------------------------------------------------------------------------
 
     def strike(self, kind: str, disk: int, *, for_s: float) -> None:
         """Strike a disk for `for_s` seconds.
 
-        With `torn_write`, only a part of what is written meanwhile is there in the end, though the
-        disk has said otherwise.
+        With `torn_write`, files that are written meanwhile are cut short, though the disk reports
+        success.
         """
         until_s = self._frame.now_s + for_s
         if kind == "corrupt_disk":
@@ -121,7 +119,7 @@ class Disks:
     # --- contents ----------------------------------------------------------------------------
 
     def why_not(self, folder: Folder | None) -> str:
-        """Say why it cannot be restored, or return ""."""
+        """Return why it cannot be restored, or "" if it can."""
         return (
             "there is no manifest"
             if folder is None or folder.manifest is None
@@ -129,7 +127,7 @@ class Disks:
         )
 
     def read(self, folder: Folder) -> str:
-        """Return what is wrong with what the manifest names; empty: nothing is."""
+        """Return what is wrong with the files that the manifest names, or "" if nothing is."""
         if folder.manifest is not None and folder.manifest.wrong:
             return f"its manifest is {folder.manifest.wrong}"
         for rank, stamp in enumerate(folder.stamps):
@@ -141,13 +139,13 @@ class Disks:
         return ""
 
     def newest_good(self) -> int:
-        """Return the step of the newest checkpoint that can be restored; 0: there is none."""
+        """Return the step of the newest checkpoint that can be restored; 0 if there is none."""
         return max(
             (step for step, folder in self.folders.items() if not self.why_not(folder)), default=0
         )
 
     def wrong_since_s(self, step: int) -> float:
-        """Return since when the newest fault of a checkpoint is there."""
+        """Return the time of the newest fault of a checkpoint."""
         return (
             max((file.since_s for file in self.folders[step].files() if file.wrong), default=-1.0)
             if step in self.folders
@@ -160,7 +158,7 @@ class Disks:
         return self._stream.between(*COPY_S)
 
     def write_shard(self, process: SimulatedProcess, step: int) -> None:
-        """Let a thread of the process write its shard, one after the other, and report it."""
+        """Let a thread of the process write its shard and report it, after earlier shards."""
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
         process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)
@@ -168,7 +166,7 @@ class Disks:
 
         def done() -> None:
             if not process.alive:
-                return  # its bytes have no name yet: no process will ever look at them
+                return  # the file has no name yet, so no process will ever read it
             if process.stopped:
                 process.backlog.append(done)
                 return
@@ -209,7 +207,7 @@ class Disks:
     # --- the coordinator's part -------------------------------------------------------------------
 
     def in_turn(self, takes_s: float, act: Callable[[], None]) -> None:
-        """Do one thing after the other, unless the coordinator dies before."""
+        """Do `act` after all earlier ones, unless the coordinator dies before."""
         frame, epoch = self._frame, self._epoch()
         self._busy_until_s = max(self._busy_until_s, frame.now_s) + takes_s
 
@@ -262,9 +260,9 @@ class Disks:
         self._frame.see(CheckpointsRemoved(gone, good, self.newest_good(), stay))
 
     def find(self, then: Callable[[int, str, tuple[str, ...]], None]) -> None:
-        """Look for the newest good checkpoint, and call `then(step, folder, what was refused)`.
+        """Look for the newest good checkpoint, and call `then(step, folder, refused)`.
 
-        What is refused is set aside.
+        `refused` names the bad checkpoints. They are set aside.
         """
 
         def done() -> None:

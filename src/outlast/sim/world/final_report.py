@@ -1,4 +1,4 @@
-"""Let the rules see a run that is over: its end, its interruptions, and its books."""
+"""Report a run that is over to the rules: its end, its interruptions, and its books."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from outlast.sim.world.steps_done import StepsDone
 from outlast.sim.world.verdicts import Verdicts
 
 BLAMES_NOBODY = (
-    "nothing tells them apart",  # if all stand at one place, one has to be killed
-    "a script that has made no outlast call",  # of one that is not at its first call yet
+    "nothing tells them apart",  # if all ranks are in the same place, one has to be killed
+    "a script that has made no outlast call",  # a script may not have reached its first call yet
 )
 SILENT = ("freeze", "stop of an agent", "lag", "cut")
 UNTOLD = ("lose_coordinator", *SILENT)
-BY_NODE = ("lose_node", *SILENT)  # what a node knows may be lost, or come late
-# a snapshot has a deadline of its own, and so has what is between two steps
+BY_NODE = ("lose_node", *SILENT)  # by these, facts that a node knows may be lost or late
+# a snapshot has a deadline of its own, and so has the time between two steps
 WITHIN_MARKS = ("body", "reduced", "prepared", "voting", "passed", "applied")
 TIMES = ("fault_s", "detected_s", "left_s", "restored_s", "resumed_s")
 
@@ -55,7 +55,7 @@ class FinalReport:
     requested_stops: RequestedStops
 
     def see_interruptions(self, end: End, *, began_s: float) -> None:
-        """Let the rules see the end, and what the ledger says of each interruption."""
+        """Let the rules see the end of the run, and the record of each interruption."""
         interruptions = self.host.interruptions
         self.frame.see(self._run_over(interruptions, end))
         self._see_first_fault(interruptions)
@@ -66,7 +66,7 @@ class FinalReport:
                 self._see_named(one, end, began_s)
 
     def see_books(self, end: End, *, began_s: float) -> None:
-        """Let the rules see where the seconds of each rank went, once no process lives."""
+        """Let the rules see how the seconds of each rank were booked, once no process lives."""
         records, worked = list(self.host.interruptions.values()), self.accounts.worked
         booked = self.accounts.lives.account(
             world_size=self.frame.options.ranks,
@@ -128,14 +128,14 @@ class FinalReport:
         )
 
     def _early_s(self) -> float:
-        """Return since when it could be told that a spare ended before it could park."""
+        """Return since when it could be reported that a spare ended before it could park."""
         early_s = self.accounts.spare_ended_early_s
         if self.frame.options.nodes > 1 or early_s is None:
             return 0.0
         return self.frame.now_s - early_s - self.strikes.muted_s
 
     def _see_first_fault(self, interruptions: Mapping[int, Interruption]) -> None:
-        """Let the rules see how soon the first fault was known, and dealt with."""
+        """Let the rules see how soon the first fault was detected, and the run had recovered."""
         struck, options = self.strikes.struck, self.frame.options
         if not interruptions or not struck:
             return
@@ -208,24 +208,23 @@ class FinalReport:
         )
 
     def _unsure_s(self) -> float:
-        """Return how far off a time may be that is told across nodes."""
+        """Return the largest error of a time that is reported across nodes."""
         return 1.0 + self.strikes.held_up_s + self.frame.age_s * self.frame.options.drift
 
     def _back_s(self, one: Interruption) -> float | None:
         """Return when a later generation was at work.
 
-        Where there was none, and all ranks reached their end anyway, what is said is as good
-        as any.
+        If there was none, but all ranks reached their end, the time in the record is accepted.
         """
         back_s = self.accounts.recovery_times.after(one.generation)
         all_done = len(self.population.done) == self.frame.options.ranks
         return one.resumed_s if back_s is None and all_done else back_s
 
     def _kinds_of(self, one: Interruption) -> tuple[str, ...]:
-        """Return what struck the rank that the interruption names.
+        """Return the kinds of faults that struck the rank that the interruption names.
 
-        What its agent had to say of it may have come too late, or be lost with the coordinator that
-        heard it.
+        The report of its agent may have come too late, or may be lost with the coordinator that got
+        it.
         """
         kinds = self.strikes.kinds(one.pids, others=_by_node(one))
         if not kinds:
@@ -236,8 +235,8 @@ class FinalReport:
     def _known_then(self, one: Interruption, latency_s: float) -> tuple[int, int] | None:
         """Return the newest committed step when an interruption was detected.
 
-        There are two values: as the agent's last look can have told, and the true one. None: it is
-        not known.
+        There are two values: the one that the agent's last look can have shown, and the true one.
+        The result is None if it is not known.
         """
         options, times = self.frame.options, self.accounts.recovery_times
         if (
@@ -259,9 +258,9 @@ def _by_node(one: Interruption) -> bool:
 def _blamed(interruptions: Mapping[int, Interruption], end: End) -> tuple[int, ...]:
     """Return the processes that the ledger blames.
 
-    If the run was stopped, or failed, before all had left, it was not decided yet which reports are
-    collateral. A process that is killed because all stand at one place is not blamed, nor is one
-    that has made no call yet.
+    If the run was stopped, or failed, before all ranks had left, it was not decided yet which
+    reports are collateral. A process that is killed because all are in the same place is not
+    blamed. Nor is one that has made no call of outlast yet.
     """
     seen = [
         one

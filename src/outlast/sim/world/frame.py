@@ -5,8 +5,8 @@ Example
     frame.timeline.after(2.0, lambda: frame.say("two seconds are over"))
     frame.see(StepDone(...))  # the rules look at it
 
-The frame has the options, the clock, the trace and the rules. It knows no part of the world, so
-that a part which is given only the frame can touch no other part.
+The frame has the options, the clock, the trace and the rules. It knows no part of the world. So a
+part that is given only the frame cannot change any other part.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from outlast.sim.world.trace import Trace
 class Frame:
     """Options, clock, trace and rules of one simulated run.
 
-    `end`: what the run ended with; None: it goes on.
-
-    `untold`: nodes of which the trace says nothing. `bound_s`: when the world gives up. `also_see`:
-    parts of the world that look at what the rules see, before the rules do.
+    end        how the run ended; None while it goes on
+    untold     the nodes that the trace does not show
+    bound_s    the time at which the world gives up
+    also_see   parts of the world that get each observation before the rules
     """
 
     def __init__(self, options: Options, *, began_s: float) -> None:

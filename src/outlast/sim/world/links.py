@@ -1,7 +1,7 @@
-"""Links for messages.
+"""Links for messages on one node.
 
-Messages of one process, and those to one process, stay in order. Others may overtake them by up to
-the latency.
+Messages from one process stay in order, and so do messages to one process. Other messages may
+overtake them by up to the latency.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.timeline import Timeline
 
 APART_S = 1e-6
-# a message that comes twice comes again after up to so long: generations may be between
+# A message that comes twice comes again within this time. There may be other generations by then.
 AGAIN_S = 0.5
 
 
 class Links:
     """Deliver messages between processes, the agent and the coordinator of one node.
 
-    `latency_s`: a message takes up to so long.
-
-    A process that was held or muted is heard in its order anyway.
+    `latency_s` is the longest time that a message takes. The messages of a process that was held or
+    muted keep their order.
     """
 
     def __init__(self, timeline: Timeline, stream: Stream, *, latency_s: float) -> None:
@@ -34,14 +33,17 @@ class Links:
         self._arrives_s: dict[tuple[str, int], float] = {}
 
     def send(self, direction: str, worker: int, act: Callable[[], None]) -> None:
-        """Send between coordinator and agent; `direction` and `worker` name whose order is kept."""
+        """Send a message between coordinator and agent.
+
+        Messages with the same `direction` and `worker` stay in order.
+        """
         at_s = self._arrives_s[direction, worker] = max(
             self._arrival_s(self._stream), self._arrives_s.get((direction, worker), 0.0)
         )
         self._timeline.at(at_s, act)
 
     def send_to(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
-        """Send from the agent to a process, which may be held, or hear everything twice."""
+        """Send a message from the agent to a process. A fault may delay it or deliver it twice."""
         process.told_s = max(
             self._arrival_s(process.luck or self._stream),
             _after(process, process.told_s),
@@ -50,7 +52,7 @@ class Links:
         self._both(process, process.told_s, act)
 
     def send_from(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
-        """Send to the agent what a process says, or what the kernel says of it."""
+        """Send to the agent a message of a process, or a report of the kernel about it."""
         process.said_s = max(
             self._arrival_s(process.luck or self._stream),
             _after(process, process.said_s),
@@ -70,5 +72,5 @@ class Links:
 
 
 def _after(process: SimulatedProcess, at_s: float) -> float:
-    """Return the earliest time for the next word. It may not come before another's last word."""
+    """Return the earliest time for the next message of a process, so that the order is kept."""
     return at_s if process.luck is None else at_s + APART_S

@@ -1,12 +1,15 @@
-"""The main thread of a simulated process: what its script and its commit machine's driver share.
+"""The main thread of a simulated process. Its script and the driver of its commit machine share it.
 
-A main thread is a generator that yields where it waits:
+A main thread is a generator. It yields what it waits for:
 
-    ("sleep", s)          compute          ("plan", g)    wait for a plan of a generation above g
-    ("collective", None)  in a collective  ("build", p)   building the group of plan p
-    ("barrier", None)     with all others, between two steps: see shortcuts/skip_ahead.py
+    ("sleep", s)          the end of a computation of s seconds
+    ("collective", None)  the end of a collective
+    ("plan", g)           a plan of a generation above g
+    ("build", p)          the group of plan p
+    ("barrier", None)     all other ranks, between two steps: see shortcuts/skip_ahead.py
 
-Tensors are one number here: the step that the state in memory is of (`SimulatedProcess.content`).
+A single number stands for all tensors: the step of the state in memory
+(`SimulatedProcess.content`).
 """
 
 from __future__ import annotations
@@ -30,13 +33,13 @@ from outlast.sim.world.processes import (
 )
 from outlast.sim.world.world import World
 
-USER_PLACES = ("setup", "body", "reduced", "applied")  # the script's own code runs there
+USER_PLACES = ("setup", "body", "reduced", "applied")  # marks at which the script's own code runs
 
 
 class MainThread:
-    """One process, and what its main thread does outside of the script's own code.
+    """The work of a process's main thread, without the script's own code.
 
-    It stands in for the membership, the session and the images of a worker's runtime.
+    It replaces the membership, the session and the images of a worker's runtime.
     """
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
@@ -50,7 +53,7 @@ class MainThread:
     # --- places, the lease, and the protocol ------------------------------------------------------
 
     def mark(self, name: str, *, user: bool = False) -> Thread:
-        """Mark a place where a fault may strike. Raises Died, and UserError in the script."""
+        """Mark a place where a fault may strike. Raises Died, or UserError in the script."""
         self.world.passes(self.p, name)
         if not self.p.alive:
             raise Died
@@ -75,7 +78,7 @@ class MainThread:
             raise Died
 
     def do(self, outputs: list[Output] | None) -> None:
-        """Carry out what the protocol machine puts out."""
+        """Carry out the outputs of the protocol machine."""
         for output in outputs or ():
             self.node.carry_out_in(self.p, output)
 
@@ -86,11 +89,11 @@ class MainThread:
     # --- being cut short --------------------------------------------------------------------------
 
     def is_collateral(self, error: BaseException) -> bool:
-        """Return True if `error` is what a lost peer looks like from here."""
+        """Return True if `error` may be the effect of a lost peer."""
         return self.machine.broken or isinstance(error, (PeerFailure, StepInterrupted))
 
     def broke(self, error: BaseException) -> None:
-        """Say that this rank cannot go on in this generation."""
+        """Report that this rank cannot go on in this generation."""
         mechanism = "collective" if self.is_collateral(error) else "exception"
         self.do(
             self.machine.broke(
@@ -103,7 +106,7 @@ class MainThread:
         )
 
     def stand_still(self, *, in_hook: bool) -> Thread:
-        """Say what this rank holds, and wait for the next generation's plan."""
+        """Report what this rank holds, and wait for the plan of the next generation."""
         seen = self.machine.generation
         yield from self.mark("still")
         self.enter(Phase.WAIT)
@@ -114,24 +117,24 @@ class MainThread:
         return plan
 
     def cut_short(self, error: BaseException) -> Thread:
-        """Say that this rank cannot go on, and stand still for the plan of the next generation."""
+        """Report that this rank cannot go on, and wait for the plan of the next generation."""
         self.broke(error)
         return (yield from self.stand_still(in_hook=False))
 
     # --- groups -----------------------------------------------------------------------------------
 
     def build(self, plan: Regroup) -> Thread:
-        """Leave the old group, and enter that of `plan`."""
+        """Leave the old group, and enter the group of `plan`."""
         self.do(self.machine.underway(Waypoint.CONNECTS))
         self.world.collectives.leave(self.p)
         try:
             yield "build", plan
         except PeerFailure:
-            self.world.collectives.leave(self.p)  # there is no group that was half built
+            self.world.collectives.leave(self.p)  # leave the incomplete group
             raise
 
     def joined(self, plan: Regroup) -> None:
-        """Say that this rank is in the group of `plan`, with the state of its step."""
+        """Report that this rank is in the group of `plan`, with the state of its step."""
         self.p.high_water = max(self.p.high_water, plan.high_water)
         self.arrives(plan)
         self.do(self.machine.joined(plan, group_s=0.0, restore_s=0.0))
@@ -141,7 +144,7 @@ class MainThread:
         self.enter(Phase.BETWEEN, cause=Cause.OTHER)
 
     def arrives(self, plan: Regroup) -> None:
-        """Let the rules see which state this rank has at the step of `plan`."""
+        """Let the rules see the real state of this rank at the step of `plan`."""
         for one in self.p.each():
             self.world.see(
                 GroupJoined(one.worker, one.rank, plan.generation, plan.step, self.p.content)
@@ -154,7 +157,7 @@ class MainThread:
         return tuple(sorted(self.node.slots.get(self.p.rank, {}).values(), reverse=True))
 
     def seal(self, step: int, place: ScriptPosition) -> Thread:
-        """Seal an image of `step`. The slot that it goes to holds none until that is done."""
+        """Seal an image of `step`. Until that is done, its slot holds no image."""
         slots = self.node.slots.setdefault(self.p.rank, {})
         slot = step % limits.SLOTS_COUNT
         if not self.sharded:
@@ -173,14 +176,14 @@ class MainThread:
         self.p.newest = slot, step, place
 
     def unseal(self) -> None:
-        """Take the newest image away: it is of a phase that did not pass."""
+        """Remove the newest image, because it belongs to a phase that did not pass."""
         slot = self.p.newest[0]
         left = self.node.slots.get(self.p.rank, {})
         left.pop(slot, None)
         self.p.newest = 1 - slot, int(left.get(1 - slot, -1)), None
 
     def begins_image(self, step: int) -> None:
-        """Begin to write a transfer image: over the one that is there, unless it is of `step`."""
+        """Begin to write a transfer image. It overwrites the old one, unless that is of `step`."""
         there = self.world.transfer
         self.world.transfer, self.world.transfer_died = (
             there if there is not None and there[1] == step else None,

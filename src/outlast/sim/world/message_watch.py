@@ -1,4 +1,4 @@
-"""Compare what the processes of a node have said with what its agent passes on.
+"""Compare the messages of a node's processes with those that its agent passes on.
 
 This is for a node that has a link to the coordinator.
 """
@@ -28,14 +28,14 @@ from outlast.sim.world.processes import SimulatedProcess
 from outlast.sim.world.standstill import StandstillFault
 from outlast.sim.world.store import Store
 
-# words that ranks of a node say at about the same time
+# messages that the ranks of a node send at about the same time
 SHARED = (Registered, Inventory, Underway, Joined, Committed, Finished)
-# once a rank has said one of these, what was before it in its rank is over
+# when a rank has sent one of these, the process before it in this rank does not count any more
 HERE = (Joined, Committed)
 
 
 class Speaker(Protocol):
-    """The node whose words these are."""
+    """The node whose messages are compared."""
 
     @property
     def name(self) -> str: ...
@@ -62,10 +62,10 @@ class Speaker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Enrolled:
-    """The session as which the agent has enrolled.
+    """The session in which the agent has enrolled.
 
-    The agent knows nothing of workers that had ended before that, nor of the port of the store that
-    there was.
+    The agent knows neither the workers that had ended before that, nor the port of an earlier
+    store.
     """
 
     session: int = 0
@@ -74,10 +74,10 @@ class _Enrolled:
 
 
 class MessageWatch:
-    """Compare what the processes of a node say with what its agent passes on.
+    """Compare the messages of a node's processes with those that its agent passes on.
 
-    `spawns` and `spawned` follow a process that the agent has ordered, `hears` its words,
-    `waits` the agent's timer for those of others.
+    `spawns` and `spawned` follow a process that the agent has ordered. `hears` follows its
+    messages, and `waits` follows the timer by which the agent waits for the same from others.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class MessageWatch:
         self._store = store
         self._roster = roster
         self._node = node
-        self._ordered: set[int] = set()  # workers that are about to be there
-        self._speaks: tuple[int, ...] = ()  # whose words were heard last
-        self._spoken: set[int] = set()  # since the agent waits for more
-        self._all_have = False  # of those here
+        self._ordered: set[int] = set()  # workers that are being started
+        self._speaks: tuple[int, ...] = ()  # the workers that sent the last message
+        self._spoken: set[int] = set()  # the workers that sent it since the agent waits for more
+        self._all_have = False  # whether all workers here have sent it
         self._enrolled = _Enrolled()
-        self._empty_s: float | None = None  # since then nothing lives that the agent has given up
+        self._empty_s: float | None = None  # since when all given-up processes have ended
 
     def spawns(self, worker: int) -> None:
         self._ordered.add(worker)
@@ -101,13 +101,13 @@ class MessageWatch:
         self._ordered.discard(worker)
 
     def hears(self, workers: tuple[int, ...], message: object) -> None:
-        """Take in what workers say, just before the agent does."""
+        """Note a message of workers, just before the agent gets it."""
         if isinstance(message, SHARED):
             self._speaks = workers
             self._speak({*self._spoken, *workers})
 
     def waits(self) -> None:
-        """Note that the agent keeps a message until others say the same, or a moment is over."""
+        """Note that the agent keeps a message for a short time, until others send the same."""
         self._speak(set(self._speaks))
 
     def _speak(self, workers: set[int]) -> None:
@@ -117,7 +117,7 @@ class MessageWatch:
             for p in self._node.processes.values()
             if (p.alive or not p.reaped) and p.worker not in doomed
         ]
-        # and does not know it yet
+        # the agent does not know its end yet
         taken = any(
             p.rank < 0 and (member := roster.of(p.worker)) is not None and member.rank >= 0
             for p in here
@@ -129,13 +129,13 @@ class MessageWatch:
         )
 
     def rings(self) -> None:
-        """Note that this moment is over."""
+        """Note that this time is over."""
         agent_session = self._node.agent_session
         if agent_session is not None and not agent_session.fenced and self._all_have:
             self._frame.see(SharedMessageLate(self._node.name, tuple(sorted(self._spoken))))
 
     def ends(self) -> None:
-        """Note that the agent has heard of the end of a process."""
+        """Note that the agent knows the end of a process."""
         agent_session = self._node.agent_session
         if (
             agent_session is not None
@@ -149,7 +149,7 @@ class MessageWatch:
         self._empty_s = None
         processes = self._node.processes
         store = self._store
-        if enrol.session != self._enrolled.session:  # it has forgotten all
+        if enrol.session != self._enrolled.session:  # it is a new session without memory
             ended = frozenset(p.worker for p in processes.values() if not p.alive)
             self._enrolled = _Enrolled(enrol.session, ended, store.port)
         housed = {one.worker for one in enrol.housed}
@@ -184,8 +184,9 @@ class MessageWatch:
         self._frame.see(Enrolled(self._node.name, over, unnamed, lost, untold))
 
     def _is_last(self, process: SimulatedProcess) -> bool:
-        """Return True if the agent knows that the process ended, and its rank has no other process
-        here.
+        """Return True if the agent knows that the process was the last one in its rank here.
+
+        That is, the process has ended, and no other one has taken its rank.
         """
         return (
             process.reaped

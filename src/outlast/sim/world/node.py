@@ -71,15 +71,17 @@ SESSIONS = 1 << 53  # so many differ
 
 
 class Node:
-    """One node: its agent, and the processes it hosts. The agent and each process's listener are
-    the machines of the product; what they would do to the world is simulated here.
+    """One node: its agent, and the processes on it.
 
-    Example     `Node(world, given, clock=(0.0, 1.0), ...)`, then `begin`: the agent connects, is
-                ordered to start workers, looks at them on its ticks, and says what it sees.
-    Its life    It `lives` while it has power. `lose_power` ends all of it; with the power a new
-                agent begins, which knows nothing but what is on the disk.
-    Parts       `clock`, `link` (to the coordinator), `still` (while it stands still), the agent's
-                seat (machine, ticks, words, session), its memory, and what runs its processes.
+    The agent and the listener of each process are outlast's own machines. Their effects on the
+    world are simulated here.
+
+    Example     `Node(world, given, clock=(0.0, 1.0), ...)`, then `begin`: the agent connects, gets
+                orders to start workers, looks at them on its ticks, and reports what it sees.
+    Its life    It `lives` while it has power. `lose_power` ends everything on it. When power comes
+                back, a new agent begins, which knows only what is on the disk.
+    Parts       `clock`, `link` (to the coordinator), `still` (while it stands still), the agent
+                with its ticks, messages and session, its memory, and the runner of its processes.
     Not here    Memory pressure, devices, and clocks that jump.
     """
 
@@ -105,7 +107,7 @@ class Node:
         self._seat = self._boot(1)
 
     def _boot(self, number: int) -> AgentSeat:
-        """Return an agent that begins, with nothing in memory."""
+        """Return a new agent with nothing in memory."""
         options, world = self._frame.options, self._world
         agent = Agent(
             now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
@@ -192,12 +194,12 @@ class Node:
 
     @property
     def _is_fenced(self) -> bool:
-        """Return True if the lease is over, and the agent gives up its processes."""
+        """Return True if the lease is over, so that the agent gives up its processes."""
         return self.agent_session is not None and self.agent_session.fenced
 
     @property
     def count(self) -> int:
-        """Return how many nodes it is simulated for, itself included."""
+        """Return the number of nodes that it is simulated for, itself included."""
         return 1 if self._given.twins is None else len(self._given.twins)
 
     def begin(self) -> None:
@@ -211,17 +213,17 @@ class Node:
         return self.clock.now_s
 
     def local_s(self, at_s: float) -> float:
-        """Return what its clock says when the world's says `at_s`."""
+        """Return the time of its clock when that of the world is `at_s`."""
         return self.clock.local_s(at_s)
 
     def world_s(self, local_s: float) -> float:
-        """Return what the world's clock says when its own says `local_s`."""
+        """Return the time of the world's clock when that of its own is `local_s`."""
         return self.clock.world_s(local_s)
 
     def resume_if(
         self, process: SimulatedProcess, token: int, error: Exception | None, value: Any = None
     ) -> None:
-        """Let a main thread go on, if it still waits for what `token` numbers."""
+        """Let a main thread go on, if it is still in the wait with the number `token`."""
         self._runner.resume_if(process, token, error, value)
 
     def sleeps_no_more(self, process: SimulatedProcess) -> None:
@@ -234,7 +236,7 @@ class Node:
     # --- the agent --------------------------------------------------------------------------------
 
     def _look(self) -> bool:
-        """Let the agent look at its processes; return True if somebody waits for a processor."""
+        """Let the agent look at its processes. Return True if one waits for a processor."""
         memory, agent, session, now_s = self._memory, self.agent, self.agent_session, self.now_s
         readings, starving = readings_of(memory.processes, agent, now_s=now_s)
         outputs = agent.on_tick(readings, now_s=now_s, heard_s=memory.heard_s)
@@ -242,16 +244,16 @@ class Node:
         return starving
 
     def obey(self, command: ForAgent) -> None:
-        """Give the agent an order of the coordinator, on the only node."""
+        """Give the agent an order of the coordinator. This is for runs with one node."""
         self.stir()
         self.do(self.agent.on_command(command, now_s=self.now_s))
 
     def looks_at(self, worker: int) -> int:
-        """Return how often its agent has lately asked a worker whether it lives."""
+        """Return how often its agent has recently asked a worker whether it lives."""
         return self._memory.pinged_since(worker, self._frame.timeline.now_s - LOOKED_S)
 
     def stir(self) -> None:
-        """Note that something changes that the agent looks at."""
+        """Note that something has changed that the agent looks at."""
         self._world.population.stirred[self] = None
 
     def heard_by_agent(self, message: FromAgent) -> None:
@@ -262,7 +264,7 @@ class Node:
         self.do(self._seat.ear.on_event(message, now_s=self.now_s))
 
     def lends(self, process: SimulatedProcess) -> bool:
-        """Return True if the lease that the agent left in shared memory lets `process` act."""
+        """Return True if `process` may act, by the lease that the agent wrote in shared memory."""
         session = self.agent_session
         return session is None or process.machine.may_act(
             lent_until_s=session.lent_until_s, now_s=self.now_s
@@ -310,17 +312,17 @@ class Node:
         self.still.agent.through(partial(self._timer, name, number))
 
     def last_beat_s(self, until_s: float) -> float:
-        """Return when the last heartbeat up to then is asked for; 0: none is."""
+        """Return the time of the last heartbeat up to then; 0 if there is none."""
         return self._timers.last_beat_s(until_s, self.beats_every_s)
 
     @property
     def beats_every_s(self) -> float:
-        """Return how often it sends heartbeats, by the world's clock."""
+        """Return the time between two of its heartbeats, by the world's clock."""
         return self._frame.options.beat_s / self.clock.rate + ROUNDING_S
 
     @property
     def traced(self) -> bool:
-        """Return True if the trace tells of this node."""
+        """Return True if the trace shows this node."""
         return self.name not in self._frame.untold
 
     def run_over(self) -> None:
@@ -328,7 +330,7 @@ class Node:
         self._seat.words.over()
 
     def is_quiet(self) -> bool:
-        """Return True if its link stands, its agent asks nothing, and nothing stands still."""
+        """Return True if it is connected, its agent asks nothing, and nothing stands still."""
         session = self.agent_session
         lags = self.link.lags_until_s > self._frame.now_s
         if session is not None and (lags or not session.is_in or not self.link.connected):
@@ -337,7 +339,7 @@ class Node:
 
     def _timer(self, name: str, number: int) -> None:
         if not self._timers.take_due(name, number):
-            return  # the agent stood still, and it was set again since
+            return  # the agent stood still, and the timer was set again meanwhile
         if self.agent_session is not None and self._frame.end is None:
             if name == BATCH:
                 self._seat.words.rings()
@@ -346,7 +348,7 @@ class Node:
     # --- power ------------------------------------------------------------------------------------
 
     def lose_power(self, *, for_s: float) -> None:
-        """Lose power: all that was in memory is gone, and no message says so."""
+        """Lose power. Everything in memory is lost, and no message reports it."""
         if not self.lives:
             return
         self.lives = False
@@ -378,7 +380,7 @@ class Node:
         self.begin()
 
     def do(self, outputs: list[Output]) -> None:
-        """Carry out what the agent asks for."""
+        """Carry out the outputs of the agent."""
         orders_to: dict[SimulatedProcess, list[Deliver]] = {}
         for output in outputs:
             if isinstance(output, Deliver):
@@ -412,7 +414,7 @@ class Node:
         elif isinstance(output, HangUp):
             if self._is_fenced:
                 for housed in self.processes.values():
-                    # one that had ended may not have been heard of
+                    # the agent may not know yet that a process has ended
                     self._world.strikes.fenced(housed)
             self.link.drop()
         elif isinstance(output, Wipe):
@@ -431,7 +433,7 @@ class Node:
         elif isinstance(output, Terminate):
             self._runner.terminate(self.processes.get(output.worker))
         elif isinstance(output, StoreIsAt | LeaveRun):
-            pass  # a simulated worker hears it with its plan, and a simulated launcher stays
+            pass  # a simulated worker learns it from its plan, and a simulated launcher stays
         else:
             assert isinstance(output, HostStore), output
             self._world.store.host(self)
@@ -472,7 +474,7 @@ class Node:
         self._world.population.living += 1
         self._world.population.takes_rank(process, order.rank)
         if self.still.agent.shut:
-            self._world.strikes.fenced(process)  # born to an agent that cannot speak for it
+            self._world.strikes.fenced(process)  # its agent has no lease, and cannot report it
         process.main = self._given.script(self._world, process)
         self.event(
             process, WorkerStarted(order.worker, process.pid, self.name or "node", self.now_s)
@@ -483,11 +485,11 @@ class Node:
             self._runner.resume(process, None, None)
 
     def event(self, process: SimulatedProcess, message: Any) -> None:
-        """Let the agent hear an event of the kernel."""
+        """Pass an event of the kernel to the agent."""
         self._from(process, lambda: self.do(self._seat.ear.on_event(message, now_s=self.now_s)))
 
     def tell(self, process: SimulatedProcess, message: Any) -> None:
-        """Let the agent hear what a process says."""
+        """Pass a message of a process to the agent."""
         workers, agent_session = tuple([mate.worker for mate in process.mates]), self.agent_session
         if agent_session is None:
             self._from(
@@ -505,7 +507,7 @@ class Node:
         self._from(process, arrives)
 
     def _from(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
-        """Carry an event to the agent, if it is still the one that started the process."""
+        """Pass an event to the agent, if it is still the agent that started the process."""
         boots = self._seat.number
 
         def arrive() -> None:
@@ -518,17 +520,17 @@ class Node:
     def end(
         self, process: SimulatedProcess | None, exit_code: int | None, signal: int | None
     ) -> None:
-        """End a process, and say so to the agent."""
+        """End a process, and report its end to the agent."""
         self._runner.end(process, exit_code, signal)
 
     def _reap(self, process: SimulatedProcess, exited: WorkerExited) -> None:
-        """Let the agent hear of the end of a process. Until then its beacon can be read."""
+        """Report the end of a process to the agent. Until then its beacon can be read."""
         process.reaped = True
         self.heard_by_agent(exited)
         self._seat.words.ends()
 
     def _deliver(self, process: SimulatedProcess, *orders: Deliver) -> None:
-        """Give a process one order, or a stand-in one for each of its mates, in their order."""
+        """Give a process its order. A stand-in gets one for each of its mates, in their order."""
         if not process.alive:
             return
         if process.stopped or self.still.kernel.shut:
@@ -558,7 +560,7 @@ class Node:
         )
 
     def _is_given(self, process: SimulatedProcess, plan: Regroup, living: int) -> None:
-        """Let the rules see that a process gets a rank. `living` counts the ranks on this node."""
+        """Let the rules see that a process gets a rank. `living` is the number of ranks here."""
         others = tuple(
             p.worker
             for p in self._world.population.owners(plan.rank)
@@ -571,7 +573,7 @@ class Node:
         self._world.population.done.discard(plan.rank)
 
     def carry_out_in(self, process: SimulatedProcess, output: Output) -> None:
-        """Carry out what the worker's own machine asks for."""
+        """Carry out an output of the worker's own machine."""
         if isinstance(output, Say):
             self.tell(process, output.message)
         elif isinstance(output, Wake):

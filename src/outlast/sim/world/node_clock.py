@@ -6,7 +6,7 @@ from outlast.sim.world.timeline import Timeline
 
 
 class NodeClock:
-    """Times of the node are `local`, those of the world are not."""
+    """The clock of a node. Its times have `local` in their names; those of the world do not."""
 
     def __init__(self, timeline: Timeline, offset_s: float, rate: float) -> None:
         self.rate = rate
@@ -15,13 +15,13 @@ class NodeClock:
 
     @property
     def now_s(self) -> float:
-        """Return what the clock says now."""
+        """Return the present time of this clock."""
         return self._timeline.now_s * self.rate + self._offset_s
 
     def local_s(self, at_s: float) -> float:
-        """Return what the clock says when the world's says `at_s`."""
+        """Return the time of this clock when that of the world is `at_s`."""
         return at_s * self.rate + self._offset_s
 
     def world_s(self, local_s: float) -> float:
-        """Return what the world's clock says when this one says `local_s`."""
+        """Return the time of the world's clock when that of this one is `local_s`."""
         return (local_s - self._offset_s) / self.rate

@@ -1,4 +1,4 @@
-"""The nodes of a simulated run, which are made before anything happens."""
+"""Make the nodes of a simulated run, before anything happens."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def make_nodes(
     twins: IdenticalNodes | None,
     rests: bool,
 ) -> Iterator[tuple[str, Node | Echo]]:
-    """Yield each node by its name; an Echo stands for one that another is simulated for."""
+    """Yield each node with its name. An Echo takes the place of a node that is not simulated."""
     options, chance = world.frame.options, world.chance
     lines, clocks = chance.stream("lines"), chance.stream("clocks")
     standstills = chance.stream("standstills")
     alike = likeness.places if likeness is not None else frozenset()
-    shared = 0.0, 1.0  # the clock of those that are alike
+    shared = 0.0, 1.0  # the clock of all identical nodes
     for place, name in enumerate(options.node_names):
         clock, luck = _clock(clocks, options), None
         if place in alike and chance.pool is not None:
@@ -61,6 +61,6 @@ def make_nodes(
 
 
 def _clock(stream: Stream, options: Options) -> tuple[float, float]:
-    """Draw offset and rate. The one node of a run has the clock of its coordinator."""
+    """Draw offset and rate of a clock. The only node of a run has the clock of its coordinator."""
     offset_s, drift = stream.between(0.0, 1e5), stream.between(-1.0, 1.0)
     return (offset_s, 1.0 + drift * options.drift) if options.nodes > 1 else (0.0, 1.0)

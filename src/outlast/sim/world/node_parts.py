@@ -1,4 +1,4 @@
-"""The parts of a node: what it was given, what it remembers, and its agent."""
+"""The parts of a node: its fixed properties, its memory, and its agent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ from outlast.sim.world.processes import SimulatedProcess, Thread
 PINGS_KEPT = 4
 Script = Callable[
     [Any, SimulatedProcess], Thread
-]  # given the parts of the world that the script uses
+]  # it takes the parts of the world that the script uses
 
 
 @dataclass(frozen=True, slots=True)
 class NodeGiven:
     """The properties of a node that never change.
 
-    `twins`: the nodes that this one is simulated for; None: itself. `drawn_at`: where its ranks'
-    draws begin, `luck`: draws of nodes that draw alike. `kernel`: draws what its kernel does.
-    `rests`: ticks of the agent that can lead to nothing are left out.
+    twins      the nodes that this one is simulated for; None if only for itself
+    drawn_at   the place in the pool at which the draws of its ranks begin
+    luck       the draws of nodes that draw alike
+    kernel     a stream for the effects of its kernel
+    rests      True: ticks of the agent that change nothing are left out
     """
 
     name: str
@@ -50,10 +52,12 @@ class NodeGiven:
 class NodeMemory:
     """The contents of a node until it loses power: processes, slots and notes of its agent.
 
-    `slots`: of each rank that was here, slot -> step; `kept`: likewise, of the copies that all
-    ranks go on from if all are lost; `copies`: of images that ranks of other nodes have sealed.
-    `heard_s`: when a worker last printed something. `doomed`: workers that the agent has killed,
-    forked by then or not. `pinged`: when each was asked whether it lives.
+    slots     for each rank that was here, the step in each of its slots
+    kept      the same for the copies that all ranks go on from if all are lost
+    copies    copies of images that ranks of other nodes have sealed
+    heard_s   when each worker last printed something
+    doomed    workers that the agent has killed, even if they were not forked yet
+    pinged    when each worker was asked whether it lives
     """
 
     processes: dict[int, SimulatedProcess] = field(default_factory=dict)
@@ -65,7 +69,7 @@ class NodeMemory:
     pinged: dict[int, deque[float]] = field(default_factory=dict)
 
     def lose_power(self) -> None:
-        """Lose what lay in memory for others to go on from."""
+        """Lose the images and copies in memory."""
         self.slots.clear()
         self.kept.clear()
         self.copies.clear()
@@ -109,14 +113,14 @@ class AgentSeat:
 def readings_of(
     processes: Mapping[int, SimulatedProcess], agent: Agent, *, now_s: float
 ) -> tuple[dict[int, Reading], bool]:
-    """Return what the agent reads of each process, and whether any waits for a processor."""
+    """Return the agent's readings of each process, and whether any waits for a processor."""
     readings: dict[int, Reading] = {}
     unit: SimulatedProcess | None = None
     found: Reading | None = None
     starving = [one for one in processes.values() if not one.reaped and one.starves]
     for process in processes.values():
         if not process.reaped:
-            # mates are read as their stand-in
+            # the reading of a mate is that of its stand-in
             if found is None or process.stand_in is None or process.stand_in is not unit:
                 unit, found = process.stand_in, process.reading()
             readings[process.worker] = found
@@ -128,7 +132,7 @@ def readings_of(
 
 
 def kept_by_all(kept: Mapping[int, Mapping[int, int]], *, ranks: int) -> int:
-    """Return the newest step of which all ranks have sealed a copy; 0: there is none."""
+    """Return the newest step of which all ranks have sealed a copy; 0 if there is none."""
     if not kept:
         return 0
     steps = [tuple(kept.get(rank, {}).values()) for rank in range(ranks)]

@@ -1,4 +1,4 @@
-"""What a node asks of the world around it, in narrow protocols."""
+"""Narrow protocols for the parts of the world that a node uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Ranks(Protocol):
 
 
 class CoordinatorPlace(CoordinatorEnd, Protocol):
-    """The place where the coordinator lives, as far as a node uses it."""
+    """The host of the coordinator, as far as a node uses it."""
 
     @property
     def coordinator(self) -> Coordinator: ...
@@ -40,7 +40,7 @@ class CoordinatorPlace(CoordinatorEnd, Protocol):
 
 
 class Fences(Protocol):
-    """The part of the world that books what strikes a process."""
+    """The part of the world that counts strikes of processes."""
 
     def fenced(self, process: SimulatedProcess) -> None: ...
 

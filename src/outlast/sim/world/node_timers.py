@@ -1,4 +1,4 @@
-"""The timers of an agent's session, which ring by the clock of its node."""
+"""The timers of an agent's session. They run by the clock of its node."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from outlast.engine.protocol.outputs import SetTimer
 from outlast.sim.world.node_clock import NodeClock
 from outlast.sim.world.timeline import ROUTINE, Timeline
 
-BEAT, BATCH = "beat", "batch"  # timers of the agent's session
+BEAT, BATCH = "beat", "batch"  # names of the timers
 ROUNDING_S = 1e-9
 
 
 class NodeTimers:
     """The timers of the session of one agent.
 
-    `rings(name, number)` is called when a timer is due; `is_due` says whether it still counts:
-    while the agent stood still it may have been set again.
+    `rings(name, number)` is called when a timer is due. `take_due` says whether it is still valid,
+    because it may have been set again while the agent stood still.
     """
 
     def __init__(
@@ -27,9 +27,9 @@ class NodeTimers:
         self._timeline = timeline
         self._clock = clock
         self._rings = rings
-        # name -> its number, and what the timeline calls it: 0 once it has rung
+        # name -> its number, and the number of its event, or 0 when it has rung
         self._timers: dict[str, tuple[int, int]] = {}
-        self._count = 0  # timers that were set
+        self._count = 0  # number of timers that were set
         self._beat_due_s = 0.0
 
     def set(self, order: SetTimer) -> None:
@@ -39,7 +39,7 @@ class NodeTimers:
             self._timeline.cancel(before, sort=ROUTINE)
         if order.at_s is None:
             return
-        # It must not come too early by the node's clock for rounding.
+        # By rounding, it must not come too early by the clock of the node.
         due_s = self._clock.world_s(order.at_s) + ROUNDING_S
         self._count += 1
         ring = partial(self._ring, order.name, self._count)
@@ -59,12 +59,12 @@ class NodeTimers:
         return True
 
     def cancel_all(self) -> None:
-        """Cancel all timers: the node loses power."""
+        """Cancel all timers, because the node loses power."""
         for name in list(self._timers):
             self.set(SetTimer(name, None))
 
     def last_beat_s(self, until_s: float, every_s: float) -> float:
-        """Return when the last heartbeat up to `until_s` is asked for; 0: none is."""
+        """Return the time of the last heartbeat up to `until_s`; 0 if there is none."""
         if BEAT not in self._timers or self._beat_due_s > until_s:
             return 0.0
         return self._beat_due_s + math.floor((until_s - self._beat_due_s) / every_s) * every_s

@@ -1,8 +1,8 @@
 """Network paths between the processes of two nodes. Links to the coordinator are independent.
 
-A partition loses what is sent. TCP sends it again, each time after twice the time. So what was on
-its way comes through some time after the partition is over. A new connection can be made at once
-then.
+A partition loses all data that is sent. TCP sends the data again, after pauses that double each
+time. So data on its way arrives some time after the end of the partition. A new connection can be
+made at once then.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from outlast.sim.draws import Stream
 from outlast.sim.world.processes import Home
 from outlast.sim.world.timeline import Timeline
 
-RTO_MAX_S = 120.0  # of Linux: between two attempts to send the same bytes
-GIVES_UP_S = 924.0  # of Linux (tcp_retries2 = 15): a connection that loses all for so long is over
+RTO_MAX_S = 120.0  # Linux's longest pause between two attempts to send the same bytes
+GIVES_UP_S = 924.0  # Linux (tcp_retries2 = 15) ends a connection that loses all data for this long
 
 
 class Paths:
-    """Paths between nodes. Times are the world's. On one node, everything comes through."""
+    """Paths between nodes. Times are the world's. Within a node, all messages arrive."""
 
     def __init__(self, timeline: Timeline, stream: Stream) -> None:
         self._timeline = timeline
@@ -36,20 +36,20 @@ class Paths:
         self._last_s = max(self._last_s, flows_s)
 
     def were_parted(self, node: Home) -> bool:
-        """Return True if there was a node that this one could not reach."""
+        """Return True if there was ever a node that this one could not reach."""
         return any(node.name in pair for pair in self._heals_s)
 
     @property
     def whole(self) -> bool:
-        """Return True if everything comes through everywhere."""
+        """Return True if there is no partition."""
         return self._timeline.now_s >= self._last_s
 
     def heals_s(self, node: Home, other: Home) -> float:
-        """Return from when on a new connection can be made between two nodes."""
+        """Return the time from which a new connection between two nodes is possible."""
         return self._heals_s.get(_pair(node, other), 0.0)
 
     def flows_s(self, node: Home, other: Home, *, made_s: float) -> float:
-        """Return from when on messages come through over a connection that was made at `made_s`."""
+        """Return the time from which messages arrive over a connection made at `made_s`."""
         pair = _pair(node, other)
         return self._flows_s.get(pair, 0.0) if made_s < self._heals_s.get(pair, 0.0) else 0.0
 

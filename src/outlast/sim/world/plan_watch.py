@@ -1,4 +1,4 @@
-"""Watch the coordinator's plans, and compare each with the state that there is."""
+"""Watch the coordinator's plans, and compare each with the real state of the run."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ class Planning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CutLink:
-    """The reports of a cut link that the coordinator has heard.
+    """The reports of a cut link that the coordinator has received.
 
-    `said_s`: when it was first heard that the last generation could not be formed across a link;
-    None: that was not heard. `to_store`: a rank could not reach the store. `home`: of the store.
+    said_s     when it was first reported that the last generation could not be formed across a
+               link; None if it was not reported
+    to_store   True: a rank could not reach the store
+    home       the node of the store
     """
 
     said_s: float | None
@@ -72,8 +74,10 @@ class CutLink:
 
 @dataclass(frozen=True, slots=True)
 class _Drain:
-    """A drain that has begun. `struck`: how often anything had been struck by then. `given_up`:
-    the workers that end by it.
+    """A drain that has begun.
+
+    struck     the number of strikes before it
+    given_up   the workers that end because of it
     """
 
     node: str
@@ -82,11 +86,13 @@ class _Drain:
 
 
 class PlanWatch:
-    """Let the rules see each plan together with the state that there is.
+    """Let the rules see each plan together with the real state of the run.
 
-    `homes`: where each rank lives in each generation. `moved`: committed steps that the run went
-    back for each interruption; `begun`: the same of steps that anybody had begun. `read`: the step
-    of the checkpoint that all began from last, and the epoch of the coordinator that said so.
+    homes   the node of each rank in each generation
+    moved   for each interruption, the number of committed steps that the run went back
+    begun   the same for steps that any rank had begun
+    read    the step of the checkpoint that all ranks last began from, and the epoch of the
+            coordinator that ordered it
     """
 
     def __init__(self, world: Planning) -> None:
@@ -95,20 +101,20 @@ class PlanWatch:
         self.begun: dict[int, int] = {}
         self.read = NONE
         self._world = world
-        self._struck = 0  # how often anything had been when the newest plan was made
-        # the newest plan: by the coordinator of which epoch, and the step that it goes on from
+        self._struck = 0  # the number of strikes when the newest plan was made
+        # the newest plan: the epoch of its coordinator, and the step that it goes on from
         self._last = 0, -1
-        # generation and step of the newest transfer image that this coordinator has heard of
+        # generation and step of the newest transfer image that this coordinator knows of
         self._image = NONE
-        # generation -> phases after the step that it goes on from
+        # generation -> number of phases after the step that it goes on from
         self._phases: dict[int, int] = {}
-        self._drained: _Drain | None = None  # one that nobody has planned yet
+        self._drained: _Drain | None = None  # a drain for which no plan was made yet
 
     def hear_donated(self, said: Donated, coordinator: Coordinator) -> None:
-        """Note that the coordinator hears of a transfer image that is written.
+        """Note that the coordinator learns of a transfer image.
 
-        The state after the last step is written without a plan. A rank may do so while the
-        coordinator still waits for another one to join.
+        The state after the last step is written without a plan. A rank may write it while the
+        coordinator still waits for another rank to join.
         """
         asked_for = said.step == self._last[1] and said.generation == coordinator.generation
         if asked_for and coordinator.stage in (Stage.MOVING, Stage.HANDOVER):
@@ -127,8 +133,7 @@ class PlanWatch:
     def drains(self, node: str, coordinator: Coordinator) -> None:
         """Note that a node is being drained, and that the next plans are for that.
 
-        They are not, if something has already struck a rank and the coordinator has not heard of
-        it.
+        If a fault has already struck a rank and the coordinator does not know it, they are not.
         """
         living = {p.worker for p in self._world.population.alive() if not (p.hung or p.stopped)}
         unheard = any(member.worker not in living for member in coordinator.roster.live())
@@ -153,8 +158,8 @@ class PlanWatch:
     ) -> None:
         """Look at the plans of a new generation.
 
-        `committed`: the newest step that was committed before. `cut`: what was heard of links of
-        the generation before.
+        committed   the newest step that was committed before
+        cut         the reports about links in the generation before
         """
         world, frame, generation = self._world, self._world.frame, coordinator.generation
         if frame.options.policy != "none":
@@ -198,7 +203,7 @@ class PlanWatch:
         self._book(coordinator.interruptions.open, steps, committed)
 
     def _book(self, opened: list[Interruption], steps: tuple[int, ...], committed: int) -> None:
-        """Book the steps that are lost to the newest interruption."""
+        """Book the lost steps to the newest interruption."""
         done = self._world.steps
         if not steps:
             return
@@ -211,13 +216,13 @@ class PlanWatch:
                 self.begun[number] = self.begun.get(number, 0) + begun
         done.newest_begun = step
         if done.go_back(step):
-            self._image = NONE  # what was handed over before is of a past that is over
+            self._image = NONE  # the old transfer image belongs to steps that were rolled back
 
     def _see_drained(
         self, coordinator: Coordinator, steps: tuple[int, ...], committed: int
     ) -> None:
         if self._drained is None or coordinator.stage is Stage.LEAVING:
-            return  # the ranks that are to be given up finish their step first
+            return  # the ranks that have to be given up finish their step first
         world, opened = self._world, coordinator.interruptions.open
         drain, homes, self._drained = self._drained, coordinator.roster.homes, None
         # no process is named beside
@@ -242,7 +247,7 @@ class PlanWatch:
         )
 
     def _image_before(self, plans: list[Regroup], coordinator: Coordinator) -> tuple[int, bool]:
-        """Return what `Planned` says of the transfer image."""
+        """Return the fields of `Planned` about the transfer image."""
         world, there = self._world, self._world.transfer
         known = there is not None and there[:2] == self._image
         lies = known and there is not None and there[2].lives and there[2].name in coordinator.nodes
@@ -257,7 +262,7 @@ class PlanWatch:
             and coordinator.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
         )
         if donates and donates[0].step != step:
-            self._image = NONE  # it is about to be written over
+            self._image = NONE  # it will be overwritten
         self._phases = {
             generation: done
             for generation, done in self._phases.items()
@@ -269,7 +274,7 @@ class PlanWatch:
     def _of_links(
         self, coordinator: Coordinator, outputs: list[Output], cut: CutLink
     ) -> tuple[float | None, str]:
-        """Return what `Planned` says of links in the last generation; `outputs` hold plans."""
+        """Return the fields of `Planned` about links. `outputs` contain the plans."""
         world, opened = self._world, coordinator.interruptions.open
         again = (
             bool(coordinator.links and opened)
@@ -305,7 +310,7 @@ class PlanWatch:
     def _see_offered(self, generation: int, step: int) -> None:
         """Let the rules see a checkpoint that is offered.
 
-        Bits that flip after it was read are found when it is read again.
+        Bits that flip after it was read are noticed only when it is read again.
         """
         disks = self._world.disks
         why_not = disks.why_not(disks.folders.get(step))
@@ -314,12 +319,12 @@ class PlanWatch:
 
 
 def see_begun(frame: Frame, coordinator: Coordinator) -> None:
-    """Let the rules see with how many nodes the first generation begins."""
+    """Let the rules see the number of nodes with which the first generation begins."""
     frame.see(RunBegun(frame.options.nodes, len(coordinator.nodes)))
 
 
 def _beside(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
-    """Return the ranks that are to send copies of their images to the node that they live on."""
+    """Return the ranks that have to send copies of their images to their own node."""
     return tuple(
         m.rank
         for m in coordinator.roster.members()

@@ -1,4 +1,4 @@
-"""All nodes and processes of a simulated run, and who holds which rank."""
+"""All nodes and processes of a simulated run, and the holder of each rank."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from outlast.sim.world.processes import Home, SimulatedProcess
 class Population:
     """The register of all nodes, processes and ranks.
 
-    `stirred`: nodes on which the event at hand changed anything that their agents look at.
-
-    `done`: ranks whose last process reached its end well. `living`: how many processes live.
+    stirred   the nodes on which the present event has changed something that their agents look at
+    done      the ranks whose last process ended with success
+    living    the number of living processes
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Population:
         self._by_rank: dict[int, dict[int, SimulatedProcess]] = {}
 
     def add(self, name: str, place: Node | Echo) -> None:
-        """Take in a node, or one of those that another node is simulated for."""
+        """Add a node. It may be one that is not simulated by itself."""
         if isinstance(place, Echo):
             self._lines[name] = place
             return
@@ -47,9 +47,9 @@ class Population:
         self._lines[name] = place.link
 
     def kept_step(self, ranks: int) -> int:
-        """Return the newest step of which the vault has a copy of each rank; 0: there is none.
+        """Return the newest step of which the vault has copies of all ranks; 0 if there is none.
 
-        Copies are made only where there is one node.
+        Copies are made only in runs with one node.
         """
         return kept_by_all(self.nodes[0].kept, ranks=ranks)
 
@@ -70,19 +70,19 @@ class Population:
     # --- ranks ------------------------------------------------------------------------------------
 
     def in_rank(self, rank: int) -> list[SimulatedProcess]:
-        """Return the living processes that hold `rank`, or hold it still."""
+        """Return the living processes that hold `rank`, also those that were given up."""
         return [process for process in self._by_rank.get(rank, {}).values() if process.alive]
 
     def owners(self, rank: int) -> list[SimulatedProcess]:
-        """Return the same processes, without those that may not act any more."""
+        """Return the living processes that hold `rank` and may still act."""
         return [process for process in self.in_rank(rank) if not process.node.still.outlives_lease]
 
     def holders_by_worker(self, rank: int) -> dict[int, SimulatedProcess]:
-        """Return the processes that hold or held `rank`, by worker."""
+        """Return all processes that hold or held `rank`, by worker."""
         return self._by_rank[rank]
 
     def takes_rank(self, process: SimulatedProcess, rank: int) -> None:
-        """Give `rank` to a process: at its birth, or by a plan."""
+        """Give `rank` to a process, when it starts or by a plan."""
         if self._twins is not None and self._twins.houses(rank) and process.node.twins is None:
             raise Parted(f"rank {rank} of identical nodes is given to {process.node.name}")
         self._by_rank.get(process.rank, {}).pop(process.worker, None)
@@ -94,11 +94,11 @@ class Population:
         self._by_rank.setdefault(rank, {})[process.worker] = process
 
     def takes_place(self, mate: SimulatedProcess) -> None:
-        """Let `mate` take the place of a process that is a stand-in from now on."""
+        """Let `mate` take the place of a process that becomes a stand-in."""
         mate.node.processes[mate.worker] = self._by_rank[mate.rank][mate.worker] = mate
 
     def luck(self, process: SimulatedProcess) -> ProcessDraws | None:
-        """Return the source that a new process draws from; None: the common streams."""
+        """Return the source from which a new process draws; None for the common streams."""
         if self._pool is None:
             return None
         if process.node.drawn_at == identical_nodes.PLACE:
@@ -107,7 +107,7 @@ class Population:
         return ProcessDraws(self._pool, process.worker)
 
     def with_those_alike(self, ranks: Iterable[int]) -> set[int]:
-        """Return these ranks, and those that are simulated as one of them."""
+        """Return these ranks, and the ranks that they stand for."""
         twins = self._twins
         if twins is None:
             return set(ranks)

@@ -1,4 +1,4 @@
-"""The kernel of one node: it runs the main threads of its processes, and ends them."""
+"""The kernel of one node. It runs the main threads of its processes, and ends them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from outlast.sim.world.timeline import BUSY, FIXED
 class ProcessRunner:
     """Run each main thread up to its next wait, and end processes.
 
-    A main thread is a generator: it yields what it waits for (see processes.Act). `kernel` is shut
-    while the node stands still. `to_agent` carries an event to the agent. `reap` lets the agent
-    handle the end of a process.
+    A main thread is a generator that yields what it waits for (see processes.Act).
+
+    kernel     a gate that is shut while the node stands still
+    to_agent   passes an event to the agent
+    reap       lets the agent handle the end of a process
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class ProcessRunner:
     def kill(self, process: SimulatedProcess | None) -> None:
         """End a process as SIGKILL does.
 
-        A process that is in the kernel runs no code of its own any more, and ends later.
+        A process that is in the kernel runs no more code of its own, and ends later.
         """
         if process is None or not process.alive or process.dying:
             return
@@ -133,9 +135,9 @@ class ProcessRunner:
             self.end(process, None, 9)
 
     def terminate(self, process: SimulatedProcess | None) -> None:
-        """End a process as SIGTERM does, which the script leaves to the kernel.
+        """End a process as SIGTERM does, because the script does not handle the signal.
 
-        A stopped process takes the signal once it goes on.
+        A stopped process receives the signal when it goes on.
         """
         if process is None or not process.alive or process.dying:
             return
@@ -148,9 +150,9 @@ class ProcessRunner:
     def end(
         self, process: SimulatedProcess | None, exit_code: int | None, signal: int | None
     ) -> None:
-        """End a process, and each of its mates, and let the agent hear of it."""
+        """End a process and each of its mates, and report it to the agent."""
         if process is None or not process.alive:
-            return  # it was ended by something else before
+            return  # something else has already ended it
         if process.mates:
             for mate in tuple(process.mates):
                 self.end(mate, exit_code, signal)
@@ -188,7 +190,7 @@ class ProcessRunner:
     def _exit_of(
         self, process: SimulatedProcess, exit_code: int | None, signal: int | None
     ) -> WorkerExited:
-        """Return what the kernel, the beacon and the slots say of a process that has ended."""
+        """Return the report of an ended process, from the kernel, its beacon and its slots."""
         rank, now_s = process.beacon.rank, self._node.now_s
         slots = self._node.slots.get(rank, {}) if rank >= 0 else {}
         steps = tuple(sorted(slots.values(), reverse=True))

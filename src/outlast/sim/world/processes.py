@@ -1,6 +1,4 @@
-"""One simulated process: a listener that is the real `WorkerMachine`, and a main thread that is a
-generator.
-"""
+"""A simulated process. Its listener is the real `WorkerMachine`, its main thread a generator."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from outlast.sim.draws import ProcessDraws
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 
-# the waits of a main thread: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
+# what a main thread waits for: ("sleep", s), ("plan", g), ("collective", None), ("build", plan)
 Act = tuple[str, Any]
 Thread = Generator[Act, Any, Any]
 TORN = -2
@@ -43,7 +41,7 @@ class Door(Protocol):
 
 
 class Asleep(Protocol):
-    """The facts that a process may know of a node that stands still."""
+    """What a process may know about a node that stands still."""
 
     @property
     def outlives_lease(self) -> bool: ...
@@ -130,13 +128,14 @@ class Home(Protocol):
     ) -> None: ...
 
 
-# generation and step, where it lies, how much of the script's own code after the step its writer
-# had run, its late votes, and how much of that code its private state had seen
+# A transfer image: generation and step, its node, the number of pieces of the script's own code
+# after the step that its writer had run, its late votes, and the number of those pieces that its
+# private state had seen.
 TransferImage = tuple[int, int, Home, int, dict[str, str], int]
 
 
 def copied(beacon: Beacon) -> Beacon:
-    """Return a copy of a beacon. Its tables are never changed once they are in a beacon."""
+    """Return a copy of a beacon. It shares the tables, because they never change in a beacon."""
     one = beacon
     return Beacon(
         one.worker,
@@ -161,10 +160,10 @@ def copied(beacon: Beacon) -> Beacon:
 
 
 class SealedStep(int):
-    """An image in a slot: the number of its step, and how it differs from others of that step.
+    """An image in a slot: the number of its step, and what may differ in images of that step.
 
-    place   where the script stood when it was sealed
-    own     pieces of the script's code after the step that its private state has seen
+    place   the position of the script when the image was sealed
+    own     the number of pieces of the script's code after the step that its private state has seen
     """
 
     place: ScriptPosition
@@ -181,9 +180,9 @@ class SealedStep(int):
 
 
 class PeerFailure(Exception):
-    """The error that a collective raises when a peer is lost, and that the woken main thread sees.
+    """The error that a collective raises in the main thread when a peer is lost.
 
-    `unreached`: as in Broke.
+    `unreached` is as in Broke.
     """
 
     def __init__(self, what: str, unreached: tuple[int, ...] = ()) -> None:
@@ -196,11 +195,11 @@ class UserError(Exception):
 
 
 class Died(BaseException):
-    """The process ended where its main thread stood: nothing in it may catch that."""
+    """The process has ended within its main thread. The simulated script cannot catch this."""
 
 
 def pid_of(worker: int) -> int:
-    """Return the number by which the kernel knows a worker."""
+    """Return the pid of a worker."""
     return 1000 + worker
 
 
@@ -208,14 +207,20 @@ def pid_of(worker: int) -> int:
 class SimulatedGroup:
     """The process group of one generation.
 
-    `size`: ranks in it. `entered[i]`: how many of them have entered collective i. `lost`: a member
-    died or left; `well`: all such members reached their end well. `unheard`: members that wait, and
-    have not heard of that yet. `made_s`: when its connections were made. `stops`: the votes in
-    which a member says that it was asked to stop. `saves`: the same for a checkpoint. `lates`: the
-    votes that a member makes after its optimizer. All that come through know it too.
+    size         the number of ranks in it
+    entered[i]   the number of ranks that have entered collective i
+    lost         True: a member died or left
+    well         True: all members that left have ended with success
+    unheard      the members that wait, and do not know yet that a member left
+    made_s       when its connections were made
+    stops        the votes in which a member says that it was asked to stop
+    saves        the votes in which a member says that it was asked for a checkpoint
+    lates        the votes that a member makes after its optimizer
+
+    After a vote, all members know its stops, saves and lates.
     """
 
-    # in the order in which they came; a stand-in is one
+    # in the order in which they joined; a stand-in counts as one
     members: dict[SimulatedProcess, None] = field(default_factory=dict)
     size: int = 0
     entered: dict[int, int] = field(default_factory=dict)
@@ -232,12 +237,12 @@ class SimulatedGroup:
 class SimulatedProcess:
     """One simulated process.
 
-    `waits` is what the main thread yielded; `token` numbers its waits, so that an event for an
-    older one is void.
+    `waits` is what the main thread has yielded. `token` numbers its waits, so that an event for an
+    older wait is ignored.
 
-    One with `mates` is a stand-in: what is simulated for all of them
-    (shortcuts/identical_ranks.py). Of a mate (`stand_in`), only the fields that differ from the
-    others are kept up to date.
+    A process with `mates` is a stand-in, and is simulated for all of them
+    (shortcuts/identical_ranks.py). In a mate (`stand_in` is set), only the fields that differ
+    between mates are up to date.
     """
 
     worker: int
@@ -253,67 +258,67 @@ class SimulatedProcess:
     main: Thread | None = None
     waits: Act | None = None
     token: int = 0
-    alarm: int = 0  # what the timeline calls the end of its sleep; 0: it does not sleep
+    alarm: int = 0  # number of the event that ends its sleep; 0 if it does not sleep
     alive: bool = True
-    ended_s: float = 0.0  # when it did
+    ended_s: float = 0.0  # when it ended
     reaped: bool = False  # the agent knows that it has ended
-    stopped: bool = False  # SIGSTOP, or deaf
-    listed_stopped: bool = False  # the kernel says so
-    stopped_since_s: float | None = None  # it has said so since
-    asked_since_s: float | None = None  # it was sent SIGTERM meanwhile
+    stopped: bool = False  # by SIGSTOP, or by the fault "deaf"
+    listed_stopped: bool = False  # the kernel reports it as stopped
+    stopped_since_s: float | None = None  # since when the kernel has reported it
+    asked_since_s: float | None = None  # when it was sent SIGTERM while it was stopped
     starves: bool = False  # it stands still because it has no processor
-    seen_starving_s: float | None = None  # the agent has looked since then whether it does
+    seen_starving_s: float | None = None  # since when the agent has checked whether it starves
     hung: bool = False
-    # what happens to a stopped process comes when it goes on
+    # events for a stopped process, which happen when it goes on
     backlog: list[Callable[[], None]] = field(default_factory=list)
-    held_until_s: float = 0.0  # messages to it wait
-    mute_until_s: float = 0.0  # messages from it wait
-    lingers_s: float = 0.0  # it ends so long after it was killed
+    held_until_s: float = 0.0  # until then, messages to it wait
+    mute_until_s: float = 0.0  # until then, messages from it wait
+    lingers_s: float = 0.0  # it ends this long after it was killed
     dying: bool = False
-    repeats_until_s: float = 0.0  # messages to and from it come twice
+    repeats_until_s: float = 0.0  # until then, messages to and from it come twice
     group: SimulatedGroup | None = None
     collectives: int = 0
-    content: int = -1  # the step that the state in memory really is of; -1: none; TORN: between two
-    best: int = -1  # the newest that it ever was of
+    content: int = -1  # the step of the real state in memory; -1: none; TORN: between two steps
+    best: int = -1  # the newest step that `content` ever was
     ran: int = 1  # pieces of the script's own code after that step that its state has seen
-    own: int = 1  # the same of its private state, where the script moves that there
-    began_ran: int = 1  # `ran` when the step in hand was given out
-    began_own: int = 1  # and `own`
-    # the slot of the newest image, its step, and the place if this process has sealed it
+    own: int = 1  # the same for its private state, if the script changes that there
+    began_ran: int = 1  # `ran` when the present step began
+    began_own: int = 1  # `own` when the present step began
+    # the slot of the newest image, its step, and the position if this process has sealed it
     newest: tuple[int, int, ScriptPosition | None] = (-1, -1, None)
-    warm: bool = False  # it has done a step: compiled, allocated
-    high_water: int = 0  # the newest step ever executed in its rank: again books as repeated
+    warm: bool = False  # it has done a step, so it has compiled and allocated
+    high_water: int = 0  # the newest step ever executed in its rank; older ones count as repeated
     in_body: bool = False
-    in_hook: bool = False  # when it stood still last, it could apply the prepared step
-    error: str = ""  # to be raised at the next user code
-    saves_until_s: float = 0.0  # a thread of it writes its shard of a checkpoint
-    read: Reading | None = None  # by the agent, last
-    luck: ProcessDraws | None = None  # where the ranks of a node draw alike
+    in_hook: bool = False  # when it last stood still, it could apply the prepared step
+    error: str = ""  # the error that the next user code raises
+    saves_until_s: float = 0.0  # until then, a thread of it writes its shard of a checkpoint
+    read: Reading | None = None  # the agent's last reading of it
+    luck: ProcessDraws | None = None  # its draws, if the ranks of a node draw alike
     told_s: float = 0.0  # when the newest message to it arrives
-    said_s: float = 0.0  # when the newest from it does
+    said_s: float = 0.0  # when the newest message from it arrives
     stand_in: SimulatedProcess | None = None
-    mates: list[SimulatedProcess] = field(default_factory=list)  # by rank
-    # of a mate: seconds that it has booked beyond its stand-in's book
+    mates: list[SimulatedProcess] = field(default_factory=list)  # in the order of ranks
+    # for a mate: seconds that it has booked in addition to the book of its stand-in
     owed: dict[Cause, float] | None = None
 
     def each(self) -> list[SimulatedProcess]:
-        """Return the processes that it is simulated for."""
+        """Return the processes that it stands for."""
         return self.mates or [self]
 
     @property
     def count(self) -> int:
-        """Return how many these are, on all nodes that its node is simulated for."""
+        """Return the number of processes that it stands for, on all nodes of its node."""
         return (len(self.mates) or 1) * self.node.count
 
     @property
     def unit(self) -> SimulatedProcess:
-        """Return the process that is simulated for it: itself, or its stand-in."""
+        """Return the process that is simulated: itself, or its stand-in."""
         return self if self.stand_in is None else self.stand_in
 
     def starved_s(self, *, closely: bool, now_s: float) -> float:
-        """Return for how long the agent sees it wait for a processor, if it looks closely now.
+        """Return how long the agent has seen it wait for a processor, by the agent's clock.
 
-        Both by the agent's clock.
+        `closely` says whether the agent checks this now.
         """
         if not closely or not self.starves:
             self.seen_starving_s = None
@@ -323,7 +328,7 @@ class SimulatedProcess:
         return now_s - self.seen_starving_s
 
     def reading(self) -> Reading:
-        """Return what the agent finds of it now. The beacon is copied where it has changed."""
+        """Return the agent's reading of it now. The beacon is copied if it has changed."""
         if self.stand_in is not None:
             return self.stand_in.reading()
         before, beacon = self.read, self.beacon
@@ -341,13 +346,13 @@ class SimulatedProcess:
         return pid_of(self.worker)
 
     def catch_up(self) -> None:
-        """Let the process go on, and let happen what waited for that."""
+        """Let the process go on, and carry out the events that waited for that."""
         backlog, self.backlog = self.backlog, []
         for act in backlog:
             act()
 
     def holds(self, step: int) -> None:
-        """Note that the state in memory is of `step` now."""
+        """Note that the state in memory is now that of `step`."""
         self.content, self.best = step, max(self.best, step)
         for mate in self.mates:
             mate.content, mate.best = step, max(mate.best, step)

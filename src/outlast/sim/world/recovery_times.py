@@ -1,6 +1,6 @@
-"""The world's own watch of when each generation was at work.
+"""The times at which each generation was at work, by the world's own clock.
 
-The ledger's times are compared with it.
+The times in the ledger are compared with these.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ class RecoveryTimes:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._did: dict[int, set[int]] = {}  # generation -> ranks that have committed a step in it
-        self._runs: set[int] = set()  # workers that have said so
-        self.has_steps = False  # a worker has said so
+        self._runs: set[int] = set()  # workers that have reported that they run
+        self.has_steps = False  # a worker has reported that the script has steps
         self._since_s: dict[int, float] = {}
-        self._stood_s: dict[int, float] = {}  # since when all ranks have committed a step in it
-        self._steps: list[tuple[float, int]] = []  # when each was first committed
+        self._stood_s: dict[int, float] = {}  # when all ranks had committed a step in it
+        self._steps: list[tuple[float, int]] = []  # when each step was first committed
 
     def committed(self, generation: int, rank: int, step: int, *, new: bool, now_s: float) -> None:
         """Note a commit. Under replicated state, one rank's commit counts for all.
 
-        new   it is not the step that the plan of the generation goes on from
+        new   True: it is not the step that the plan of the generation goes on from
         """
         if not self._steps or step > self._steps[-1][1]:
             self._steps.append((now_s, step))
@@ -42,23 +42,23 @@ class RecoveryTimes:
     def hello_seen(
         self, generation: int, worker: int, *, holders: Callable[[], Set[int]], now_s: float
     ) -> None:
-        """Note that a worker runs; `holders` are the processes that hold a rank.
+        """Note that a worker runs. `holders` returns the processes that hold a rank.
 
-        Until a worker says that the script has steps, nothing more is known.
+        Until a worker reports that the script has steps, nothing more is known.
         """
         self._runs.add(worker)
         if self.has_steps or len(self._runs) < self._options.ranks:
-            return  # holders of all ranks cannot run yet: they need not be looked up
+            return  # not all ranks can be running yet, so the holders need not be looked up
         holding = holders()
         if len(holding) == self._options.ranks and self._runs >= holding:
             self._since_s.setdefault(generation, now_s)
 
     def registered(self) -> None:
-        """Note that the coordinator hears that the script has steps."""
+        """Note that the coordinator learns that the script has steps."""
         self.has_steps = True
 
     def finished(self, generation: int, *, now_s: float) -> None:
-        """Note that the coordinator hears that a rank is past the last step."""
+        """Note that the coordinator learns that a rank is past the last step."""
         self._since_s.setdefault(generation, now_s)
 
     def newest(self, by_s: float) -> int:

@@ -10,8 +10,8 @@ class RequestedStops:
 
     asked         exit code and reason of each request
     asked_s       when the first request was made; 0.0 if there is none
-    first_stop_s  when somebody outside the run made the first one (the policy does not count);
-                  infinite if nobody did
+    first_stop_s  when the first request from outside the run was made (the policy does not count);
+                  infinite if there is none
     """
 
     def __init__(self) -> None:

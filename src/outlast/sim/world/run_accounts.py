@@ -1,4 +1,4 @@
-"""The world's own books: when the run was at work, and where the seconds of each rank went."""
+"""The world's own accounts: when the run was at work, and the use of each rank's seconds."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from outlast.sim.world.recovery_times import RecoveryTimes
 
 
 class RunAccounts:
-    """The world's own books.
+    """The world's own accounts.
 
-    `recovery_times`: when each generation was at work. `lives`: of the processes, as the ledger
-    has them. `worked`: how long each rank was at new steps.
+    recovery_times   when each generation was at work
+    lives            the lives of the processes, as in the ledger
+    worked           how long each rank worked on new steps
     """
 
     def __init__(self, options: Options) -> None:
@@ -24,7 +25,7 @@ class RunAccounts:
         self._several_nodes = options.nodes > 1
 
     def look(self, seen: Observation) -> None:
-        """Note the steps that a rank is told and given: it did not do these itself."""
+        """Note the steps whose state a rank gets from others, because it did not do them itself."""
         if isinstance(seen, RankGiven) and self._several_nodes:
             self.worked.takes_over(seen.plan.rank, seen.plan.high_water, seen.plan.step)
         elif isinstance(seen, GroupJoined):

@@ -1,7 +1,7 @@
-"""The simulated user's script, from the start of its process to its end.
+"""The simulated script of a user, from the start of its process to its end.
 
 outlast's part in it is the code that runs on a real rank: the worker's protocol machine, and the
-commit machine (see step_loop.py). How a process gets into the run, and where its state comes from,
+commit machine (see step_loop.py). The way in which a process joins the run and gets its state
 follows runtime/worker/{membership,attach,run}.py.
 """
 
@@ -39,7 +39,7 @@ INEXACT = "not bit-exact: the order in which gradients are summed may differ"
 
 
 def script_of(mode: str) -> Script:
-    """Return the main thread of a script that recovers in that mode (see options.MODES)."""
+    """Return the main thread of a script with this recovery mode (see options.MODES)."""
     if mode == "plain":
         return lambda world, process: Main(world, process, mode="plain", has_main=False).run_plain()
     has_main = mode in ("reenter", "sharded")
@@ -49,10 +49,10 @@ def script_of(mode: str) -> Script:
 
 
 class Main:
-    """A script with outlast calls, or (`run_plain`) one without any.
+    """A script with outlast calls, or one without any (`run_plain`).
 
     It boots, joins the run, and runs main's function: set-up, run.steps, and the end. With
-    `has_main` the function may be entered again. `loop` is its training loop, once it is at
+    `has_main`, the function may be entered again. `loop` is its training loop when it has reached
     run.steps.
     """
 
@@ -266,13 +266,13 @@ class Main:
         self.takes_over_late(plan, loop)
         sealed = plan.private in ("slot", "twin", "copy")
         whole = plan.replicated != "none" or (self.thread.sharded and sealed)
-        # what the script makes is the state before the first step
+        # the state that the script makes is that before the first step
         self.p.holds(plan.step if whole else 0)
 
     def reads_twin(self, plan: Regroup) -> Thread:
-        """Take the image of a rank that holds the same shard: this rank's own was lost.
+        """Take the image of a rank that holds the same shard, because this rank's image was lost.
 
-        It becomes this rank's own, though it may be on another node.
+        It becomes this rank's image. It may come from another node.
         """
         homes = self.world.host.coordinator.roster.homes
         home = next(node for node in self.world.population.nodes if node.name == homes[plan.twin])
@@ -280,19 +280,19 @@ class Main:
         lies = home.slots.get(plan.twin, {})
         twin_lives = any(one.rank == plan.twin for one in home.alive())
         if plan.step not in lies.values() and not twin_lives:
-            raise PeerFailure("the node of the twin has lost what lay there")
+            raise PeerFailure("the node of the twin has lost its images")
         self.reads("slots of a twin", plan, tuple(sorted(lies.values())))
         mine = self.p.node.slots.setdefault(self.p.rank, {})
         mine |= {slot: one for slot, one in lies.items() if one == plan.step}
 
     def reads_copy(self, plan: Regroup) -> Thread:
-        """Take the copy of this rank's image that another node keeps: its own was lost."""
+        """Take the copy of this rank's lost image that another node keeps."""
         nodes = self.world.population.nodes
         keeper = next(node for node in nodes if node.name == plan.twin_source)
         yield from self.reach(keeper, "the copy of an image cannot be reached")
         found = keeper.copies.steps(self.p.rank)
         if not found:
-            raise PeerFailure("the node that kept the copy has lost what lay there")
+            raise PeerFailure("the node that kept the copy has lost it")
         self.reads("copies of another node", plan, found)
         slot = plan.step % limits.SLOTS_COUNT
         self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, ScriptPosition(BEGUN, 0), 0)}
@@ -308,7 +308,7 @@ class Main:
             self.check_lives()
 
     def reads_private(self, plan: Regroup) -> None:
-        """Take private state from this rank's own image, as Attachment._load_slot does."""
+        """Take private state from this rank's image, as Attachment._load_slot does."""
         slots = self.p.node.slots.get(self.p.rank, {})
         images = [
             (slot, one)
@@ -320,7 +320,7 @@ class Main:
         slot, image, place = choose_image(images, begun=not plan.replay, phases=plan.phases)
         self.p.newest = slot, plan.step, None
         if plan.replicated != "donor" and self.world.options.pieces(plan.step) > 1:
-            return  # all start over, and what an interrupted phase would have done is left out
+            return  # all ranks start over, and the work of an interrupted phase is left out
         donated, apart = self.world.transfer, self.world.options.moves == "apart"
         if place.is_complete:
             self.p.own = image.own
@@ -331,7 +331,7 @@ class Main:
         # Otherwise the worker warns that this rank is not bit-exact: `own` stays as it should be.
 
     def reads_copies(self, plan: Regroup) -> None:
-        """Take what all ranks had copied: this rank's own, and rank 0's replicated state."""
+        """Take the copies that all ranks had made: this rank's, and rank 0's replicated state."""
         kept = self.p.node.kept
         for rank in sorted({0, self.p.rank}):
             self.reads("copies", plan, tuple(sorted(kept.get(rank, {}).values())))
@@ -340,7 +340,7 @@ class Main:
             self.p.own = found[0].own
 
     def takes_over_late(self, plan: Regroup, loop: StepLoop) -> None:
-        """Vote late where the others do, or where nobody knows yet whether all ranks are equal."""
+        """Vote late if the others do, or if it is not known yet whether all ranks are equal."""
         if plan.replicated in ("donor", "transfer"):
             if self.world.transfer is not None:
                 loop.late.take_over(self.world.transfer[4])
@@ -350,7 +350,7 @@ class Main:
     def starts_over(self, plan: Regroup) -> None:
         """Begin with private state as the script makes it.
 
-        A rank that has moved to another node does not look for the images that it left.
+        A rank that has moved to another node does not look for its images on the old node.
         """
         host, slots = self.world.host, self.p.node.slots if self.world.options.nodes == 1 else {}
         read = (plan.step, host.epoch) == host.read
@@ -370,7 +370,7 @@ class Main:
             self.world.see(Restored(one.worker, one.rank, source, plan.step, found))
 
     def reach_image(self) -> Thread:
-        """Wait until the transfer image can be read: it may be on another node."""
+        """Wait until the transfer image can be read. It may be on another node."""
         until_s = self.world.now_s + limits.GROUP_CONNECT_S
         while (
             self.world.transfer is not None
@@ -383,9 +383,9 @@ class Main:
             self.check_lives()
 
     def read_checkpoint(self, plan: Regroup) -> Thread:
-        """Read this rank's own shard, and that of rank 0.
+        """Read the shard of this rank, and that of rank 0.
 
-        Checksums are verified. A shard that does not match them is an error of this process.
+        Their checksums are verified. A shard that does not match is an error of this process.
         """
         disks, step = self.world.disks, step_of(plan.checkpoint)
         yield "sleep", disks.read_shard_s(self.p)
@@ -409,7 +409,7 @@ class Main:
         self.thread.joined(plan)
 
     def forget_after(self, step: int) -> None:
-        """Forget images of later steps, because those steps were rolled back."""
+        """Remove images of later steps, because those steps were rolled back."""
         node = self.p.node
         for slots in (node.slots.get(self.p.rank, {}), node.kept.get(self.p.rank, {})):
             for slot in [slot for slot, later in slots.items() if later > step]:

@@ -12,29 +12,27 @@ from outlast.sim.world.frame import Frame
 
 
 class SimulatedLedger:
-    """The ledger. What was recorded in the last `LEDGER_FLUSH_S` before the coordinator dies is
-    lost.
-    """
+    """The ledger. When the coordinator dies, the records of the last `LEDGER_FLUSH_S` are lost."""
 
     def __init__(self, frame: Frame) -> None:
         self.records: list[tuple[float, Any]] = []
         self._frame = frame
-        # of each interruption the newest record, and the epoch of the coordinator that wrote it
+        # for each interruption, the newest record and the epoch of the coordinator that wrote it
         self._newest: dict[int, tuple[int, Interruption]] = {}
 
     def add(self, record: Any, *, at_once: bool) -> None:
-        """Write a record; `at_once`: it is on the disk before anything else happens."""
+        """Write a record. With `at_once`, it is on the disk before anything else happens."""
         self.records.append((-math.inf if at_once else self._frame.now_s, record))
 
     def rewrite(self, record: Interruption, *, epoch: int) -> None:
-        """Let the rules see how a coordinator changes what it has written of an interruption."""
+        """Let the rules see how a coordinator changes its record of an interruption."""
         before = self._newest.get(record.id)
         if before is not None and epoch == before[0]:
             self._frame.see(RecordRewritten(before[1], record))
         self._newest[record.id] = epoch, record
 
     def lose_unflushed(self) -> None:
-        """Drop what is not on the disk: the coordinator dies."""
+        """Drop the records that are not on the disk, because the coordinator dies."""
         flushed_s = self._frame.now_s - limits.LEDGER_FLUSH_S
         self.records = [(at_s, record) for at_s, record in self.records if at_s < flushed_s]
 

@@ -1,4 +1,4 @@
-"""Hold up a node's agent, or all of a node, for a while. Then it finds everything late.
+"""Let a node's agent, or a whole node, stand still for a while. Afterwards everything is late.
 
 Its clock goes on meanwhile.
 """
@@ -14,10 +14,9 @@ from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.processes import SimulatedProcess
 
-# so long after its agent goes on, what lives on a node whose lease is out may still have to be
-# killed
+# after its agent goes on, processes on a node without a lease are killed within this time
 WOKEN_S = 0.1
-APART_S = 0.002  # agent and processes of a node do not go on at the same instant
+APART_S = 0.002  # the agent and the processes of a node go on at times that differ by up to this
 
 
 class Gate:
@@ -65,9 +64,9 @@ class Sleeper(Protocol):
 
 
 class StandstillFault:
-    """Hold up the agent of a node, or the whole node.
+    """Let the agent of a node, or the whole node, stand still.
 
-    `agent` holds back the messages to the agent, and `kernel` everything else that the node does.
+    The gate `agent` holds back messages to the agent, and `kernel` all other events of the node.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class StandstillFault:
     ) -> None:
         self.agent, self.kernel = Gate(), Gate()
         self._frame = frame
-        self._isolate = isolate  # part the node from all others for so many seconds
+        self._isolate = isolate  # separate the node from all others for so many seconds
         self._node = node
         self._stream = stream
         self._went_on_s = 0.0
@@ -103,9 +102,9 @@ class StandstillFault:
 
     @property
     def outlives_lease(self) -> bool:
-        """Return True if its processes may live though its lease is out.
+        """Return True if its processes may live although its lease has run out.
 
-        Its agent could not look. The processes do not vote, seal or restore any more
+        Its agent could not kill them. The processes do not vote, seal or restore any more
         (WorkerMachine.may_act).
         """
         late = self.agent.shut or self._frame.now_s < self._went_on_s + WOKEN_S

@@ -1,4 +1,4 @@
-"""Find the ranks that hold the state of a step, by looking at all simulated processes.
+"""Find the ranks that hold the state of a step, from all simulated processes.
 
 The run could go on from that state.
 """
@@ -15,10 +15,11 @@ from outlast.sim.world.processes import SimulatedProcess
 
 
 class StateHolders:
-    """Say which ranks hold the state of a step.
+    """Find the ranks that hold the state of a step.
 
-    `coordinator` is the one that lives, and `took_over`: another one has led the run before.
-    `struck`: the processes that a fault has struck.
+    coordinator   returns the coordinator that lives
+    took_over     returns True if another coordinator has led the run before
+    struck        returns the processes that a fault has struck
     """
 
     def __init__(
@@ -36,9 +37,9 @@ class StateHolders:
         self._coordinator = coordinator
         self._struck = struck
         self._took_over = took_over
-        self._laggard = 0  # a rank that has sealed less than others
-        self._copied: tuple[int, int] = (0, -1)  # generation, and a step that outlives any node
-        self._backs: list[tuple[int, int]] = []  # generations, and the steps they went back to
+        self._laggard = 0  # a rank that has sealed fewer steps than others
+        self._copied: tuple[int, int] = (0, -1)  # generation, and a step that survives any node
+        self._backs: list[tuple[int, int]] = []  # generations, and the steps that they began from
 
     def holders(self, step: int) -> tuple[int, ...]:
         """Return the ranks that hold `step`, if that is enough to go on from it.
@@ -63,7 +64,7 @@ class StateHolders:
             and not _awaits_vote(p, step)
             and (p.alive or p.ended_s > self.planned_s)
         ]
-        if options.nodes > 1:  # an agent may have killed it, for its lease
+        if options.nodes > 1:  # an agent without a lease may have killed it
             return tuple(
                 p.rank
                 for p in had
@@ -78,26 +79,27 @@ class StateHolders:
     def _twins(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shards as `rank`, as far as the coordinator knows.
 
-        One that has taken over knows only of those that were written down, or that agents remember.
+        A coordinator that has taken over knows only those in the ledger, and those that agents
+        remember.
         """
         if self._took_over():
             return self._coordinator().roster.remains.twins(rank)
         return tuple(self._options.alike_with(rank))
 
     def note_copied(self, generation: int, step: int) -> None:
-        """Note that a vote has passed that waits for all copies of `step`."""
+        """Note that a vote has passed that waited for all copies of `step`."""
         self._copied = max(self._copied, (generation, step))
 
     def go_back(self, generation: int, step: int) -> None:
-        """Note that a generation goes on from `step`: copies of later steps are of another past."""
+        """Note that a generation goes on from `step`, so that copies of later steps are void."""
         self._backs.append((generation, step))
         if self._copied[1] > step:
             self._copied = generation, step
 
     def copied(self) -> int:
-        """Return the newest step that all copies were waited for, if it can be had now; else -1.
+        """Return the newest step for whose copies a vote waited, if it is available; else -1.
 
-        Each rank's image of it is where the rank lives, or a copy on another node.
+        It is available if each rank's image of it is on its own node, or copied to another node.
         """
         step, ranks = self._copied[1], range(self._options.ranks)
         there = step >= 0 and all(
@@ -106,9 +108,9 @@ class StateHolders:
         return step if there else -1
 
     def _is_copied(self, rank: int, step: int) -> bool:
-        """Return True if a copy is on a node that keeps it for the coordinator that leads now.
+        """Return True if a node keeps a copy that the present coordinator knows of.
 
-        A coordinator that came later has heard of those only that lay where they belong.
+        A coordinator that has taken over knows only copies on the nodes where they belong.
         """
         coordinator = self._coordinator()
         known = coordinator.roster.remains.copies
@@ -122,7 +124,7 @@ class StateHolders:
         )
 
     def followers(self, step: int) -> tuple[int, ...]:
-        """Return the ranks that stand in the hook of `step`, and can apply it if told to."""
+        """Return the ranks that wait in the optimizer hook of `step`, and can still apply it."""
         there = [
             p
             for p in self._population.alive()
@@ -139,12 +141,12 @@ class StateHolders:
     def all_have_sealed(self, step: int) -> bool:
         """Return True if every rank has sealed `step`, or a later one.
 
-        What a rank has left on a node that it does not live on any more is of another past.
+        Images on a node that the rank has left do not count.
         """
         ranks, nodes = self._options.ranks, self._population.nodes
         for offset in range(ranks):
             rank = (self._laggard + offset) % ranks
-            # One that was given up may live on, so the process of the newest generation counts.
+            # A process that was given up may live on, so only that of the newest generation counts.
             holder = max(self._population.in_rank(rank), key=_newest, default=None)
             lives_on = nodes if holder is None else [holder.node]
             slots = (node.slots.get(rank, {}) for node in lives_on)
@@ -154,7 +156,7 @@ class StateHolders:
         return True
 
     def _slots_of(self, rank: int) -> Mapping[int, int]:
-        """Return the slots of `rank` where the coordinator takes them to lie."""
+        """Return the slots of `rank` on the node that the coordinator names as its home."""
         coordinator = self._coordinator()
         home = coordinator.roster.homes.get(rank, "")
         if home not in coordinator.nodes and home not in coordinator.nodes.returning:

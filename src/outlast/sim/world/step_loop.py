@@ -1,6 +1,6 @@
-"""The simulated user's training loop: steps, their blocks, and the code between two steps.
+"""The training loop of the simulated script: steps, their blocks, and the code between two steps.
 
-The script is this one, where `phase_after` of the options says which step a phase follows::
+This is the script. The option `phase_after` says which step a phase follows::
 
     for step in run.steps(state, until=n):
         with step:
@@ -31,9 +31,9 @@ from outlast.sim.world.processes import TORN, PeerFailure, Thread, UserError
 class StepLoop:
     """The loop of one life of main's function, in one process.
 
-    machine   decides what becomes of each step
+    machine   decides what happens to each step
     late      whether the current step votes late
-    past      pieces of its own code after the newest block that the script is past
+    past      the number of pieces of its own code that the script has run after the newest block
     """
 
     def __init__(self, thread: MainThread) -> None:
@@ -45,14 +45,14 @@ class StepLoop:
         self._thread = thread
         self._block = 0  # the number of the newest block
 
-    # --- where the script stands ------------------------------------------------------------------
+    # --- the position of the script ---------------------------------------------------------------
 
     def comes_to(self, plan: Regroup, *, in_place: bool) -> None:
         """Move to the place in the script at which the plan lets this rank join.
 
         A replayed step ends before the next step, or before the first phase that the others have
-        not done. The script's own code before that was run for nothing: what it changed is
-        overwritten by what this rank restores.
+        not done. The effects of the script's own code before that are lost, because this rank then
+        restores its state.
         """
         process, world = self._thread.p, self._thread.world
         pieces, image = world.options.pieces(plan.step), world.transfer
@@ -93,7 +93,7 @@ class StepLoop:
             yield "sleep", thread.p.saves_until_s - thread.world.now_s
 
     def _behind_block(self) -> Thread:
-        """Run what stands after the newest block: own code, a phase, and own code again."""
+        """Run the code after the newest block: own code, a phase, and own code again."""
         pieces = self._thread.world.options.pieces(self._block)
         self._runs_own(1)
         if self.past < pieces:
@@ -111,9 +111,9 @@ class StepLoop:
             thread.p.own = self.past
 
     def _phase(self) -> Thread:
-        """Do the phase once, or again where it is cut short.
+        """Do the phase once, and again if it is cut short.
 
-        A rank that has joined where its peers wait reaches it as they do.
+        A rank that has joined where its peers wait reaches the phase in the same way.
         """
         thread = self._thread
         while (yield from self.commands.run(self.machine.before_phase())):
@@ -123,7 +123,7 @@ class StepLoop:
             yield from thread.mark("phase")
             done = yield from self.commands.run(self.machine.end_phase(number))
             thread.enter(Phase.BETWEEN, cause=Cause.OTHER)
-            # a step of sharded state is not counted yet: the phase is no work on it
+            # a step of sharded state is not counted yet; the phase is not work on that step
             thread.p.step_began_s += thread.world.now_s - began_s
             if done:
                 return
@@ -163,7 +163,7 @@ class StepLoop:
         thread.p.in_body = False
 
     def _apply(self) -> Thread:
-        """Run the optimizer. Half-way the parameters are of this step, schedulers of the last."""
+        """Run the optimizer. In between, parameters are of this step and schedulers of the last."""
         thread = self._thread
         thread.enter(Phase.APPLY)
         before, thread.p.content = thread.p.content, TORN
@@ -174,7 +174,7 @@ class StepLoop:
         thread.world.has_executed(before + 1)
 
     def _warming_up_s(self) -> float:
-        """Return by how much the first step of a process is longer: it compiles, and allocates."""
+        """Return the extra seconds of the first step of a process, which compiles and allocates."""
         process, world = self._thread.p, self._thread.world
         cold, process.warm = not process.warm, True
         if not cold or not world.options.first_step_s:

@@ -1,4 +1,4 @@
-"""The world's own count of steps. The ledger is compared with it."""
+"""The world's own count of steps. The ledger is compared with this count."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ COMMITS_KEPT = 100_000
 class StepsDone:
     """Count the steps of a run.
 
-    committed      the newest step that any rank has committed (sharded state: that all have sealed)
+    committed      the newest step that any rank has committed; with sharded state, the newest step
+                   that all ranks have sealed
     last           the step that was committed last
     newest_begun   the newest step that any rank has asked for since the newest plan
     executed       the newest step that any rank has ever executed
-    commits        time, generation, rank and step of each
-    rolled_back    the step that was known, and the step that the run went back to
-    marks          visits of each mark of a worker's life
-    joined         the ranks that came to be in each generation
+    commits        time, generation, rank and step of each commit
+    rolled_back    each time that the run went back: the step before, and the step after
+    marks          the number of visits of each mark of a worker
+    joined         the ranks that have joined each generation
     """
 
     def __init__(self) -> None:
@@ -32,12 +33,12 @@ class StepsDone:
         self.newest_begun = max(self.newest_begun, step)
 
     def executes(self, step: int) -> bool:
-        """Note that a rank has executed `step`; return True if it is the first that ever did."""
+        """Note that a rank has executed `step`. Return True if it is the first one that did."""
         first, self.executed = step > self.executed, max(self.executed, step)
         return first
 
     def visit(self, mark: str, count: int) -> None:
-        """Note that `count` ranks reach a mark of their life."""
+        """Note that `count` ranks reach a mark."""
         self.marks[mark] = self.marks.get(mark, 0) + count
 
     def leap(self, last: int) -> None:
@@ -48,9 +49,10 @@ class StepsDone:
         self.last = last
 
     def go_back(self, step: int) -> bool:
-        """Note that a plan goes on from `step`; return True if committed steps are lost by it.
+        """Note that a plan goes on from `step`. Return True if this loses committed steps.
 
-        A later step counts as committed from then on: all ranks have it, or copies of it lie there.
+        If `step` is later than the newest committed step, it counts as committed from then on: all
+        ranks have it, or there are copies of it.
         """
         if step < self.committed:
             self.rolled_back.append((self.committed, step))

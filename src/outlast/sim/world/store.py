@@ -14,7 +14,7 @@ from outlast.sim.world.timeline import Timeline
 class Store:
     """The store that groups are built with. One node hosts it at a time.
 
-    `port` is its number: each host has another.
+    `port` is its number. Each host of a store has another one.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Store:
             node.heard_by_agent(StoreUp("here", port))
 
     def lose(self, *, with_node: bool = False) -> None:
-        """End the store. Ranks on their way into a group raise; existing groups need no store."""
+        """End the store. Ranks that are joining a group raise; existing groups need no store."""
         if not self.lives or self.home is None:
             return
         self.lives = False

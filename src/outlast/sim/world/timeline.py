@@ -1,7 +1,7 @@
 """Virtual time: a heap of future events. Times are in seconds.
 
-Ties are broken by priority, then by the order in which things were planned, so that one seed has
-one course.
+Events of the same time come in the order of their priorities, and then in the order in which they
+were planned. So a seed has only one course.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Act = Callable[[], object]
 class Timeline:
     """Run events in the order of their times.
 
-    `now_s` moves only in `step` and `leap`. What is planned is of one of three sorts:
+    `now_s` changes only in `step` and `leap`. There are three sorts of events:
 
-    BUSY     a process is at work, or a message on its way; `busy`: how many of these there are
-    FIXED    a fault, a deadline: no leap passes it
-    ROUTINE  heartbeats, leases, ticks, whose planners know what a leap makes of them
+    BUSY     the end of a process's work, or the arrival of a message; `busy` is their number
+    FIXED    a fault or a deadline; no leap passes it
+    ROUTINE  heartbeats, leases and ticks; the code that plans them handles a leap
     """
 
     def __init__(self, *, began_s: float) -> None:
         self.now_s = began_s
-        self.events = 0  # that have happened
+        self.events = 0  # the number of events that have happened
         self.busy = 0
         self._heap: list[tuple[float, int, int, Act, str]] = []
         self._fixed: list[tuple[float, int]] = []
@@ -36,16 +36,16 @@ class Timeline:
         self._planned = 0
 
     def after(self, delay_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
-        """Plan `act` for `delay_s` from now. Return what `cancel` takes.
+        """Plan `act` for `delay_s` from now. Return the number of the event, for `cancel`.
 
-        With a delay of 0 or less it happens at once, but not before this event is over.
+        With a delay of 0 or less it happens at once, but after the present event.
         """
         return self.at(
             self.now_s + delay_s if delay_s > 0.0 else self.now_s, act, priority=priority, sort=sort
         )
 
     def at(self, at_s: float, act: Act, *, priority: int = NORMAL, sort: str = BUSY) -> int:
-        """Plan `act` for that moment. Return what `cancel` takes."""
+        """Plan `act` for that time. Return the number of the event, for `cancel`."""
         self._planned = number = self._planned + 1
         heapq.heappush(self._heap, (at_s, priority, number, act, sort))
         if sort is BUSY:
@@ -62,13 +62,13 @@ class Timeline:
 
     @property
     def next_fixed_s(self) -> float | None:
-        """Return when the next event is due that no leap may pass."""
+        """Return the time of the next event that no leap may pass."""
         while self._fixed and (self._fixed[0][1] in self._void or self._fixed[0][0] < self.now_s):
             heapq.heappop(self._fixed)
         return self._fixed[0][0] if self._fixed else None
 
     def step(self, *, until_s: float = math.inf) -> bool:
-        """Let the next event happen. False: there is none up to then."""
+        """Let the next event happen. Return False if there is none up to `until_s`."""
         heap, void = self._heap, self._void
         while heap:
             if heap[0][0] > until_s:
@@ -87,9 +87,9 @@ class Timeline:
         return False
 
     def leap(self, to_s: float) -> None:
-        """Move the time on. Nothing happens until then, because no process is busy.
+        """Advance the time. Nothing happens until then, because no process is busy.
 
-        Routine events that were due in between are planned again by their planners.
+        Routine events that were due in between are planned again by the code that planned them.
         """
         assert self.next_fixed_s is None or self.next_fixed_s >= to_s
         self.now_s = to_s

@@ -1,9 +1,7 @@
 """The trace of a run, for people and for comparison.
 
-It has the newest lines in full, and one digest of all lines.
-
-Two runs of the same seed and version have the same digest, under any PYTHONHASHSEED and any version
-of Python.
+It has the newest lines, and one digest of all lines. Two runs of the same seed and version have the
+same digest, with any PYTHONHASHSEED and any version of Python.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ import hashlib
 from collections import deque
 
 KEPT_LINES = 120
-AT_ONCE_LINES = 256  # go into the digest
+AT_ONCE_LINES = 256  # so many lines are added to the digest at once
 
 
 class Trace:
-    """A trace. Lines are `<seconds since the beginning> <what>`, to the microsecond."""
+    """A trace. A line is `<seconds since the beginning>  <text>`, to the microsecond."""
 
     def __init__(self, *, began_s: float) -> None:
         self.newest: deque[str] = deque(maxlen=KEPT_LINES)

@@ -1,8 +1,8 @@
 """Verdicts for simulated runs.
 
-Some time after an interruption it is diagnosed, rightly or not, and the policy decides what
-follows. A verdict names nodes as ranks lived on them in the generation of the interruption. A
-coordinator that is away hears the verdict later.
+Some time after an interruption it gets a right or a wrong verdict, and the policy decides what to
+do. A verdict names the nodes of ranks in the generation of the interruption. A coordinator that is
+away gets the verdict later.
 """
 
 from __future__ import annotations
@@ -88,16 +88,16 @@ CLASSES = (
 )
 CONFIDENCES = (0.3, 0.6, 0.79, 0.8, 0.95, 0.95)
 DELAYS_S = (0.02, 0.1, 0.3, 0.3, 1.0, 10.0)
-AGAIN_S = 1.0  # a coordinator that is away is told again
+AGAIN_S = 1.0  # time until a verdict is offered again to a coordinator that is away
 
 
 def policy_of(name: str) -> Policy:
-    """Return the policy of that name. Without verdicts, it does not matter which one."""
+    """Return the policy of that name. Without verdicts, any policy will do."""
     return parse(TEXTS.get(name, TEXT), source=f"the policy {name!r}")
 
 
 class VerdictReceiver(Protocol):
-    """The place where the coordinator lives, which hears the verdicts."""
+    """The host of the coordinator, which receives the verdicts."""
 
     lives: bool
 
@@ -116,10 +116,10 @@ class VerdictReceiver(Protocol):
 
 
 class Verdicts:
-    """Draw a verdict for interruptions, and hand it over some time later.
+    """Draw verdicts for interruptions, and hand each over some time later.
 
-    `acts`: how often the policy interrupted the run; `own`: these interruptions, whatever else
-    joined them.
+    acts   the number of times that the policy interrupted the run
+    own    these interruptions, even if faults joined them
     """
 
     def __init__(
@@ -131,15 +131,15 @@ class Verdicts:
         self._requested_stops = requested_stops
         self._draws = draws
         self._seen: set[int] = set()
-        self.own: set[int] = set()  # interruptions that the policy made
-        self._barred: dict[str, set[int]] = {}  # and the ranks that lived there
-        self._ordered: set[int] = set()  # workers
+        self.own: set[int] = set()  # interruptions that the policy caused
+        self._barred: dict[str, set[int]] = {}  # barred nodes, and the ranks that lived there
+        self._ordered: set[int] = set()  # workers whose start was ordered
         self._policy = policy_of(frame.options.policy)
 
     # --- diagnosing -------------------------------------------------------------------------------
 
     def noted(self, record: Interruption) -> None:
-        """Take in what the coordinator writes down of an interruption.
+        """Receive the coordinator's record of an interruption.
 
         The first time, a verdict is drawn for it.
         """
@@ -204,7 +204,7 @@ class Verdicts:
     # --- watching ---------------------------------------------------------------------------------
 
     def written(self, event: Event) -> None:
-        """Note that the coordinator writes the verdict down."""
+        """Note that the coordinator records the verdict."""
         data, frame = event.data, self._frame
         if event.kind == DECIDED:
             action, nodes = Action(str(data["action"])), data["nodes"]
@@ -241,7 +241,7 @@ class Verdicts:
             self._requested_stops.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
 
     def ordered(self, node: str, message: object) -> None:
-        """Take in the coordinator's order to an agent. One that is sent again does not count."""
+        """Note an order of the coordinator to an agent. An order that is sent again is ignored."""
         if (
             not isinstance(message, StartWorker)
             or message.worker in self._ordered
@@ -251,8 +251,8 @@ class Verdicts:
         self._ordered.add(message.worker)
         member = self._host.coordinator.roster.of(message.worker)
         if member is None or member.life.condemned:
-            return  # the order is from before, and its end follows
-        # its state is there
+            return  # this is an older order, and the end of that worker follows
+        # the rank's state is on that node
         stays = self._frame.options.recovery_mode == "sharded" and message.rank in self._barred.get(
             node, ()
         )

@@ -1,4 +1,4 @@
-"""The world of one simulated run: all of its parts, put together."""
+"""The world of one simulated run, put together from its parts."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ from outlast.sim.world.trace import Trace
 from outlast.sim.world.verdicts import Verdicts
 
 ASKS_AGAIN_S = 0.05
-BEGAN_S = 100.0  # not 0, so that a forgotten time shows
+BEGAN_S = 100.0  # not 0, so that a time that was forgotten is noticed
 
 
 @dataclass(slots=True)
 class Shared:
     """The parts that all nodes share. `links` are used if there is only one node.
 
-    `image`: generation and step of the transfer image, where it lies, and how much of the script's
-    own code after the step its writer had run; None: there is none. `image_died`: with its node.
-    `image_elsewhere`: an older one of the same step, on another node.
+    image             the transfer image; None if there is none
+    image_died        True: it was lost with its node
+    image_elsewhere   an older transfer image of the same step on another node
     """
 
     links: Links
@@ -76,7 +76,7 @@ class Shared:
     image_elsewhere: TransferImage | None = None
 
     def write_image(self, image: TransferImage | None) -> None:
-        """Let `image` be the transfer image. One of the same step on another node stays there."""
+        """Replace the transfer image by `image`. One of the same step on another node stays."""
         before = self.image
         if image is before:
             return
@@ -111,7 +111,7 @@ class Watching:
 
 @dataclass(slots=True)
 class Shortcuts:
-    """The shortcuts, which change nothing of the course. `twins` are nodes simulated as one."""
+    """The shortcuts, which do not change the course. `twins` are nodes simulated as one."""
 
     twins: IdenticalNodes | None
     identical_ranks: IdenticalRanks
@@ -121,9 +121,9 @@ class Shortcuts:
 class World:
     """One simulated run: the coordinator, nodes, links, disks, faults, and observers.
 
-    The coordinator, the agents and each worker's listener are the machines of the product. The
-    world gives them virtual time, processes and networks, and draws everything from one seed: the
-    same seed and options take the same course.
+    The coordinator, the agents and each worker's listener are outlast's own machines. The world
+    gives them virtual time, processes and networks. It draws everything from one seed, so the same
+    seed and options take the same course.
 
     Example
         world = World(options=Options(ranks=4), script=script_of("in_place"), faults=(), seed=7)
@@ -143,10 +143,11 @@ class World:
                 that holds here holds for the state machines, not for the sockets and files around
                 them: tests/conformance compares each fake with the real thing.
 
-    Options     `rests`: leave out ticks of an agent that can lead to nothing. `steady`: all work
-                and all messages take the least time. `every_step`, `every_rank`, `every_node`: take
-                no shortcut of that kind; `every_rank` includes `every_node`. Except for `steady`,
-                the course is the same either way, and only the time that it takes differs.
+    Options     With `rests`, ticks of an agent that change nothing are left out. With `steady`, all
+                work and all messages take the least time. With `every_step`, `every_rank` or
+                `every_node`, no shortcut of that kind is taken; `every_rank` includes `every_node`.
+                All of them except `steady` change only the time of the simulation, and not the
+                course.
     """
 
     def __init__(
@@ -277,7 +278,7 @@ class World:
         frame, stops = self.frame, self.requested_stops
         if frame.end is not None:
             return
-        if not self.host.lives:  # no coordinator hears it
+        if not self.host.lives:  # there is no coordinator to receive it
             frame.timeline.after(
                 ASKS_AGAIN_S, lambda: self.ask_stop(reason=reason, exit_code=exit_code), sort=FIXED
             )
@@ -286,7 +287,7 @@ class World:
         nothing_yet = (
             stage is Stage.CLEARING if plain else stage is Stage.STARTING and not self.commits
         )
-        # else the coordinator may not have heard that all are at work
+        # otherwise the coordinator may not know yet that all ranks are at work
         if stage is not Stage.STARTING or plain or nothing_yet:
             again, single = bool(stops.asked), frame.options.nodes == 1
             frame.see(StopAsked(plain, nothing_yet, again, single))
@@ -295,7 +296,7 @@ class World:
         self.host.ask_stop(reason=reason, exit_code=exit_code)
 
     def describe(self) -> str:
-        """Return where all processes stand, for a run that does not end."""
+        """Return the places of all processes, for a run that does not end."""
         who = "; ".join(
             f"worker {p.worker} rank {p.rank} {p.machine.state.value} g{p.machine.generation}"
             f" {p.beacon.phase.value} waits {p.waits and p.waits[0]}"
@@ -309,12 +310,12 @@ class World:
     # --- what the coordinator and the nodes ask for -----------------------------------------------
 
     def command(self, command: ForAgent) -> None:
-        """Carry the coordinator's order to the one node there is."""
+        """Pass the coordinator's order to the only node."""
         node = self.population.nodes[0]
         self.shared.links.send("command", 0, lambda: node.obey(command))
 
     def noted(self, record: Interruption) -> None:
-        """Take in what the coordinator writes down of an interruption."""
+        """Receive the coordinator's record of an interruption."""
         if record.restored_s != self.frame.now_s:
             return
         generation = self.coordinator.generation
@@ -334,7 +335,7 @@ class World:
         accounts.spare_ended_early_s = accounts.spare_ended_early_s or self.frame.now_s
 
     def ended(self, end: End) -> None:
-        """End the run, and let the rules see all that can be said of it by then."""
+        """End the run, and let the rules see everything that is known then."""
         self.frame.end = end
         for node in self.population.nodes:
             node.run_over()
@@ -356,7 +357,7 @@ class World:
             self.shortcuts.twins.spread(self.accounts.worked.same)
         report.see_books(end, began_s=BEGAN_S)
 
-    # --- what the script tells --------------------------------------------------------------------
+    # --- reports of the script --------------------------------------------------------------------
 
     def lasting(self, process: SimulatedProcess, least_s: float, most_s: float) -> float:
         """Return how long some work of the script takes."""
@@ -422,7 +423,7 @@ class World:
         self.skip_ahead.committed(generation, step)
 
     def _owners(self, process: SimulatedProcess, *, alone: bool) -> tuple[int, ...]:
-        """Return the workers that may commit for the rank of `process`, itself most often."""
+        """Return the workers that may commit for the rank of `process`, mostly only this one."""
         holders = self.population.holders_by_worker(process.rank)
         if alone and len(holders) == 1 and process.worker in holders and not process.dying:
             return (process.worker,)
