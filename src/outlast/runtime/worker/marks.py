@@ -1,32 +1,43 @@
-"""Places in a worker's life where a drill can inject a fault.
+"""Marks: the places in the course of a worker at which a drill can inject a fault.
 
-`mark(name)` does nothing unless the environment holds a plan, in OUTLAST_DRILL: a JSON object
+`mark(name)` does nothing, unless the environment variable OUTLAST_DRILL holds a plan. A plan is a
+JSON object, or a list of such objects for several faults:
+
     {"mark": name, "rank": r, "step": n, "generation": g, "do": what, "once": path}
-do        "SIGKILL", "SIGSTOP", "exit", "raise" or "sleep"
-step      at or after it (default 0);  generation: at or after it (default 0; a run begins with 1);
-          rank: -1 for any
-once      a file that is made when the fault fires: it fires only while the file does not exist, so
-          a replaced process is spared
-A list of such objects is a plan of several faults.
 
-A fault can also be ordered while the run goes on. OUTLAST_DRILL_FOLDER names a folder, and a file
-`rank-<rank>` in it is an order for that rank: {"id", "do"}. The rank carries it out once, at its
-next optimizer call, and notes in `fired-<id>` when that was (`outlast drill`).
+    mark         the name of the mark, from the table below
+    rank         the rank that is struck; -1, the default, for any rank
+    step         the fault fires at this step or later (default 0)
+    generation   the fault fires in this generation or later (default 0; a run begins with 1)
+    do           "exit", "raise", "sleep", or a signal such as "SIGKILL" or "SIGSTOP"
+    once         a file that is made when the fault fires. The fault fires only while the file does
+                 not exist, so it spares the process that replaces the struck one
 
-    stepping   before the first optimizer call of a step
-    stepped    after an optimizer call of a script without outlast calls; `step` counts the calls
-    prepared   private state of the step is sealed           voting     about to enter the vote
-    passed     the vote passed here                          applied    the block is over, the step
-               not yet counted
-    sealing    about to copy an image into the vault         sealed     it is sealed
-    committed  the step is counted                           still      about to say what this rank
-               holds
-    settled    the step in flight is settled                 donating   about to write the transfer
-               image
-    grouping   about to build the next group                 grouped    it stands
-    restoring  about to load state                           joined     in the new generation
-    saving     about to copy a checkpoint                    finishing  past the last step
-    keeping    about to copy the state into the vault
+A fault can also be ordered while the run goes on (`outlast drill`). OUTLAST_DRILL_FOLDER names a
+folder, and a file `rank-<rank>` in it is an order for that rank: {"id", "do"}. The rank carries it
+out once, at its next optimizer call, and writes the time into `fired-<id>`.
+
+    mark         what the worker does there
+    stepping     it is about to make the first optimizer call of a step
+    stepped      it has made an optimizer call, in a script without outlast calls; `step` counts
+                 these calls
+    sealing      it is about to copy an image into the vault
+    sealed       it has sealed that image
+    prepared     it has sealed the private state of the step
+    voting       it is about to vote
+    passed       it has seen the vote pass
+    applied      the block of the step is over, but the step is not counted yet
+    committed    it has counted the step
+    saving       it is about to copy a checkpoint
+    keeping      it is about to copy its state into the vault
+    still        it is about to report what it holds, after a fault
+    settled      it has rolled back the step that was not committed
+    donating     it is about to write the transfer image
+    grouping     it is about to build the next process group
+    grouped      it has built that group
+    restoring    it is about to load state
+    joined       it has joined the new generation
+    finishing    it is past the last step
 """
 
 from __future__ import annotations
@@ -45,12 +56,12 @@ class Drilled(RuntimeError):
 
 
 def any_planned() -> bool:
-    """Return whether this process has anything to strike at."""
+    """Return whether a fault is planned, or may be ordered, for this process."""
     return bool(_plan or _folder)
 
 
 def mark(name: str, *, rank: int, step: int, generation: int) -> None:
-    """Strike here if the plan or an order says so."""
+    """Let a fault strike here, if the plan or an order says so."""
     if _folder and name in _ORDERED_AT:
         drill_code.obey(_folder, rank=rank, step=step)
     for fault in _plan:
