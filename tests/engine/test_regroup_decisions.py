@@ -89,7 +89,7 @@ def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> 
     facts = replace(HANDED_OVER, checkpoint=Checkpoint(4, "four"), transfer=Transfer(2, 5, "a"))
     facts = replace(facts, begin_from=Restart(4, "checkpoint", "checkpoint", "four"), transfer=None)
     for at_step, reason in (
-        (1, "nobody has got further than where all began"),
+        (1, "no step was committed since all began there"),
         (limits.REPEATS_PER_STEP_COUNT, NOTHING.reason),
     ):
         verdict = decide_source(

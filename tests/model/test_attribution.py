@@ -77,7 +77,9 @@ def test_what_interruptions_took_sums_to_what_is_booked(
     )
     booked_s = sum(books.rank_seconds[cause] for cause in TAKEN_BY_INTERRUPTIONS)
     given_s = [value for one in books.taken[0].values() for value in one.values()]
-    assert math.isclose(sum(given_s) + sum(books.nobodys.values()), booked_s, abs_tol=1e-5)
+    assert math.isclose(
+        sum(given_s) + sum(books.without_interruption.values()), booked_s, abs_tol=1e-5
+    )
     assert min(given_s, default=0.0) >= 0.0
     by_node_s = sum(value for spent in books.by_node.values() for value in spent.values())
     assert math.isclose(by_node_s, 400.0, abs_tol=1e-5)
@@ -92,7 +94,7 @@ def test_a_rank_that_was_replaced_gives_its_gap_to_what_took_its_process() -> No
     assert books.taken[0][1] == pytest.approx(
         {C.REPEATED: 1.0, C.DETECTION: 1.0, C.REGROUP: 2.0, C.RESTORE: 4.0}
     )
-    assert books.nobodys == {}
+    assert books.without_interruption == {}
 
 
 def test_a_process_that_lived_on_splits_by_what_it_lived_through() -> None:
@@ -122,7 +124,7 @@ def test_a_process_that_began_in_an_interruption_pays_for_the_rest() -> None:
 
 def test_what_is_done_again_after_an_earlier_session_is_nobodys() -> None:
     books = accounted([life(0, 0, 100, {C.REPEATED: 9.0, C.PRODUCTIVE: 91.0}, C.OTHER)], [])
-    assert (books.taken, books.nobodys) == (({},), {C.REPEATED: 9.0})
+    assert (books.taken, books.without_interruption) == (({},), {C.REPEATED: 9.0})
 
 
 def test_a_stall_is_split_over_tiers_as_it_was_measured() -> None:

@@ -352,7 +352,7 @@ def test_llama_is_its_18_rows_by_count() -> None:
         ("schema = 1\n[lemons]\nshare = 5\n", "more than the whole", "5%"),
         ('schema = 1\n[power]\ngpu = "700"\n', "expected a power", ""),
         ("schema = 1\nname = 3\n", "name is 3", ""),
-        ("tier = 1\nschema = 1\n", "tier is a list of tables", "[[tier]]"),
+        ("tier = 1\nschema = 1\n", "tier has to be a list of tables", "[[tier]]"),
         ("schema = 1\njob = 1\n", "it is a table of", ""),
         ("not toml", "is not TOML", ""),
     ],

@@ -188,7 +188,7 @@ def test_a_shape_at_the_edge_is_no_weibull_law() -> None:
     assert verdict.fit is not None
     assert verdict.fit.shape == pytest.approx(SHAPE_MAX)
     assert not verdict.varies
-    assert "no Weibull law" in verdict.reason
+    assert "not a Weibull law" in verdict.reason
 
 
 def test_no_failure_is_an_error_that_says_what_there_is() -> None:

@@ -45,7 +45,7 @@ def test_messages_and_decisions_agree_on_a_small_grid(mode: str) -> None:
     for point in points:
         assert (
             point.compared.decided.ended_s is not None
-            or len(point.compared.life.fired) >= point.count - 1
+            or len(point.compared.simulated.fired) >= point.count - 1
         ), "a fault that never fires tests nothing"
 
 
@@ -79,10 +79,10 @@ def test_both_end_a_run_for_the_same_reason_at_the_same_step(mode: str) -> None:
     )
     compared = compare(options, faults, seed=4)
     assert compared.agree
-    assert compared.life.end == "failed"
-    assert compared.life.rungs[-1] == Rung.STOP.value
+    assert compared.simulated.end == "failed"
+    assert compared.simulated.rungs[-1] == Rung.STOP.value
     assert compared.message_steps == compared.decision_steps
-    assert compared.decided.why_ended in compared.life.interruptions[-1].reason
+    assert compared.decided.why_ended in compared.simulated.interruptions[-1].reason
     assert compared.monte_carlo_steps > compared.decision_steps
 
 

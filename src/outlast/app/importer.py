@@ -9,7 +9,8 @@
 The run's folder is made under runs/, or at --run-dir. Nothing of the source is changed. See
 docs/how-to/import-failures.md.
 
-Exit codes: 0; 1 where the disk refuses; 2 for input that cannot be read, or a folder that is there.
+Exit codes: 0: no error. 1: the ledger cannot be written. 2: the input cannot be read, or the folder
+exists already.
 """
 
 from __future__ import annotations

@@ -6,13 +6,18 @@
     outlast metrics RUN --textfile DIR/x.prom     keep a file for node_exporter's textfile collector
     outlast metrics --board, --rules              print a board for Grafana, alert rules
 
-It reads the ledger, and nothing of the run depends on it. `outlast run --metrics-port` starts this
-program beside the launcher, at the lowest priority; it ends when the launcher does.
+The command only reads the ledger, and no part of the run depends on the command. `outlast run
+--metrics-port` starts it as a process of its own, with the lowest priority. It ends when the
+launcher ends.
 
-Cost       The ledger is read at a request, and again only after a pause of PAUSES times as long as
-that took, so frequent requests do not cost more. Exit codes 0, 1 for a damaged ledger, 2 for a run
-that does not exist, a port that is taken, or
-           prometheus_client missing.
+A request reads the ledger. The ledger is not read again for PAUSES times as long as the read took.
+So frequent requests do not cost more.
+
+Exit codes:
+
+0   no error
+1   the ledger is damaged
+2   the run does not exist, the port is taken, or prometheus_client is not installed
 """
 
 from __future__ import annotations
@@ -43,8 +48,8 @@ from outlast.runtime.ledger.view import RunView, look
 
 DESCRIPTION = "Print, serve or write the metrics of a run, in the text format of Prometheus."
 EVERY_S = 15.0
-PAUSES = 20  # how many times as long as it took to read the ledger it is not read again
-REQUEST_S = 10  # the connection of a client that says nothing for so long is closed
+PAUSES = 20  # after a read, the ledger is not read again for this many times as long as it took
+REQUEST_S = 10  # a connection is closed if its client sends nothing for this long
 _PAUSE_LEAST_S = 1.0
 
 

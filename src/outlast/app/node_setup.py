@@ -77,7 +77,7 @@ def make_evidence(
 
 
 def of_node(options: RunOptions, zygote: ZygoteClient) -> NodeOptions:
-    """Return how a node starts its processes, and when it takes them for hung."""
+    """Return how a node starts its processes, and after how long it takes them for hung."""
     return NodeOptions(
         zygote=zygote if options.zygote else None,
         preload=options.preload,
@@ -148,10 +148,10 @@ def _bring(options: RunOptions, objects: ObjectOptions, folder: RunFolder) -> No
 def _open_lost(
     options: RunOptions, objects: ObjectOptions, path: Path, began_s: float, began_wall_s: float
 ) -> tuple[RunFolder, Ledger]:
-    """Make the folder of a run anew of which only the checkpoints at a URL are left.
+    """Make a new folder for a run whose folder was lost. Its checkpoints are still at a URL.
 
     The run keeps its id, so it goes on at the same URL. Its ledger begins now. Raises UsageError if
-    there is nothing to go on from.
+    there is no checkpoint to go on from.
     """
     run = next(iter(object_storage.look(objects)), "")
     checkpoints = options.checkpoints.folder
@@ -190,7 +190,7 @@ def folder_card(options: RunOptions) -> dict[str, object]:
 
 
 def _without_webhook(words: list[str], options: RunOptions) -> list[str]:
-    """Take the address of the webhook out of a command line: who has it can post there."""
+    """Remove the address of the webhook from a command line: it is a secret, like a password."""
     secret = options.status.page_webhook
     return [word.replace(secret, GONE) for word in words] if secret else words
 
@@ -211,7 +211,7 @@ def serve_metrics(where: str, folder: RunFolder, loop: Loop, view: LiveView) -> 
 def pager(
     options: RunOptions, folder: RunFolder, loop: Loop, books: Bookkeeping, view: LiveView
 ) -> Pager | None:
-    """Return the part that tells people, if there is anybody to be told."""
+    """Return the part that pages people, or None if no command and no webhook was given."""
     command, webhook = options.status.page_command, options.status.page_webhook
     if not command and not webhook:
         return None
@@ -232,7 +232,7 @@ def close_books(books: Bookkeeping, end: End, view: LiveView) -> None:
 def finish_uploads(uploads: UploadProcess, ledger: Ledger) -> None:
     """Wait until the newest checkpoint is uploaded, after the books of the run are closed."""
     uploads.finish()
-    with contextlib.suppress(OutlastError):  # a ledger that cannot be written was told of before
+    with contextlib.suppress(OutlastError):  # that error was printed before
         ledger.flush()
 
 
@@ -266,7 +266,7 @@ def coordinator_options(
 
 @contextlib.contextmanager
 def unrun_noted(ledger: Ledger) -> Iterator[None]:
-    """Write into the ledger how the block has ended if it raises: nothing has run then."""
+    """If the block raises, write into the ledger how it ended. No worker has run then."""
     try:
         yield
     except BaseException as error:
@@ -297,7 +297,7 @@ _LINES_COUNT = 1_000  # of stderr, in which a traceback is looked for
 class WorkerOutput:
     """Print the lines of the workers where the launcher's own lines go.
 
-    What they wrote to stderr last is remembered, so that no traceback is shown twice.
+    The last lines of stderr are kept, so that no traceback is shown twice.
     """
 
     def __init__(self, view: LiveView) -> None:
@@ -319,7 +319,7 @@ class WorkerOutput:
             write(line)
 
     def close(self) -> None:
-        """Take the view away, and write the ends of lines that were kept back."""
+        """Close the view, and write the line ends that it has kept back."""
         self.view.close(
             lambda stream, text: (sys.stdout if stream == "stdout" else sys.stderr).write(text)
         )
@@ -332,7 +332,7 @@ class WorkerOutput:
 
 
 def say_end(end: End, folder: RunFolder) -> None:
-    """Say how the run ended, if not well."""
+    """Print how the run ended, if it did not end well."""
     if end.exit_code != 0:
         console.begin_line(sys.stderr)
     if end.traceback:
@@ -343,7 +343,7 @@ def say_end(end: End, folder: RunFolder) -> None:
             print(f"\nhint: {_hint(end.reason, folder)}", file=sys.stderr)
 
 
-# what breakpoint() and input() raise where stdin is at its end
+# breakpoint() and input() raise one of these if stdin is at its end
 _AT_END_OF_INPUT = ("bdb.BdbQuit", "BdbQuit", "EOFError: EOF when reading a line")
 
 

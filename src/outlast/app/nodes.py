@@ -1,4 +1,7 @@
-"""The options of a run on several nodes: how many there are, where they meet, which this one is."""
+"""The options of a run on several nodes.
+
+They say how many nodes there are, where the nodes meet, and which of them this one is.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ _NODES_MAX_COUNT = 16_384
 
 @dataclass(frozen=True)
 class NodeArguments:
-    """The nodes of a run, as the command line of this one says.
+    """The options of several nodes, from the command line of this node.
 
-    count            nodes that hold ranks; `spares` more stand ready
+    count            --nnodes: how many nodes hold ranks
+    spares           --spare-nodes: how many more nodes stand ready
     host, port       where the coordinator is: --rdzv-endpoint, or --master-addr and --master-port
-    place            --node-rank; -1: nodes go by name
+    place            --node-rank; -1: not given, and nodes are ordered by name
+    name             --node-name: the name of this node
     local_addr       the address of this node for the others; "": that of the route to the endpoint
-    token_file       "": OUTLAST_TOKEN
-    lease_s          how long a node may go on unheard
-    run              the run, as --rdzv-id names it
-    ports            --port-range: the first and the last port that may be listened at; None: any
+    join_timeout_s   --join-timeout
+    token_file       the file with the token; "": the token is in OUTLAST_TOKEN
+    lease_s          --lease: a node is lost after this many seconds without a message from it
+    run              --rdzv-id: the name of the run
+    ports            --port-range: the first and the last port to listen at; None: any port
     """
 
     count: int
@@ -45,7 +51,7 @@ class NodeArguments:
 
 
 def is_several(asked: Mapping[str, Any]) -> bool:
-    """Return whether several nodes are asked for. Raises UsageError for what is no number."""
+    """Return whether several nodes are asked for. Raises UsageError if --nnodes is no number."""
     return bool(_count(asked["nnodes"]) > 1 or asked["spare_nodes"])
 
 

@@ -1,7 +1,8 @@
-"""Object storage of a run at its start: is the place there and free, and what does it have?
+"""Check the object storage of a run at its start.
 
-All of it is asked by a process of its own (runtime/objects/program.py), and waited for: nothing
-trains yet. What cannot work ends the command with exit code 2 before anything was written.
+Can the place be reached, is it free for this run, and which checkpoints does it have? A process of
+its own answers (runtime/objects/program.py), and the launcher waits for it, since no worker runs
+yet. If the place cannot be used, the command ends with exit code 2 before anything is written.
 """
 
 from __future__ import annotations

@@ -135,7 +135,9 @@ def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:
             for node, spent in sorted(books.by_node.items())
         },
         "spare_seconds": books.spare_seconds,
-        "lost_to_nobody": {cause.value: value for cause, value in books.nobodys.items()},
+        "lost_to_nobody": {
+            cause.value: value for cause, value in books.without_interruption.items()
+        },
         "balance": report_sums.balance(books),
     }
 

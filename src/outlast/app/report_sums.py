@@ -60,7 +60,7 @@ def balance(books: Accounting) -> dict[str, typing.Any]:
     booked_s = math.fsum(books.rank_seconds.values())
     seconds = books.rank_seconds
     lost_s = math.fsum(seconds[cause] for cause in TAKEN_BY_INTERRUPTIONS)
-    attributed_s = taken_s + math.fsum(books.nobodys.values())
+    attributed_s = taken_s + math.fsum(books.without_interruption.values())
     by_node_s = math.fsum(value for spent in books.by_node.values() for value in spent.values())
     wrong = [
         f"{what} {found_s:.6f} s, and should be {due_s:.6f} s"
@@ -98,14 +98,16 @@ def lost(some: Sequence[Facts]) -> dict[str, typing.Any]:
                 _add(by_node, node, 1, lost_s / len(one["blamed_nodes"]))
             for cause, value in one["seconds"].items():
                 by_cause[cause] = by_cause.get(cause, 0.0) + value
-    nobodys_s = math.fsum(value for facts in some for value in facts["lost_to_nobody"].values())
+    without_interruption_s = math.fsum(
+        value for facts in some for value in facts["lost_to_nobody"].values()
+    )
     return {
         "rank_s": math.fsum(by_cause.values()),
         "by_cause": by_cause,
         "by_class": by_class,
         "by_node": by_node,
         "by_tier": by_tier,
-        "without_interruption_s": nobodys_s,
+        "without_interruption_s": without_interruption_s,
     }
 
 

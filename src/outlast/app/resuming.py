@@ -1,8 +1,10 @@
-"""`outlast run --resume`: whether a run may go on, from where, and which committed steps it loses.
+"""Continue a run with `outlast run --resume`: may it go on, and from which state?
 
-before anything is written   `check`: refuses what cannot go on, and leaves the folder untouched
-when the vault is open       `find_beginning`: the newest good state
-in the ledger                `Beginning.event`: `outlast report` reads the lost steps from it
+1. `check` is called before anything is written. It refuses a run that cannot go on, and the folder
+   stays as it was.
+2. `find_beginning` is called when the vault is open. It returns the newest good state.
+3. `Beginning.event` goes into the ledger. From it `outlast report` reads how many committed steps
+   were lost.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ EARLIER = "earlier-"  # prefix of the folders of checkpoints that `--from-scratc
 class Beginning:
     """The state that a session begins from.
 
-    checkpoint   folder and step of the newest good checkpoint, or ("", 0)
-    refused      what was passed over, and why, a sentence each
-    committed    newest step of the session before
-    highest      newest step of all sessions: doing it again books as repeated
-    own          the script makes no outlast call, so that its own checkpoint decides
-    ranks        of this session, and those that have written the checkpoint that it begins from
+    start        the step of the state, and where the state is
+    checkpoint   the folder and the step of the newest good checkpoint, or ("", 0)
+    refused      each checkpoint that cannot be used, with the reason, a sentence each
+    committed    the newest step of the session before
+    highest      the newest step of all sessions; steps up to it count as repeated
+    own          True if the script makes no outlast call, so that its own checkpoint decides
+    ranks        how many ranks this session has, and how many wrote the checkpoint
     """
 
     start: Restart = field(default_factory=Restart)
@@ -98,9 +101,10 @@ class Beginning:
 
 
 def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> None:
-    """Refuse what cannot be resumed; `root` is where checkpoints lie. Writes nothing.
+    """Refuse a run that cannot be resumed. Writes nothing. Raises UsageError.
 
-    `workers` is the number of ranks on all nodes. Raises UsageError.
+    root      the folder of the checkpoints
+    workers   the number of ranks on all nodes
     """
     ended_well = records.sessions[-1].session.state == "ended"
     if from_scratch:
@@ -132,9 +136,9 @@ def check(records: Records, *, root: Path, workers: int, from_scratch: bool) -> 
 def _found_to_divide(records: Records, *, root: Path, workers: int, ended_well: bool) -> bool:
     """Return whether a good checkpoint was found that another number of ranks can go on from.
 
-    None is looked for where all have the number that is asked for. Raises UsageError for a number
-    among which the newest one cannot be divided. What is in shared memory can go on only with as
-    many ranks as it has.
+    If all checkpoints have the number of ranks that is asked for, the function does not look for
+    one. Raises UsageError if the newest checkpoint cannot be divided among `workers`. The state in
+    shared memory cannot be divided: it needs as many ranks as have saved it.
     """
     size = records.world_size
     there = local.checkpoints(root)
@@ -171,8 +175,8 @@ def _is_own(records: Records) -> bool:
 def _left_no_image(records: Records, vault: Vault | None) -> bool:
     """Return whether a launcher that was killed left no image, and noted no outlast call.
 
-    The workers of a script without outlast calls seal none. The ledger may lack the last second, so
-    it need not have any step of theirs.
+    The workers of a script without outlast calls seal no image. The ledger may lack the last
+    second, so it may not have any step of these workers.
     """
     return not records.calls_outlast and (vault is None or not vault.ranks())
 
@@ -182,8 +186,9 @@ def find_beginning(
 ) -> Beginning:
     """Return what this session begins from.
 
-    vault       what a launcher that was killed left
-    seen_step   the newest step that its workers told of: the ledger may lack the last second
+    vault       the vault of a launcher that was killed; None: there is none
+    seen_step   the newest step that the workers of that launcher reported. It is needed because the
+                ledger may lack the last second
     """
     committed = max(records.newest_step, seen_step)
     highest = max(records.highest_step, seen_step)

@@ -1,8 +1,8 @@
 """`outlast run` on one of several nodes.
 
 The node of --rdzv-endpoint leads the run: it has the run's folder and ledger, and the coordinator.
-Each node, that one too, dials the coordinator, is told which run this is, and runs the agent of its
-own workers.
+Every node connects to the coordinator, the leading node too. The coordinator answers which run this
+is. Then each node runs the agent of its own workers.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def find_location(nodes: NodeArguments, *, has_token: bool) -> NodeLocation:
 
 
 def _dial(resources: NodeResources) -> tuple[Dialler, Admitted]:
-    """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
+    """Connect to the coordinator. Raises OutlastError if it cannot be reached or refuses us."""
     return arrival.reach(
         resources.loop,
         _destination(resources),
@@ -165,7 +165,7 @@ def _destination(resources: NodeResources) -> arrival.Destination:
 
 
 def _check(resources: NodeResources, facts: Admitted) -> None:
-    """Compare this node with the one that leads. Raises UsageError for what has to be the same."""
+    """Compare this node with the one that leads. Raises UsageError if the sizes differ."""
     options, tell = resources.options, resources.view.print_line
     arrival.check_size(facts, nodes=resources.nodes.count, workers=options.workers)
     for text in arrival.warnings(
@@ -233,7 +233,7 @@ def _offer(resources: NodeResources, serves: str, votes: str) -> NodeOffer:
 
 
 def leadership_of(resources: NodeResources, facts: Admitted) -> Leadership:
-    """Return what lets this node lead the run, now or later."""
+    """Return the object with which this node can lead the run, now or later."""
     return Leadership(
         LeaderPlace(
             resources.options,
@@ -251,9 +251,9 @@ def leadership_of(resources: NodeResources, facts: Admitted) -> Leadership:
 def make_standby(
     resources: NodeResources, facts: Admitted, leadership: Leadership
 ) -> tuple[Standby | None, str]:
-    """Make this node's part in outliving the coordinator, and say where it answers.
+    """Make the standby of this node, and return it with the address at which it answers.
 
-    With fewer than three nodes no node can take over, so there is none.
+    With fewer than three nodes no node can take the run over, so no standby is made.
     """
     nodes = resources.nodes
     if nodes.count + nodes.spares < limits.VOTERS_LEAST:
@@ -275,8 +275,8 @@ def make_standby(
 def make_vault(path: Path, run: str, node: str) -> Vault:
     """Make the vault of a node. Raises UsageError if another launcher of that name lives here.
 
-    What a killed launcher of this node has left is removed. Its ranks were given away, and a node
-    that comes back begins empty.
+    The vault that a killed launcher of this node left is removed. Other nodes have the ranks of
+    that launcher by now, and a node that comes back begins without ranks.
     """
     try:
         return Vault.create(path, run)
@@ -291,7 +291,7 @@ def make_vault(path: Path, run: str, node: str) -> Vault:
 
 @contextlib.contextmanager
 def _at_ports_of(resources: NodeResources) -> Iterator[None]:
-    """Turn the error of a port that cannot be had into a UsageError that says what to do."""
+    """If this node cannot listen at a port, raise a UsageError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -302,7 +302,7 @@ def _at_ports_of(resources: NodeResources) -> Iterator[None]:
 
 
 def caller_of(resources: NodeResources) -> Caller:
-    """Return who this node is for those that it dials."""
+    """Return how this node introduces itself to the nodes that it connects to."""
     nodes = resources.nodes
     return Caller(
         WIRE_VERSION, version("outlast"), nodes.run, nodes.name, digest_of(resources.options)
@@ -321,7 +321,7 @@ def _folder_here(resources: NodeResources, facts: Admitted) -> Path:
 
 
 def _own_folder(resources: NodeResources, facts: Admitted) -> Path:
-    """Return the folder that this node has to itself."""
+    """Return the folder that only this node uses."""
     shared = Path(facts.folder)
     if node_folders.is_folder_of(shared, facts.run):
         return shared / "nodes" / resources.nodes.name
@@ -341,7 +341,10 @@ def open_node(
     missing: Callable[[], str] = lambda: "",
     on_verdict: Callable[..., None] = lambda number, verdict: None,
 ) -> tuple[NodeParts, str]:
-    """Open what this node's agent needs, and say where it serves images. `closing` closes it."""
+    """Open the parts of this node's agent, and return them with the address that serves images.
+
+    `closing` closes the parts.
+    """
     options, nodes, location = resources.options, resources.nodes, resources.location
     if options.checkpoints.are_written and not location.leads:
         node_folders.check_shared(Path(facts.checkpoints), facts.run)

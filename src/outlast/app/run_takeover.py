@@ -1,9 +1,9 @@
 """The part of a launcher that leads a run of several nodes, from the start or by election.
 
 A node that is elected goes on from its own copy of the ledger, which it has kept as a voter
-(runtime/agent/standby.py). Where it can see the run's folder, and no launcher has that folder open
-any more, it moves its ledger there. Otherwise it moves the ledger to a folder of its own, which is
-the run's folder from then on.
+(runtime/agent/standby.py). It moves its ledger to the run's folder if it can see that folder and no
+launcher has the folder open any more. Otherwise it moves the ledger to a folder of its own, which
+is the run's folder from then on.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from outlast.runtime.listener import ListeningSocket
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder, read_card
 
-WORKERS_PER_EPOCH = 1_000_000  # a coordinator's numbers for workers are its own
+WORKERS_PER_EPOCH = 1_000_000  # so that two coordinators never give a worker the same number
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Leadership:
         if self._agent is not None:
             self._agent.tell_life(life)
 
-    # --- elected ----------------------------------------------------------------------------------
+    # --- the start as leader ----------------------------------------------------------------------
 
     def lead(self, election: Election) -> None:
         """Lead the run from now on, after this node was elected.
@@ -235,7 +235,7 @@ class Leadership:
         folder = RunFolder.take_over(place.own, run=run, name=name, version=release, options=card)
         return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
 
-    # --- what comes ------------------------------------------------------------------------------
+    # --- signals and requests ---------------------------------------------------------------------
 
     def listen(self) -> None:
         """Handle signals from now on, and requests of `outlast` commands while this node leads."""
@@ -354,8 +354,8 @@ class Leadership:
     def _move_ledger_back(self, led: LedRun) -> None:
         """Move the ledger to the folder in which the run began, if this node sees that folder.
 
-        Nothing is brought if another launcher still holds it: it has not heard yet that it leads no
-        longer.
+        The ledger stays where it is if another launcher still has that folder open. That launcher
+        does not know yet that it leads no longer.
         """
         home = Path(self._place.facts.folder)
         run, name = led.folder.run, led.folder.name
@@ -386,11 +386,11 @@ class Leadership:
             self.led = None
 
 
-# --- what the copy tells --------------------------------------------------------------------------
+# --- the state in the copy of the ledger ----------------------------------------------------------
 
 
 def recovered(records: Records) -> RecoveredState:
-    """Return what the last session of a ledger tells a coordinator that goes on from it."""
+    """Return the state that a new coordinator goes on from, out of a ledger's last session."""
     part, state = records.sessions[-1], RecoveredState()
     written: list[tuple[float, Record]] = [(one.at_s, one) for one in part.events]
     written += [(one.began_s, one) for one in part.generations]
@@ -403,7 +403,7 @@ def recovered(records: Records) -> RecoveredState:
 
 
 def _lives_in(records: Records) -> ReportedLives:
-    """Return the lives that have not ended, as they were reported last."""
+    """Return the processes that have not ended, as they were reported last."""
     lives = ReportedLives()
     for life in records.sessions[-1].lives:
         if life.ended_s is None:

@@ -1,8 +1,8 @@
 """Understand the command line of `outlast run`: torchrun's flags and ours, as `RunOptions`.
 
-Torch's own parser reads the words, in the process that imports torch anyway. They are judged here.
-Flags that work on one node are taken over. Flags that change nothing on one node are noted. A flag
-that cannot work is an error that names it.
+Torch's own parser reads the words, in the process that imports torch anyway. This module decides
+what each flag means. A flag that works on one node is used. A flag that changes nothing on one node
+becomes a note. A flag that cannot work is an error that names it.
 """
 
 from __future__ import annotations
@@ -69,9 +69,11 @@ class Spares:
 
 @dataclass(frozen=True)
 class ObjectOptions:
-    """The options of object storage: a copy of a checkpoint goes to `url` so often.
+    """The options of object storage.
 
-    bytes_per_s   no faster than this; 0: as fast as it goes
+    url           the place to which checkpoints are copied
+    every         how often a checkpoint is copied there
+    bytes_per_s   the most bytes a second that are sent; 0: no limit
     """
 
     url: str
@@ -83,13 +85,14 @@ class ObjectOptions:
 class CheckpointOptions:
     """The options of checkpoints.
 
-    every_steps    None: only those that the script asks for
-    timed          how often one is written by the clock
-    folder         "": in the run's folder
-    from_scratch   nothing that was saved is used when a run is resumed
-    retention      which ones are kept as newer ones are written
-    objects        where they are copied to; None: nowhere
-    expected       how often the run is expected to fail (`--keep disk:auto`); None: not needed
+    every_steps    steps between two checkpoints; None: only the script asks for checkpoints
+    folder         where they are written; "": in the run's folder
+    resume         True if an earlier run is continued
+    from_scratch   True if a resumed run must not use what was saved before
+    retention      which checkpoints are kept as newer ones are written
+    timed          how often a checkpoint is written by the clock
+    objects        the object storage to which they are copied; None: they are not copied
+    expected       the expected failures of the run, for `--keep disk:auto`; None: not needed
     """
 
     every_steps: int | None
@@ -111,10 +114,11 @@ class CheckpointOptions:
 class StatusOptions:
     """The options of what outlast itself writes to stderr, such as its status line.
 
-    status_every_s   how often its status line comes off a terminal; 0: never
-    metrics          where the run's metrics are served, as [HOST:]PORT; "": nowhere
-    page_command     what is run where the policy pages, in words; () for nothing
-    page_webhook     where a page is posted; "": nowhere
+    quiet            True if outlast writes only warnings and errors
+    status_every_s   seconds between status lines if stderr is no terminal; 0: no status lines
+    metrics          where the run's metrics are served, as [HOST:]PORT; "": they are not served
+    page_command     the words of the command that sends a page; (): no command
+    page_webhook     the URL to which a page is posted; "": none
     """
 
     quiet: bool = False
@@ -128,10 +132,12 @@ class StatusOptions:
 class Meeting:
     """The values of MASTER_ADDR and MASTER_PORT for workers, and the name of the meeting.
 
-    run_id         "": one is made up
-    master_port    0: any free port
-    max_restarts   whole restarts without progress; None: not given (torchrun's own default is 0,
-                   ours is a budget)
+    run_id         the name of the meeting; "": outlast makes one up
+    role           torchrun's --role
+    master_addr    MASTER_ADDR
+    master_port    MASTER_PORT; 0: any free port
+    max_restarts   how many whole restarts without progress are allowed. None: the flag was not
+                   given. torchrun's own default is 0, and outlast's is a budget
     """
 
     run_id: str
@@ -143,11 +149,14 @@ class Meeting:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """All options of `outlast run`. `log_dir` and `run_dir` "": the usual place.
+    """All options of `outlast run`.
 
-    `workers`: on each node. `nodes`: None where there is one. `notes`: flags without effect here,
-    each in a sentence. `copies`: how often replicated state is copied to the vault. `peer_copies`:
-    each image of sharded state is copied to another node.
+    workers            workers on each node
+    nodes              the options of several nodes; None: the run has one node
+    copies             how often replicated state is copied to the vault
+    peer_copies        True if each image of sharded state is copied to another node
+    run_dir, log_dir   "": the usual place
+    notes              the flags without effect here, a sentence each
     """
 
     program: Program

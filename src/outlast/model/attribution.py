@@ -38,14 +38,14 @@ class Attribution:
 
     `interruptions` are in the order of their detection.
 
-    seconds   the seconds of each interruption, by its id and by cause
-    nobodys   the seconds by cause that belong to no interruption, such as those after the end of an
-              earlier session
+    seconds                the seconds of each interruption, by its id and by cause
+    without_interruption   the seconds by cause that belong to no interruption, such as those after
+                           the end of an earlier session
     """
 
     def __init__(self, interruptions: Sequence[Interruption], *, end_s: float) -> None:
         self.seconds: dict[int, Seconds] = {one.id: {} for one in interruptions}
-        self.nobodys: Seconds = {}
+        self.without_interruption: Seconds = {}
         self._roots = [one for one in interruptions if one.parent is None]
         self._from_s = [one.detected_s for one in self._roots]
         ends_s = _ends(self._roots, interruptions, end_s)
@@ -59,7 +59,7 @@ class Attribution:
     def gap(self, hit: Interruption | None, cause: Cause, seconds: float) -> None:
         """Book seconds in which a rank had no process, or had one whose last step was lost."""
         if seconds > 0 and cause in self._shares:
-            mine = self.nobodys if hit is None else self.seconds[hit.id]
+            mine = self.without_interruption if hit is None else self.seconds[hit.id]
             mine[cause] = mine.get(cause, 0.0) + seconds
 
     def lived(self, opened_s: float, stop_s: float, seconds: Mapping[Cause, float]) -> None:
@@ -76,7 +76,7 @@ class Attribution:
             if first < after:
                 self._shares[cause].add(first, after, opened_s, value)
             else:
-                self.nobodys[cause] = self.nobodys.get(cause, 0.0) + value
+                self.without_interruption[cause] = self.without_interruption.get(cause, 0.0) + value
 
     def close(self) -> None:
         """Split the seconds that are only known for ranges of interruptions. Call it at the end."""

@@ -53,7 +53,8 @@ class Accounting:
     held_s      world_size x wall_s, summed over sessions
     by_node     seconds by cause of the ranks on each node; "" for ranks that never had a process
     taken       for each session, the seconds that each of its interruptions took, by id
-    nobodys     seconds of detection, regroup and so on that belong to no interruption
+    without_interruption
+                seconds of detection, regroup and so on that belong to no interruption
     stalls      seconds of stall by tier; empty if no worker measured that
     """
 
@@ -63,7 +64,7 @@ class Accounting:
     spare_seconds: float
     by_node: Mapping[str, Seconds] = field(default_factory=dict)
     taken: tuple[Mapping[int, Seconds], ...] = ()
-    nobodys: Mapping[Cause, float] = field(default_factory=dict)
+    without_interruption: Mapping[Cause, float] = field(default_factory=dict)
     stalls: Mapping[Tier, float] = field(default_factory=dict)
     held_s: float = 0.0
 
@@ -150,7 +151,7 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
         math.fsum(part.spare_seconds for part in parts),
         by_node,
         tuple(one for part in parts for one in part.taken),
-        _sum_of(part.nobodys for part in parts),
+        _sum_of(part.without_interruption for part in parts),
         {tier: math.fsum(part.stalls.get(tier, 0.0) for part in parts) for tier in TIERS}
         if any(part.stalls for part in parts)
         else {},
@@ -245,7 +246,7 @@ def account_session(
         spare_s,
         line.by_node,
         (taken.seconds,),
-        taken.nobodys,
+        taken.without_interruption,
         _split_stalls(
             math.fsum(rank[Cause.STALL] for rank in by_rank),
             (life for rank, some in of_rank.items() if rank >= 0 for life in some),

@@ -105,15 +105,16 @@ def measure(options: Options, *, seed: int, kinds: Sequence[str]) -> Measured:
     at_s = PROBE_STEPS * step_s
     for kind in dict.fromkeys(("hang", *kinds)):
         probe = replace(options, for_s=at_s + 12 * step_s + 60.0, steps=10**6)
-        life = simulate(
+        simulated = simulate(
             seed=seed,
             options=probe,
             faults=(PlannedFault("probe", kind, options.ranks - 1, at_s=at_s, for_s=AWAY_S),),
         )
-        one = life.interruptions[0] if life.interruptions else None
-        if life.result != "ok" or one is None or one.left_s is None or one.restored_s is None:
+        one = simulated.interruptions[0] if simulated.interruptions else None
+        if simulated.result != "ok" or one is None or one.left_s is None or one.restored_s is None:
             raise UsageError(
-                f"nothing can be measured in a run with one {kind}: {life.end}, {life.violations}",
+                f"nothing can be measured in a run with one {kind}:"
+                f" {simulated.end}, {simulated.violations}",
                 hint="try another seed",
             )
         detect_s[kind] = one.left_s - at_s
@@ -229,7 +230,7 @@ class GivenHistory(Histories):
 class Compared:
     """The newest committed step at the end of one run, by messages, decisions and Monte Carlo."""
 
-    life: SimulatedRun
+    simulated: SimulatedRun
     decided: Decided
     message_steps: int
     decision_steps: int
@@ -243,7 +244,7 @@ class Compared:
         whether the step was voted for. One more step is that in flight when the run is asked to
         stop, because the run finishes it.
         """
-        return len(self.life.interruptions) + 1
+        return len(self.simulated.interruptions) + 1
 
     @property
     def same_rungs(self) -> bool:
@@ -255,7 +256,7 @@ class Compared:
         """
         by_messages = list(
             {
-                one.left_s: one.rung for one in self.life.interruptions if one.rung is not None
+                one.left_s: one.rung for one in self.simulated.interruptions if one.rung is not None
             }.values()
         )
         by_decisions = list(
@@ -276,7 +277,7 @@ class Compared:
         They do if both answer the same interruptions by the same rungs, end in the same way, and
         reach the same step, up to `may_differ_steps`.
         """
-        ended = (self.life.end == "failed") is (self.decided.ended_s is not None)
+        ended = (self.simulated.end == "failed") is (self.decided.ended_s is not None)
         return (
             ended
             and self.same_rungs
@@ -296,10 +297,10 @@ def compare(
     If `measured_s` is None, the durations are measured first, with another seed.
     """
     known = measured_s or measure(options, seed=seed + 1, kinds=[fault.kind for fault in faults])
-    life = simulate(seed=seed, options=options, faults=tuple(faults))
+    simulated = simulate(seed=seed, options=options, faults=tuple(faults))
     # a fault that strikes no rank is not a failure
     scenario, history = as_scenario(
-        options, [fault for fault in faults if fault.id in life.fired], known
+        options, [fault for fault in faults if fault.id in simulated.fired], known
     )
     mode = options.recovery_mode
     rules = RULES if mode == "sharded" else replace(RULES, recovery_mode=mode)
@@ -309,11 +310,11 @@ def compare(
     if decided.ended_s is not None and decided.answers:
         fallback = decided.answers[-1].fallback
         newest = fallback.step + fallback.lost_s / step_s
-    by_course = float(run(scenario, GivenHistory.of(scenario, history)).position_s[0]) / step_s
+    by_monte_carlo = float(run(scenario, GivenHistory.of(scenario, history)).position_s[0]) / step_s
     return Compared(
-        life,
+        simulated,
         decided,
-        life.committed,
+        simulated.committed,
         math.floor(newest + ROUNDING),
-        math.floor(by_course + ROUNDING),
+        math.floor(by_monte_carlo + ROUNDING),
     )

@@ -177,7 +177,7 @@ def draw_hardware(stream: Stream, options: Options) -> Options:
 
     This has a stream of its own.
     """
-    large, nodes, beside, failures = (
+    large, nodes, per_node, failures = (
         stream.chance(0.02),
         3 + stream.below(3),
         2 + stream.below(4),
@@ -190,7 +190,7 @@ def draw_hardware(stream: Stream, options: Options) -> Options:
         options,
         nodes=nodes + 1,
         spare_nodes=1,
-        ranks=nodes * beside,
+        ranks=nodes * per_node,
         steps=STEPS_MAX,
         for_s=for_s,
         step_s=step_s,

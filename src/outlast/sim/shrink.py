@@ -13,29 +13,29 @@ from outlast.sim.simulated_run import SimulatedRun, simulate
 Tried = Callable[[SimulatedRun], None]
 
 
-def shrink(life: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
-    """Return a smaller run that breaks the same rule as `life`, whose result is "bad".
+def shrink(run: SimulatedRun, *, tried: Tried = lambda _: None) -> SimulatedRun:
+    """Return a smaller run that breaks the same rule as `run`, whose result is "bad".
 
     The search is greedy, so there may be smaller ones. `tried` is called for each attempt.
     """
-    rules = {one.rule for one in life.violations}
+    rules = {one.rule for one in run.violations}
     smaller = True
     while smaller:
         smaller = False
-        for options, faults in _smaller(life):
+        for options, faults in _smaller(run):
             try:
-                attempt = simulate(seed=life.seed, options=options, faults=faults)
+                attempt = simulate(seed=run.seed, options=options, faults=faults)
             except UsageError:
                 continue
             tried(attempt)
             if rules & {one.rule for one in attempt.violations}:
-                life, smaller = attempt, True
+                run, smaller = attempt, True
                 break
-    return life
+    return run
 
 
-def _smaller(life: SimulatedRun) -> Iterator[tuple[Options, tuple[PlannedFault, ...]]]:
-    options, faults = life.options, life.faults
+def _smaller(run: SimulatedRun) -> Iterator[tuple[Options, tuple[PlannedFault, ...]]]:
+    options, faults = run.options, run.faults
     for index in range(len(faults)):
         yield options, (*faults[:index], *faults[index + 1 :])
     for name, least in (("ranks", 2), ("spares", 0), ("steps", 1)):

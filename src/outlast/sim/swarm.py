@@ -30,25 +30,25 @@ class Tally:
             name: Counter() for name in ("way", "ranks", "spares", "spare_kind")
         }
 
-    def add(self, life: Mapping[str, Any]) -> None:
+    def add(self, run: Mapping[str, Any]) -> None:
         self.seeds += 1
-        self.counted += life["counts"]
-        self.events += life["events"]
-        self._sim_s += life["sim_s"]
-        self._counts["results"][life["result"]] += 1
-        self._counts["ends"][life["end"] or "none"] += 1
-        self._overlapping += any(fault["in_recovery"] for fault in life["faults"])
-        for fault in life["faults"]:
+        self.counted += run["counts"]
+        self.events += run["events"]
+        self._sim_s += run["sim_s"]
+        self._counts["results"][run["result"]] += 1
+        self._counts["ends"][run["end"] or "none"] += 1
+        self._overlapping += any(fault["in_recovery"] for fault in run["faults"])
+        for fault in run["faults"]:
             if fault["fired"]:
                 self._counts["faults"][fault["kind"]] += 1
             else:
                 self._not_fired += 1
-        self._counts["rungs"].update(life["rungs"])
-        self._counts["marks"].update(life["marks"])
+        self._counts["rungs"].update(run["rungs"])
+        self._counts["marks"].update(run["marks"])
         for name, counter in self._shapes.items():
-            counter[str(life["options"][name])] += 1
-        if life["result"] != "ok":
-            self.bad.append(life["seed"])
+            counter[str(run["options"][name])] += 1
+        if run["result"] != "ok":
+            self.bad.append(run["seed"])
 
     @property
     def result(self) -> str:

@@ -122,7 +122,7 @@ def decide_source(
         and at_step < limits.REPEATS_PER_STEP_COUNT
     ):
         # No later step can be restored, so all begin where they began before.
-        return SourceVerdict(facts.begin_from, "nobody has got further than where all began")
+        return SourceVerdict(facts.begin_from, "no step was committed since all began there")
     if facts.sharded:
         if restore.step is None:
             return SourceVerdict(newest, restore.reason)

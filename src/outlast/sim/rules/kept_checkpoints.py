@@ -44,7 +44,7 @@ class ShardsOfOneHistory(Checker):
     of = (ManifestToWrite,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, ManifestToWrite) and not seen.one_past:
+        if isinstance(seen, ManifestToWrite) and not seen.matches_shards:
             yield f"the manifest of step {seen.step} names other shards than those on the disks"
 
 

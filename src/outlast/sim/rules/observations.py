@@ -47,7 +47,7 @@ class Planned:
     returning   nodes that have come back, and whose enrolment has not arrived yet
     copied      the newest step for whose copies on other nodes a vote has waited, if every rank's
                 image of it is available now; otherwise -1
-    beside      the ranks that have to send copies of their images to their own node
+    unspread    the ranks that have to send copies of their images to their own node
     """
 
     generation: int
@@ -62,22 +62,22 @@ class Planned:
     again: bool = False
     returning: tuple[str, ...] = ()
     copied: int = -1
-    beside: tuple[int, ...] = ()
+    unspread: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RankGiven:
     """A process receives a plan by which it holds `plan.rank`.
 
-    others   living processes that hold the rank too
-    beside   the number of other ranks that live on its node
-    room     the number of ranks that the node has room for
+    others       living processes that hold the rank too
+    neighbours   the number of other ranks that live on its node
+    room         the number of ranks that the node has room for
     """
 
     worker: int
     plan: Regroup
     others: tuple[int, ...]
-    beside: int = 0
+    neighbours: int = 0
     room: int = 1
 
 
@@ -96,15 +96,15 @@ class Restored:
 class StartedOver:
     """A rank has to go on from `step` with private state as the script makes it.
 
-    lies   the steps that are sealed in its slots on its own node
-    read   True: that state is also in the checkpoint of this step. This coordinator has told all
+    sealed   the steps that are sealed in its slots on its own node
+    read     True: that state is also in the checkpoint of this step. This coordinator has told all
            ranks to begin from that checkpoint
     """
 
     worker: int
     rank: int
     step: int
-    lies: tuple[int, ...]
+    sealed: tuple[int, ...]
     read: bool = False
 
 
@@ -136,11 +136,11 @@ class CheckpointOffered:
 class ManifestToWrite:
     """The manifest of `step` has to be written.
 
-    `one_past` is True if the shards on the disks are those that the manifest names.
+    `matches_shards` is True if the shards on the disks are those that the manifest names.
     """
 
     step: int
-    one_past: bool
+    matches_shards: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class StepDone:
     content  the step of its real state
     owners   the living processes that hold its rank
     count    the number of ranks that it stands for (identical_nodes.py)
-    odd      how many times too often the script's code after the step before has run on this state;
+    excess   how many times too often the script's code after the step before has run on this state;
              negative if too seldom
     """
 
@@ -198,7 +198,7 @@ class StepDone:
     content: int
     owners: tuple[int, ...]
     count: int = 1
-    odd: int = 0
+    excess: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,8 @@ class StateFitsStep(Checker):
                 )
         if isinstance(seen, StepDone) and seen.content != seen.step:
             yield f"rank {seen.rank} commits step {seen.step} with the state of step {seen.content}"
-        if isinstance(seen, StepDone) and seen.odd:
-            times = f"{abs(seen.odd)} times {'too often' if seen.odd > 0 else 'too seldom'}"
+        if isinstance(seen, StepDone) and seen.excess:
+            times = f"{abs(seen.excess)} times {'too often' if seen.excess > 0 else 'too seldom'}"
             yield (
                 f"rank {seen.rank} commits step {seen.step}, but on its state the script's code"
                 f" after step {seen.step - 1} has run {times}"
@@ -163,7 +163,7 @@ class SealedStateUsed(Checker):
     of = (StartedOver,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, StartedOver) and seen.step > 0 and seen.step in seen.lies:
+        if isinstance(seen, StartedOver) and seen.step > 0 and seen.step in seen.sealed:
             yield (
                 f"rank {seen.rank} goes on from step {seen.step} with private state as the script"
                 " makes it, but its slots have a sealed image of that step"
@@ -241,9 +241,9 @@ class CopiedElsewhere(Checker):
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.beside:
+        if isinstance(seen, Planned) and seen.unspread:
             yield (
-                f"in generation {seen.generation}, ranks {list(seen.beside)} send copies of their"
+                f"in generation {seen.generation}, ranks {list(seen.unspread)} send copies of their"
                 " images to the node that they live on"
             )
 

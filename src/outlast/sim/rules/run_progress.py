@@ -91,10 +91,10 @@ class RoomOnNodes(Checker):
     of = (RankGiven,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, RankGiven) and seen.beside >= seen.room:
+        if isinstance(seen, RankGiven) and seen.neighbours >= seen.room:
             yield (
                 f"rank {seen.plan.rank} is given to worker {seen.worker} on a node with"
-                f" {seen.beside} other ranks and room for {seen.room}"
+                f" {seen.neighbours} other ranks and room for {seen.room}"
             )
 
 

@@ -221,9 +221,9 @@ def leave(mate: SimulatedProcess) -> None:
         stand_in.waits,
         stand_in.high_water,
     )
-    mate.told_s, mate.said_s, mate.luck = (
-        stand_in.told_s,
-        stand_in.said_s,
+    mate.newest_to_s, mate.newest_from_s, mate.luck = (
+        stand_in.newest_to_s,
+        stand_in.newest_from_s,
         stand_in.luck and stand_in.luck.copy(),
     )
     mate.node.slots[mate.rank] = dict(mate.node.slots.get(mate.rank, {}))

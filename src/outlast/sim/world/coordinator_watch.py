@@ -344,7 +344,7 @@ class CoordinatorWatch:
     def _spares_beside(self, forked: list[int], coordinator: Coordinator, known: set[int]) -> int:
         """Return the number of spares that are parked on nodes where ranks are forked anyway."""
         homes = coordinator.roster.homes
-        beside = {homes[rank] for rank in forked}
+        fork_nodes = {homes[rank] for rank in forked}
         # the first choice of a place is kept
         opened = coordinator.interruptions.open
         since_s = min((one.detected_s for one in opened), default=self._frame.now_s)
@@ -354,7 +354,7 @@ class CoordinatorWatch:
             p.rank < 0
             and p.worker in parked
             and p.worker not in p.node.doomed
-            and p.node.name in beside
+            and p.node.name in fork_nodes
             for p in self._world.population.alive()
         )
 

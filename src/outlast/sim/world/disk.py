@@ -230,7 +230,7 @@ class Disks:
                 then("", FULL)
                 return
             if folder is None or any(rank not in folder.shards for rank in range(len(stamps))):
-                self._frame.see(ManifestToWrite(order.step, one_past=False))
+                self._frame.see(ManifestToWrite(order.step, matches_shards=False))
                 then("", "a shard is missing")
                 return
             folder.manifest, folder.stamps = self._written(0), stamps

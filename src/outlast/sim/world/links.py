@@ -44,21 +44,21 @@ class Links:
 
     def send_to(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
         """Send a message from the agent to a process. A fault may delay it or deliver it twice."""
-        process.told_s = max(
+        process.newest_to_s = max(
             self._arrival_s(process.luck or self._stream),
-            _after(process, process.told_s),
+            _after(process, process.newest_to_s),
             process.held_until_s,
         )
-        self._both(process, process.told_s, act)
+        self._both(process, process.newest_to_s, act)
 
     def send_from(self, process: SimulatedProcess, act: Callable[[], None]) -> None:
         """Send to the agent a message of a process, or a report of the kernel about it."""
-        process.said_s = max(
+        process.newest_from_s = max(
             self._arrival_s(process.luck or self._stream),
-            _after(process, process.said_s),
+            _after(process, process.newest_from_s),
             process.mute_until_s,
         )
-        self._both(process, process.said_s, act)
+        self._both(process, process.newest_from_s, act)
 
     def _arrival_s(self, draws: Draws) -> float:
         return self._timeline.now_s + draws.between(LEAST_S, self._most_s)

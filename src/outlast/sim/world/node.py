@@ -566,9 +566,11 @@ class Node:
             for p in self._world.population.owners(plan.rank)
             if p is not process and (p.node is self or not p.dying)
         )
-        beside = living - (not process.dying and process.rank >= 0)
-        room = self._frame.options.ranks_per_node if self.agent_session is not None else beside + 1
-        self._frame.see(RankGiven(process.worker, plan, others, beside, room))
+        neighbours = living - (not process.dying and process.rank >= 0)
+        room = (
+            self._frame.options.ranks_per_node if self.agent_session is not None else neighbours + 1
+        )
+        self._frame.see(RankGiven(process.worker, plan, others, neighbours, room))
         self._world.population.takes_rank(process, plan.rank)
         self._world.population.done.discard(plan.rank)
 

@@ -294,8 +294,8 @@ class SimulatedProcess:
     saves_until_s: float = 0.0  # until then, a thread of it writes its shard of a checkpoint
     read: Reading | None = None  # the agent's last reading of it
     luck: ProcessDraws | None = None  # its draws, if the ranks of a node draw alike
-    told_s: float = 0.0  # when the newest message to it arrives
-    said_s: float = 0.0  # when the newest message from it arrives
+    newest_to_s: float = 0.0  # when the newest message to it arrives
+    newest_from_s: float = 0.0  # when the newest message from it arrives
     stand_in: SimulatedProcess | None = None
     mates: list[SimulatedProcess] = field(default_factory=list)  # in the order of ranks
     # for a mate: seconds that it has booked in addition to the book of its stand-in

@@ -399,13 +399,13 @@ class World:
         plan = process.machine.plan
         late, count, content = node.still.outlives_lease, node.count, process.content
         silent, traced = self.skip_ahead.silent, node.traced
-        odd = process.began_ran - options.pieces(step - 1) if step > 1 else 0
-        if options.moves and step > 1 and not odd:
-            odd = process.began_own - options.pieces(step - 1)
+        excess = process.began_ran - options.pieces(step - 1) if step > 1 else 0
+        if options.moves and step > 1 and not excess:
+            excess = process.began_own - options.pieces(step - 1)
         for one in process.each():
             owners = self._owners(one, alone=not late)
             self.frame.see(
-                StepDone(one.worker, one.rank, generation, step, content, owners, count, odd)
+                StepDone(one.worker, one.rank, generation, step, content, owners, count, excess)
             )
             self.accounts.recovery_times.committed(
                 generation, one.rank, step, new=plan is None or step > plan.step, now_s=now_s
