@@ -47,7 +47,8 @@ class Planned:
     returning   nodes that have come back, and whose enrolment has not arrived yet
     copied      the newest step for whose copies on other nodes a vote has waited, if every rank's
                 image of it is available now; otherwise -1
-    unspread    the ranks that have to send copies of their images to their own node
+    own_node_copies
+                the ranks that have to send copies of their images to their own node
     """
 
     generation: int
@@ -62,7 +63,7 @@ class Planned:
     again: bool = False
     returning: tuple[str, ...] = ()
     copied: int = -1
-    unspread: tuple[int, ...] = ()
+    own_node_copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

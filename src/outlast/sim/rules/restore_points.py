@@ -241,10 +241,10 @@ class CopiedElsewhere(Checker):
     of = (Planned,)
 
     def see(self, seen: Observation) -> Iterator[str]:
-        if isinstance(seen, Planned) and seen.unspread:
+        if isinstance(seen, Planned) and seen.own_node_copies:
             yield (
-                f"in generation {seen.generation}, ranks {list(seen.unspread)} send copies of their"
-                " images to the node that they live on"
+                f"in generation {seen.generation}, ranks {list(seen.own_node_copies)} send copies"
+                " of their images to the node that they live on"
             )
 
 

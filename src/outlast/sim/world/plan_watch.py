@@ -189,7 +189,7 @@ class PlanWatch:
                 rewritten,
                 returning,
                 holders.copied(),
-                _beside(coordinator, generation),
+                _own_node_copies(coordinator, generation),
             )
         )
         holders.go_back(generation, min(steps, default=0))
@@ -323,7 +323,7 @@ def see_begun(frame: Frame, coordinator: Coordinator) -> None:
     frame.see(RunBegun(frame.options.nodes, len(coordinator.nodes)))
 
 
-def _beside(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
+def _own_node_copies(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
     """Return the ranks that have to send copies of their images to their own node."""
     return tuple(
         m.rank
