@@ -112,7 +112,7 @@ def test_a_live_run_trains_and_says_how_long_still(tmp_path: Path) -> None:
         assert said["How long still?"].answer == "about 1 m 00 s"
         later = RunView(view.path, view.records, (view.now_s or 0.0) + 60)
         said = {one.question: one for one in page_of(later, wall_s=MADE_S).answers}
-        assert said["Is it training?"].answer == "it says so"
+        assert said["Is it training?"].answer == "not known"
         assert "written nothing for" in said["Is it training?"].note
 
 

@@ -1,6 +1,7 @@
-"""How a node reaches the one that leads the run, and what both must have been started with.
+"""Connect a node to the node that leads the run, and compare how the two were started.
 
-While there is no answer, lines for people say where this node dials, how often, and until when.
+While the leading node does not answer, this node prints lines for people. They say to which address
+it connects, how often it has tried, and until when it goes on.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from outlast.runtime.software import difference
 
 @dataclass(frozen=True)
 class Destination:
-    """The address that this node dials, and how long it goes on dialling.
+    """The address to which this node connects, and how long it goes on trying.
 
-    endpoint  address and port of the coordinator
-    named     the same for people, with the name that was given
-    wait_s    --join-timeout
-    here      the address is of this machine, where another process has the port
+    endpoint  the address and the port of the coordinator
+    named     the endpoint in words for people, with the host name that was given
+    wait_s    --join-timeout: the most seconds that it tries
+    here      True if the address is of this machine, where another process has the port
     """
 
     endpoint: tuple[str, int]
@@ -36,7 +37,7 @@ class Destination:
 
 
 def destination_of(nodes: NodeArguments, endpoint: tuple[str, int], *, here: bool) -> Destination:
-    """Return where this node dials: the coordinator that --rdzv-endpoint names."""
+    """Return the address of the coordinator, which --rdzv-endpoint names."""
     address, port = endpoint
     host = address if nodes.host == address else f"{nodes.host} ({address})"
     return Destination(endpoint, f"{host} port {port}", nodes.join_timeout_s, here)
@@ -68,7 +69,7 @@ class Arrival:
 
 
 class _TryReports:
-    """Tell people now and then how often this node has dialled, until `close`."""
+    """Print from time to time how often this node has tried to connect, until `close`."""
 
     def __init__(
         self, loop: Loop, destination: Destination, dialler: Dialler, tell: Callable[[str], None]
@@ -102,7 +103,7 @@ def reach(
     token: bytes | None,
     tell: Callable[[str], None],
 ) -> tuple[Dialler, Admitted]:
-    """Reach the coordinator. Raises OutlastError if it cannot be reached, or turns us away."""
+    """Connect to the coordinator. Raises OutlastError if it cannot be reached or refuses us."""
     arrival = Arrival()
     dialler = Dialler(loop, destination.endpoint, caller, arrival, token=token)
     reports = _TryReports(loop, destination, dialler, tell)
@@ -136,7 +137,7 @@ def reach(
 
 
 def check_size(facts: Admitted, *, nodes: int, workers: int) -> None:
-    """Raise UsageError if this node was told another number of ranks than the one that leads."""
+    """Raise UsageError if this node and the leading node were given different sizes."""
     if facts.nodes and (facts.nodes, facts.workers) != (nodes, workers):
         raise UsageError(
             f"this node was given --nnodes {nodes} --nproc-per-node {workers}, and the node that"
@@ -146,7 +147,7 @@ def check_size(facts: Admitted, *, nodes: int, workers: int) -> None:
 
 
 def warnings(facts: Admitted, *, script: str, digest: str, software: str) -> list[str]:
-    """Return warnings of what differs here from the node that leads the run."""
+    """Return a warning for each difference between this node and the leading node."""
     out = []
     if digest and facts.digest and digest != facts.digest:
         out.append(

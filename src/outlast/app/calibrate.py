@@ -7,8 +7,10 @@
                                                              watched when
     outlast calibrate --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
 
-Exit codes: 0, also where nothing has failed yet (then there is an upper bound); 2 for input that
-cannot be read, and for a ledger without a committed step.
+Exit codes:
+
+0   an answer was printed. If nothing has failed yet, it is an upper bound of the failure rate
+2   the input cannot be read, or the ledger has no committed step
 """
 
 from __future__ import annotations
@@ -237,7 +239,7 @@ def _rate_row(rate: ClassRate, *, wide: bool) -> list[str]:
 
 
 def _laws(one: Calibration) -> Iterator[str]:
-    """Yield what the data say about age, waves and size, where they say anything."""
+    """Yield the results about age, waves and size, if the data suffice for them."""
     for failure_class, verdict in one.shapes.items():
         yield f"age, {failure_class.value.replace('_', ' ')}: {verdict.reason}"
     yield from (f"waves: {clump.reason}" for clump in one.clumps if clump.ratio is not None)
@@ -246,7 +248,7 @@ def _laws(one: Calibration) -> Iterator[str]:
 
 
 def _listed(texts: Sequence[str]) -> Table:
-    """Return one item a line; a long one is continued with an indent."""
+    """Return a table with one item on each line. A long item is continued with an indent."""
     table = Table.grid(padding=(0, 1, 0, 0))
     for text in texts:
         table.add_row("-", Text(words.escaped(text)))
@@ -274,7 +276,7 @@ def _phases(phases: Phases, *, wide: bool) -> Table:
 
 
 def _kinds(phase: PhaseSamples) -> str:
-    """Say how many there are of each kind, and their mean: `14 hang (530 ms), 15 signal (1 ms)`."""
+    """Return the count and the mean of each kind: `14 hang (530 ms), 15 signal (1 ms)`."""
     names = {kind: kind.replace("_", " ") for kind in phase.by}
     if len(names) == 1:
         return next(iter(names.values()))

@@ -18,7 +18,7 @@ ROWS_MOST = 24
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `low`, `high`: a band around it, or empty. Points are in the order of x."""
+    """One line, with its points in the order of x. `low` and `high` are a band, or empty."""
 
     name: str
     x: tuple[float, ...]
@@ -29,7 +29,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Lines over one x. `marks`: points with a name. `say_x`, `say_y`: numbers in words."""
+    """Lines over one x.
+
+    marks          points with a name
+    say_x, say_y   functions that write a number in words
+    """
 
     title: str
     x_label: str
@@ -61,7 +65,7 @@ Chart: TypeAlias = Curves | Bars
 
 
 def drawn(chart: Chart, *, blocks: bool) -> list[str]:
-    """Yield the lines of a chart. `blocks`: the output can show more than ASCII."""
+    """Yield the lines of a chart. `blocks` is True if the output can show more than ASCII."""
     body = (
         _curves(chart, blocks=blocks) if isinstance(chart, Curves) else _bars(chart, blocks=blocks)
     )

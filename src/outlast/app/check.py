@@ -1,10 +1,15 @@
-"""`outlast check`: say what outlast would refuse or could not keep of a training script.
+"""`outlast check`: find the parts of a training script that outlast refuses or cannot keep.
 
-The script is read. Then it is tried. It runs for a few steps undisturbed, and once more while ranks
-are killed and replaced. The two runs are compared bit by bit. `--static` only reads it.
+The command reads the script. Then it runs the script for a few steps undisturbed, and once more
+while ranks are killed and replaced. It compares the two runs bit by bit. With `--static` it only
+reads the script.
 
-Exit codes   0 nothing to change, 1 there is something to change, 2 wrong usage, 3 undetermined:
-             nothing was found, but something could not be compared.
+Exit codes:
+
+0   nothing has to be changed
+1   something has to be changed
+2   wrong usage
+3   undetermined: nothing was found, but something could not be compared
 """
 
 from __future__ import annotations
@@ -85,7 +90,7 @@ def parser() -> Parser:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Split at the first `--`: what follows is the script's."""
+    """Split the words at the first `--`. The words after it belong to the script."""
     words = list(argv)
     at = words.index("--") if "--" in words else len(words)
     return words[:at], "--", words[at + 1 :]

@@ -11,8 +11,12 @@
 RUN is the folder of a run or its name under runs/, a folder of checkpoints, or one checkpoint. The
 first four also take a URL: s3://BUCKET/PATH, gs://, az:// or file:///PATH.
 
-Exit codes   0 done, and nothing is wrong; 1 a checkpoint is bad, or two differ; 2 wrong usage, or
-             there is no checkpoint; 3 `now` was asked for, and is not done yet.
+Exit codes:
+
+0   done, and nothing is wrong
+1   a checkpoint is bad, or two checkpoints differ
+2   wrong usage, or there is no checkpoint
+3   `now` was asked for, and the checkpoint is not written yet
 """
 
 from __future__ import annotations

@@ -1,9 +1,15 @@
-"""The command `outlast`: one table of subcommands, and the way into each of them.
+"""The command `outlast`: the table of its subcommands, and the call of each of them.
 
-Exit codes   0 ended well, 1 the run failed, 2 wrong usage, 3 undetermined (diagnose: unknown), 130
-             and 143 on SIGINT and SIGTERM.
-Start        A subcommand's module is imported only when it is called, so that `outlast --help` is
-             fast and needs neither torch nor Rich.
+A subcommand's module is imported only when it is called. So `outlast --help` is fast, and needs
+neither torch nor Rich.
+
+Exit codes:
+
+0          ended well
+1          the run failed
+2          wrong usage
+3          undetermined; for `diagnose`: the cause is unknown
+130, 143   ended by SIGINT, by SIGTERM
 """
 
 from __future__ import annotations
@@ -165,7 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _swallow_output() -> None:
-    """Let what is still buffered for stdout go nowhere: Python writes it as it exits."""
+    """Discard the output that is still buffered for stdout. Python would write it at its exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)  # tidy: the device that swallows it
     os.dup2(nowhere, sys.stdout.fileno())
 

@@ -10,7 +10,7 @@ The launcher of the run answers over a socket in the run's folder. It writes int
 asked, and why (--reason). Each command waits until what it asks for is done. With --timeout it
 stops waiting, without taking the request back.
 
-Exit codes   0 done, 1 refused or failed, 2 wrong usage or no such run, 3 not done yet.
+Exit codes: 0: done. 1: refused or failed. 2: wrong usage, or no such run. 3: not done yet.
 """
 
 from __future__ import annotations

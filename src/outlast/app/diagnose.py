@@ -11,9 +11,13 @@
                                          or has failed
     outlast diagnose --collect OUT       gather what is wanted from a hung job, into OUT
 
-Exit codes: 0 for a verdict, 3 for unknown (and only then), 2 where nothing could be read or the
-command line is wrong. Secrets are removed from all output, and control characters are made visible,
-with `--json` too.
+Secrets are removed from all output, and control characters are made visible, with `--json` too.
+
+Exit codes:
+
+0   there is a verdict
+2   nothing could be read, or the command line is wrong
+3   the class of the verdict is unknown
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`outlast diagnose --collect OUT`: gather on this node, and say what could not be gathered."""
+"""`outlast diagnose --collect OUT`: gather evidence on this node, and list what is missing."""
 
 from __future__ import annotations
 

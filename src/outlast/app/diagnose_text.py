@@ -103,7 +103,7 @@ def headline(verdict: dict[str, typing.Any]) -> str:
 
 
 def _guilty(blamed: Sequence[dict[str, typing.Any]]) -> str:
-    """Return `rank 3 (0.90)`; several ranks have confidences of their own, or share one."""
+    """Return `rank 3 (0.90)`. Several ranks with the same confidence are named together."""
     sure = {round(one["confidence"], 2) for one in blamed}
     if len(sure) == 1:
         return f"{ranks(one['rank'] for one in blamed)} ({sure.pop():.2f})"

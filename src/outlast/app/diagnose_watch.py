@@ -12,7 +12,7 @@ from outlast.runtime.collect.watch import WatchEnd, watch
 
 
 def watched(paths: Sequence[str], *, pids: Sequence[int], job: str, quiet_s: float) -> WatchEnd:
-    """Watch until something happened, saying on stderr what is seen. Raises UsageError."""
+    """Watch until the job has failed or hangs. Print on stderr what is seen. Raises UsageError."""
     print(f"watching {', '.join(paths)}; Ctrl-C ends it", file=sys.stderr)
     ended = watch(
         paths,

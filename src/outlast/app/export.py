@@ -5,8 +5,11 @@
     outlast export RUN --table interruptions         one table, on stdout
     outlast export RUN --table events --format jsonl
 
-Exit codes: 0, 1 for a damaged ledger, 2 for a run that does not exist, a folder that does, or
-pyarrow missing.
+Exit codes:
+
+0   no error
+1   the ledger is damaged
+2   the run does not exist, the folder exists already, or pyarrow is not installed
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from outlast.runtime.ledger.view import look
 
 
 def _csv(table: Table) -> bytes:
-    # A text of the ledger may hold half of a surrogate pair, which UTF-8 cannot say.
+    # A text of the ledger may hold half of a surrogate pair, which UTF-8 cannot encode.
     return csv_of(table).encode("utf-8", "replace")
 
 

@@ -102,7 +102,7 @@ def _records_of(name: str, part: SessionRecords) -> Iterable[object]:
 
 
 def _row(name: str, record: object, part: SessionRecords, records: Records) -> Row:
-    """Return a record as a row: what run it is of, its first moment in UTC, and its fields."""
+    """Return a record as a row: its run, its first moment in UTC, and its fields."""
     fields: dict[str, object] = asdict(record)  # type: ignore[call-overload]  # all are dataclasses
     first_s = float(fields[_FIRST[name]])  # type: ignore[arg-type]  # it is a moment
     wall_s = part.session.started_wall_s + (first_s - part.session.started_s)

@@ -145,7 +145,7 @@ def _read(args: argparse.Namespace) -> Records:
 
 
 def _files(one: FoundRank) -> RankFiles:
-    """Return what the importer takes of the files of one rank in one attempt."""
+    """Return the contents of the files of one rank in one attempt, as the importer needs them."""
     message = cut_at_word(one.error.message, _MESSAGE_COUNT) if one.error else ""
     traceback = one.error.traceback[-_TRACEBACK_COUNT:] if one.error else ""
     return RankFiles(
@@ -186,7 +186,7 @@ def _facts(records: Records, path: str) -> dict[str, object]:
 
 
 def _told(facts: dict[str, object]) -> str:
-    """Say what was found, in a sentence."""
+    """Return a sentence about what was found."""
     sessions, ranks, failures = facts["sessions"], facts["ranks"], facts["failures"]
     assert isinstance(sessions, int)
     assert isinstance(ranks, int)

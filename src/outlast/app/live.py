@@ -23,14 +23,14 @@ from outlast.model import limits
 from outlast.model.texts import ELLIPSIS
 from outlast.runtime.console import begin_line
 
-WAIT_SHOWN_S = 3.0  # a wait that is shorter is not worth a line
-START_SHOWN_S = 12.0  # nor one at the start, where imports take seconds
-_LOUD = ("warning", "error", "page")  # beginnings of lines that --quiet leaves
-NARROW = 40  # columns below which a terminal gets plain lines
+WAIT_SHOWN_S = 3.0  # a shorter wait gets no line
+START_SHOWN_S = 12.0  # a shorter wait at the start gets no line, because imports take seconds
+_LOUD = ("warning", "error", "page")  # --quiet prints only lines that begin like this
+NARROW = 40  # a terminal with fewer columns gets plain lines
 
 
 def live_console(environment: Mapping[str, str]) -> Console:
-    """Return the console of the live view, on stderr. NO_COLOR takes colours away, nothing else."""
+    """Return the console of the live view, on stderr. NO_COLOR removes only the colours."""
     plain = environment.get("NO_COLOR") or environment.get("TERM") in ("dumb", "unknown")
     probe = Console(stderr=True, highlight=False, no_color=True if plain else None)
     return probe if probe.is_terminal else words.console_for(stderr=True, environment=environment)
@@ -39,9 +39,9 @@ def live_console(environment: Mapping[str, str]) -> Console:
 class LiveView:
     """The live view. Use it as a context manager, or call `close`.
 
-    console         one for stderr (see words.console_for)
-    status_every_s  off a terminal, a status line so often; 0: never
-    quiet           only warnings and errors are printed
+    console         the console of stderr (see words.console_for)
+    status_every_s  seconds between status lines if stderr is no terminal; 0: no status lines
+    quiet           True if only warnings and errors are printed
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class LiveView:
         self.close()
 
     def update(self, snapshot: Facts) -> None:
-        """Show this from now on.
+        """Show this snapshot from now on.
 
-        Off a terminal, there is a line at the start, at each interruption and its end, and now and
-        then.
+        If stderr is no terminal, there is a line at the start, at each interruption and its end,
+        and from time to time.
         """
         snapshot = words.escaped_all(snapshot)
         if self._quiet:
@@ -91,14 +91,14 @@ class LiveView:
             self._write(Text(words.escaped(text, lines=True)))
 
     def pass_through(self, stream: str, text: str, write: Callable[[str], object]) -> None:
-        """Let what a worker wrote pass above the view. `write` writes it to the same terminal."""
+        """Print a worker's output above the view. `write` writes it to the same terminal."""
         if self._panel is None or self._quiet:
             write(text)
         else:
             self._panel.pass_through(stream, text, write)
 
     def close(self, write: Callable[[str, str], object] | None = None) -> None:
-        """Take the view away. What was printed stays.
+        """Remove the view from the terminal. The lines that were printed stay.
 
         `write` gets the stream and text of lines that no newline has ended.
         """
@@ -143,7 +143,7 @@ class LiveView:
         return lines
 
     def _wait_news(self, wait: Facts | None, at_s: float, shown_s: float) -> list[Text]:
-        """Say once what is waited for, when that has lasted for `shown_s`."""
+        """Return a line about a wait, once it has lasted for `shown_s`. Each wait gets one line."""
         what = wait["what"] if wait else ""
         if what != self._wait[0]:
             self._wait = (what, at_s, False)
@@ -155,7 +155,7 @@ class LiveView:
 
 
 def _view(snapshot: Facts, width: int, *, blocks: bool) -> list[Text]:
-    """Return the lines of the view: where the run is, how far, who works, and what failed last."""
+    """Return the lines of the view: the state, the progress, the workers and the last failure."""
     room = width - 1
     lines = [headline(snapshot, room=room, apart=True)]
     if snapshot.get("target_step"):

@@ -32,7 +32,7 @@ SPARE_KINDS = ("hot", "warm")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. `labels` are those beside `run`; `kind` is gauge, counter or histogram."""
+    """One metric. `labels` are the labels besides `run`; `kind` is gauge, counter or histogram."""
 
     name: str
     kind: str

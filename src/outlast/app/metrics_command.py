@@ -122,7 +122,7 @@ def shipped(name: str) -> str:
 
 
 class Source:
-    """Keep the metrics of a run, and read them again when they are asked for and old enough.
+    """Keep the metrics of a run. A request reads them again if they are old enough.
 
     look     returns the run as it is now
     now_s    the clock

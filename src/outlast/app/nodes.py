@@ -137,7 +137,7 @@ def _ports(text: str) -> tuple[int, int] | None:
 
 
 def _own_name(environment: Mapping[str, str]) -> str:
-    """Return the host's name, with what a scheduler says where several nodes share one host."""
+    """Return the host's name. The scheduler's number is added, since nodes may share a host."""
     words = [platform.node() or "node"]
     words += [
         environment[name]

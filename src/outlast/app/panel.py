@@ -59,11 +59,11 @@ class Panel:
             self._again(lambda: write(text[text.rfind("\r", 0, -2) + 1 :]))
 
     def erase(self) -> None:
-        """Take the panel away. What was printed above it stays."""
+        """Remove the panel from the terminal. The lines above it stay."""
         self._write(self._erasing())
 
     def unfinished(self) -> list[tuple[str, str]]:
-        """Return, and forget, what of each stream was kept back."""
+        """Return the text of each stream that was kept back, and forget it."""
         left, self._unfinished = list(self._unfinished.items()), {}
         return left
 

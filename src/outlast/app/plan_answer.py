@@ -1,4 +1,4 @@
-"""Work out the answer of `outlast plan`: the plan, and all else that was asked for."""
+"""Compute the answer of `outlast plan`: the plan, and the other results that were asked for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ REPLICAS_MOST = 10**6
 class PlanFindings:
     """Everything that one call of `outlast plan` found.
 
-    cluster  what the plan was made from; where an optimum was searched, the best that was found
-    optimum, scale, power  None where they were not asked for
+    cluster                the inputs of the plan. If an optimum was searched, the best inputs found
+    optimum, scale, power  results that were asked for; None if they were not
     """
 
     cluster: Cluster

@@ -132,9 +132,9 @@ def _params(cluster: Cluster, text: str) -> Cluster:
 
 
 def _settle(cluster: Cluster, path: str) -> Cluster:
-    """Take out inputs that `path`, which is given now, replaces.
+    """Remove the inputs that `path`, which is given now, replaces.
 
-    These were worked out from it, or give the same in another form.
+    They were computed from it, or are the same quantity in another form.
     """
     if path in ("job.parameters", "job.bytes_per_parameter"):
         return cluster.without("job.state")
@@ -175,7 +175,7 @@ def _mttf(cluster: Cluster, text: str) -> Cluster:
 
 
 def _durable(cluster: Cluster) -> str:
-    """Return the tier that survives most; of several, the last."""
+    """Return the tier that survives most failures. If there are several, return the last."""
     survives = {tier.name: tier.survives for tier in resolve(cluster).scenario.tiers}
     return max(reversed(cluster.tiers), key=lambda name: survives[name])
 

@@ -92,7 +92,7 @@ def _times(number: float) -> str:
 
 
 def _binding(plan: Plan) -> str:
-    """Name what takes time from the run, most first."""
+    """Name the losses of the run, the largest first."""
     terms = sorted(
         ((share, term.value) for term, share in plan.lost.items() if share >= NOTHING), reverse=True
     )
@@ -145,7 +145,7 @@ def _costs(plan: Plan) -> str:
     return ", ".join(words)
 
 
-# --- what it rests on -----------------------------------------------------------------------------
+# --- the assumptions ------------------------------------------------------------------------------
 
 
 def _assumed(plan: Plan) -> Iterator[str]:
@@ -198,7 +198,7 @@ def _inputs(plan: Plan) -> Iterator[str]:
     )
 
 
-# --- what was asked besides -----------------------------------------------------------------------
+# --- other results that were asked for ------------------------------------------------------------
 
 
 def _options(found: PlanFindings) -> Iterator[str]:

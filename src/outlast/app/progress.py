@@ -1,4 +1,4 @@
-"""A bar on stderr while much is read. There is none if stderr is no terminal, or little is read."""
+"""A bar on stderr while much data is read. If stderr is no terminal, there is no bar."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def show_report(console: Console, facts: Facts) -> None:
 
 
 def _held(facts: Facts) -> str:
-    """Say how many rank-seconds there are: a product, or a sum if sessions differ in ranks."""
+    """Return the rank-seconds in words: a product, or a sum if sessions differ in ranks."""
     if len({one["world_size"] for one in facts["sessions"]}) > 1:
         return f"{words.held_ranks(facts)}: {words.duration(facts['balance']['expected_s'])} in all"
     return f"{words.held_ranks(facts)} x {words.duration(facts['wall_s'])}"
@@ -126,9 +126,9 @@ def _steps(facts: Facts) -> str:
 
 
 def _is_cost_unknown(facts: Facts) -> bool:
-    """Return whether some process went on from a step that is not known.
+    """Return whether a process went on from a step that is not known.
 
-    Its steps were counted from its start, so there may be more of them than the report knows.
+    Its steps are counted from its own start, so it may have done more steps than the report says.
     """
     return facts["steps_lost_between_sessions"] is None or any(
         one["steps_lost"] is None for one in facts["interruptions"]
@@ -145,7 +145,7 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
 
 
 def _cost(facts: Facts) -> tuple[str, str]:
-    """Say how many steps there were, and what the interruptions cost of them."""
+    """Return how many steps there were, and how many of them the interruptions cost."""
     if not facts["steps_seen"]:
         return "-", _why_unseen(facts["state"])
     unknown = _is_cost_unknown(facts)
@@ -177,7 +177,7 @@ def _began_anew(facts: Facts) -> str:
 
 
 def _why_unseen(state: str) -> str:
-    """Say why no step was seen. Only a script that reached its end has shown that it has none."""
+    """Return why no step was seen. Only a script that has reached its end surely has no steps."""
     none = "the script calls neither outlast nor an optimizer of torch"
     if state == "ended":
         return f"not seen: {none}"
@@ -193,7 +193,7 @@ def _number(count: int | None) -> str:
 
 
 def _pace(facts: Facts) -> str:
-    """Say how long a step takes, if that is known."""
+    """Return how long a step takes, in words; "" if that is not known."""
     return (
         ""
         if facts["step_median_s"] is None
@@ -286,7 +286,7 @@ def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
 
 
 def _verdict(one: Facts) -> Text:
-    """Say why an interruption happened, how sure that is, and what to do.
+    """Return why an interruption happened, how sure that is, and what to do.
 
     `outlast diagnose` on its folder of evidence says more.
     """

@@ -1,9 +1,9 @@
 """The JSON of `outlast report`: one run, from its ledger. docs/reference/account.md explains it.
 
-Clocks   `wall_s`, `rank_seconds` and ETTR count from launcher start to end, summed over the
-         sessions of a resumed run. No process held ranks in between, so that time is apart as
-         `downtime_s`, and `elapsed_s` is both. Times of interruptions, events and sessions are
-         seconds since the run began, on the line of `elapsed_s`.
+Clocks   `wall_s`, `rank_seconds` and ETTR count from the start of the launcher to its end. For a
+         resumed run, the sessions are summed. Between two sessions no process holds a rank: that
+         time is `downtime_s`. `elapsed_s` is the sum of `wall_s` and `downtime_s`. Times of
+         interruptions, events and sessions are seconds since the run began, as `elapsed_s` counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
 from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
 from outlast.runtime.ledger.view import RunView
 
-# Grows when a key changes its meaning or goes; new keys come without that.
+# It grows if a key changes its meaning or is removed, but not if a key is added.
 SCHEMA = "outlast.report/2"
 UNMEASURED_TIERS = (Tier.PEER, Tier.PARITY, Tier.OBJECT)  # shown only where something was booked
 
@@ -95,7 +95,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
 
 
 def _requests(view: RunView) -> list[dict[str, typing.Any]]:
-    """Return what people asked of the run, and how that stands: done, refused, or open (None)."""
+    """Return the requests of people, each with its state: done, refused, or None if it is open."""
     found: list[dict[str, typing.Any]] = []
     for part in view.records.sessions:
         answers = {one.data.get("number"): one.data for one in part.events if one.kind == ANSWERED}
@@ -143,7 +143,7 @@ def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:
 
 
 def _interruptions(view: RunView, books: Accounting) -> list[dict[str, typing.Any]]:
-    """Return all interruptions, each with the seconds that it took and what it is put down to."""
+    """Return all interruptions, each with the seconds that it took and with its cause."""
     records = view.records
     anywhere = sure_verdicts(event for part in records.sessions for event in part.events)
     by_session = [sure_verdicts(part.events) for part in records.sessions]
@@ -173,12 +173,12 @@ def _events(view: RunView, kinds: tuple[str, ...]) -> Iterator[tuple[float, Even
 
 
 def _recorded_verdict(data: typing.Any) -> dict[str, typing.Any]:
-    """Return what an event of kind "verdict" says, and which interruption it is about."""
+    """Return the contents of an event of kind "verdict", and the interruption that it is about."""
     return {**data["verdict"], "interruption": data["interruption"]}
 
 
 def _saved(at_s: float, event: Event) -> dict[str, typing.Any]:
-    """Return what became of a checkpoint: written, failed, or refused when it was read."""
+    """Return the fate of a checkpoint: written, failed, or refused when it was read."""
     data: Facts = event.data
     is_written = event.kind in ("checkpoint", "uploaded")
     return {

@@ -97,7 +97,7 @@ def show_many(console: Console, facts: Facts) -> None:
 
 
 def mean_words(rates: Facts, name: str) -> tuple[Text, str]:
-    """Say a mean time with its credible interval."""
+    """Return a mean time with its credible interval, in words."""
     mean_s, (low_s, high_s) = rates[f"{name}_s"], rates[f"{name}_range_s"]
     value = Text("-" if mean_s is None else words.long_duration(mean_s), "bold")
     if low_s is None:
@@ -108,7 +108,7 @@ def mean_words(rates: Facts, name: str) -> tuple[Text, str]:
 
 
 def cost_words(cost: Facts) -> str:
-    """Say what interruptions cost of the GPU-hours, and the money where a price is given."""
+    """Return the GPU-hours that interruptions cost, and the money if a price is given."""
     lost = f"{cost['lost_gpu_hours']:,.2f} of them lost to interruptions"
     if cost["money"] is None:
         return lost

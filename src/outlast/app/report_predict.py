@@ -1,9 +1,9 @@
-"""`outlast report --predict CLUSTER`: what the planner expected, beside what happened.
+"""`outlast report --predict CLUSTER`: compare what the planner expects with what happened.
 
-The cluster file says how often what fails and how long recoveries take, as `outlast calibrate` and
-`outlast plan` have it. The planner simulates a run of the ranks and the training time of this one.
-Start-up, the end, and what no failure takes (batches that were waited for, evaluation, user code)
-it does not predict.
+The cluster file gives the rates of failures and the durations of recoveries, as for `outlast
+calibrate` and `outlast plan`. The planner simulates a run with the ranks and the training time of
+this run. It predicts neither start-up nor the end. It also does not predict losses without a
+failure, such as waiting for batches, evaluation and user code.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PREDICTED = (
 def predicted(facts: Facts, cluster_file: str) -> list[dict[str, typing.Any]]:
     """Return the rows: `key`, `predicted`, `low`, `high`, `happened`, and whether it is `inside`.
 
-    Seconds are those of the run: rank-seconds over its ranks. `low` and `high` are the 5th and the
-    95th percentile of single runs; null where the planner has only a mean.
+    Seconds are rank-seconds divided by the number of ranks. `low` and `high` are the 5th and the
+    95th percentile of single runs. They are null if the planner has only a mean.
     """
     training_s = report_sums.training_s(facts)
     if training_s <= 0:
@@ -108,7 +108,7 @@ def _row(
 
 
 def show_predicted(console: Console, facts: Facts) -> None:
-    """Show the prediction beside what happened."""
+    """Show each prediction next to what happened."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     for name in ("predicted", "5 to 95 %", "happened"):

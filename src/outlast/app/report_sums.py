@@ -1,11 +1,12 @@
-"""The figures of a report that add up over runs: what failures cost, how often they come, money.
+"""The figures of a report that add up over runs: costs of failures, their rates, and money.
 
 Each function takes the facts of one run or of several, as `report_facts` makes them.
 
-Intervals  credible, of level LEVEL. Failures come at a constant rate, and recoveries are taken as
-           exponential: Jeffreys' posterior of a rate, Gamma(n + 1/2, E), which is the planner's
-           (model/reliability.py). E is the training time for the rate of failures, and the summed
-           recoveries for the rate at which they end.
+Intervals  They are credible intervals of level LEVEL. It is assumed that failures come at a
+           constant rate, and that durations of recoveries are exponential. The posterior of both
+           rates is that of Jeffreys, Gamma(n + 1/2, E), as in the planner (model/reliability.py).
+           For the rate of failures, E is the training time. For the rate at which recoveries end, E
+           is the sum of their durations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause
 LEVEL = 0.9
 HOUR_S = 3600.0
 UNTRAINED = (Cause.STARTUP.value, Cause.SHUTDOWN.value)
-TOLERANCE = 1e-9  # of the sum: what rounding may take from it
+TOLERANCE = 1e-9  # the share of the sum by which rounding may change it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def sums(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
 
 
 def balance(books: Accounting) -> dict[str, typing.Any]:
-    """Return whether the account sums up, in all the ways in which it has to."""
+    """Return whether all sums of the account are right."""
     expected_s = books.held_s
     taken_s = math.fsum(
         value for session in books.taken for one in session.values() for value in one.values()
@@ -82,8 +83,8 @@ def balance(books: Accounting) -> dict[str, typing.Any]:
 def lost(some: Sequence[Facts]) -> dict[str, typing.Any]:
     """Return the rank-seconds that interruptions took: by cause, class, node and tier.
 
-    A parent and its children count as one by class. Where several nodes are blamed, each bears an
-    equal part.
+    For the sums by class, a parent and its children count as one. If several nodes are blamed, each
+    of them gets an equal part.
     """
     by_cause: dict[str, float] = {}
     by_class: dict[str, dict[str, float]] = {}
@@ -172,9 +173,9 @@ def _rates(
 
 
 def recovered_s(one: Mapping[str, typing.Any]) -> float | None:
-    """Return how long a recovery took; None for a child, and where that is not known.
+    """Return how long a recovery took. Return None for a child, and if that is not known.
 
-    Where the time of the fault is unknown, the middle of its interval is taken.
+    If the time of the fault is unknown, the middle of its interval is taken.
     """
     if one["parent"] is not None or one["resumed_s"] is None or not one["steps_seen"]:
         return None
@@ -194,7 +195,7 @@ def _interval_s(count: int, exposure_s: float) -> tuple[float | None, float | No
 
 
 def goodput(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
-    """Return what was done: steps that stayed, and tokens and FLOPs where a step's are given."""
+    """Return the committed steps, and their tokens and FLOPs if those of a step are given."""
     steps = sum(facts["steps"] for facts in some if facts["steps_seen"])
     wall_s = math.fsum(facts["wall_s"] for facts in some if facts["steps_seen"])
     per_s = steps / wall_s if wall_s > 0 else None
@@ -214,9 +215,9 @@ def _times(each: float | None, count: float | None) -> float | None:
 
 
 def cost(some: Iterable[Facts], given: Given) -> dict[str, typing.Any]:
-    """Return GPU-hours, and money where a price is given. A rank is a GPU.
+    """Return GPU-hours, and money if a price is given. A rank counts as one GPU.
 
-    What was not productive is a loss; spares that stood by are apart.
+    All time that was not productive is a loss. The time of spares is listed separately.
     """
     total_s = productive_s = spare_s = lost_s = 0.0
     for facts in some:

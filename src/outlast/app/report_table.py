@@ -1,9 +1,9 @@
 """`outlast report --table`: interruptions by component, as in table 5 of Llama 3's paper.
 
 Source   "The Llama 3 Herd of Models", arXiv 2407.21783, table 5: component, category, count, and
-         the share of all unexpected interruptions. Its rows have its words here; classes that it
-         does not have follow the same pattern. Its "NCCL watchdog timeouts" are hangs of unknown
-         cause.
+         the share of all unexpected interruptions. The rows of that table keep its words. Classes
+         that it does not have are named in the same way. Its "NCCL watchdog timeouts" are hangs of
+         unknown cause.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ from outlast.runtime.tiers.vault_owner import clean_stale, vault_folder
 def main(argv: Sequence[str]) -> int:
     """Run a script under outlast, and return the exit code of the training.
 
-    Problems of the console do not change it.
+    Errors of the console do not change the exit code.
     """
     with console.unblocked():
         try:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
 def _check_place() -> None:
     """Raise UsageError if the working folder or /proc is not there.
 
-    torch cannot be loaded without the first, and processes are watched by the second.
+    torch cannot be loaded without a working folder, and outlast watches processes through /proc.
     """
     try:
         os.getcwd()
@@ -93,7 +93,7 @@ def _check_place() -> None:
 
 
 def _first_zygote() -> ZygoteClient:
-    """Start a zygote. Raises CapacityError where its process may not be started."""
+    """Start a zygote. Raises CapacityError if the system does not allow another process."""
     try:
         return ZygoteClient.start()
     except OSError as error:
@@ -108,8 +108,8 @@ def _supervise(argv: Sequence[str]) -> int:
     began_s, began_wall_s = clock.now_s(), clock.wall_s()
     _check_place()
     given_token = token.take_from_environment()  # before anything else is started
-    # Before the launcher listens, signals raise, but never while what they would leave behind is
-    # made.
+    # Until the launcher listens, a signal raises an exception. `_run` blocks signals while it makes
+    # things that the exception would leave behind.
     with stop_signals.raising():
         make_room_for_start()  # of the zygote, which reads how many workers there are
         zygote = _first_zygote()
@@ -132,7 +132,7 @@ def _supervise(argv: Sequence[str]) -> int:
 
 
 def _with_meeting_address(options: RunOptions) -> RunOptions:
-    """Look up the name of the place where workers meet, once, and put in its address."""
+    """Look up the address of the host where workers meet, once, and put it into the options."""
     meeting = options.meeting
     address = meeting_address(meeting.master_addr or "127.0.0.1", meeting.master_port)
     return replace(options, meeting=replace(meeting, master_addr=address))
@@ -142,8 +142,9 @@ def _with_meeting_address(options: RunOptions) -> RunOptions:
 class OpenVault:
     """An open vault.
 
-    adopted      a killed launcher left it, whose workers had committed `seen_step`
-    passed_over  why nothing is used of one that was left, a sentence; or ""
+    adopted      True if a killed launcher left it
+    seen_step    the newest step that the workers of that launcher had committed
+    passed_over  why this run uses nothing of the vault that was left, a sentence; "" if it does
     """
 
     vault: Vault
@@ -153,8 +154,10 @@ class OpenVault:
 
 
 def _open_vault(folder: RunFolder, checkpoints: CheckpointOptions, records: Records) -> OpenVault:
-    """Open the run's vault. `--from-scratch` uses nothing of one that a killed launcher left, and
-    neither does another number of ranks.
+    """Open the run's vault.
+
+    The vault that a killed launcher left is not used with `--from-scratch`, nor with another number
+    of ranks.
     """
     clean_stale()
     path = vault_folder(folder.run)
@@ -175,9 +178,9 @@ def _open_vault(folder: RunFolder, checkpoints: CheckpointOptions, records: Reco
 
 
 def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteClient) -> End:
-    """Run the job. However it ends, all that was opened is closed and the vault is removed.
+    """Run the job. However it ends, everything that was opened is closed and the vault is removed.
 
-    Only a vault that was taken over stays where nothing ran in it.
+    A vault that was taken over stays if no worker has run in it.
     """
     loop = Loop()
     with contextlib.ExitStack() as closing:
@@ -190,7 +193,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
             opened_vault = _open_vault(folder, options.checkpoints, records)
             vault, adopted = opened_vault.vault, opened_vault.adopted
             try:
-                with stop_signals.masked(signal.SIG_UNBLOCK):  # what came meanwhile is raised here
+                with stop_signals.masked(signal.SIG_UNBLOCK):  # signals that have come raise here
                     view = make_view(options)
                     books, launcher = _prepare(
                         options,
@@ -247,7 +250,7 @@ def _prepare(
     sink: WorkerOutput,
     control: ControlSocket,
 ) -> tuple[Bookkeeping, Launcher]:
-    """Decide where the run begins, say so, and make its launcher."""
+    """Decide where the run begins, print that, and make its launcher."""
     vault, view = opened_vault.vault, sink.view
     root = checkpoint_root(options, folder)
     beginning = Beginning()

@@ -73,7 +73,7 @@ def report(argv: Sequence[str]) -> int:
 
 
 def _given(args: argparse.Namespace) -> Given:
-    """Return what the user says that a ledger cannot know."""
+    """Return the facts that a ledger cannot know, and that the user gives."""
     from outlast.app.report_sums import Given
     from outlast.model.quantities import QuantityKind, parse
 
@@ -189,7 +189,7 @@ _NOT_UNDERSTOOD = (
 
 @contextlib.contextmanager
 def understood(path: Path) -> Iterator[None]:
-    """Raise CorruptError where a ledger says what cannot be."""
+    """Raise CorruptError if a ledger holds values that are not possible."""
     try:
         yield
     except _NOT_UNDERSTOOD as error:  # boundary: the folder's bytes may say anything

@@ -4,8 +4,8 @@
     outlast serve runs/x          one run
     outlast serve /data/runs      all runs in another folder
 
-Runs are only read, and nothing is written anywhere. The server is a process of its own at the
-lowest priority: ending it, or asking it too much, does not touch training. Ctrl-C ends it.
+The server only reads runs, and writes nothing. It is a process of its own with the lowest priority.
+So training does not notice when the server ends or has many requests. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def parser() -> Parser:
 
 
 def place(where: str | None) -> tuple[Path, str | None]:
-    """Return the folder of runs, and the one run that is meant, or None for all."""
+    """Return the folder of runs, and the one run to serve, or None for all of them."""
     if where is None:
         return run_folder.ROOT, None
     for path in (Path(where), run_folder.ROOT / where):

@@ -6,7 +6,7 @@
     outlast sim --shrink 7               find the smallest run that breaks the same rule as seed 7
     outlast sim --replay run.json        simulate a run again that `--json` has written
 
-Exit codes: 0 all rules held, 1 a rule was broken, 3 unknown.
+Exit codes: 0: all rules held. 1: a rule was broken. 3: unknown.
 """
 
 from __future__ import annotations

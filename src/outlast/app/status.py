@@ -40,7 +40,7 @@ OVER = ("ended", "failed", "stopped", "lost")  # states after which no step foll
 
 
 def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.Any]:
-    """Return the JSON of `outlast status`: what the launcher said last, and what the ledger adds.
+    """Return the JSON of `outlast status`, from the launcher's last snapshot and the ledger.
 
     In a run that is over, no rank is shown as training.
 
@@ -103,7 +103,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
 
 
 def nodes_of(facts: Facts) -> list[dict[str, typing.Any]]:
-    """Return a row for each node: its ranks, how many of them are in which state, its spares."""
+    """Return a row for each node: its ranks, the number of ranks in each state, and its spares."""
     rows: dict[str, dict[str, typing.Any]] = {}
 
     def row(node: str) -> dict[str, typing.Any]:
@@ -122,7 +122,8 @@ def nodes_of(facts: Facts) -> list[dict[str, typing.Any]]:
 
 def _with_verdicts(records: Records) -> list[dict[str, object]]:
     """Return the last interruptions, each with its verdict as one line, or None."""
-    # an id that a later session gave again is moved up, so a verdict is found by session and old id
+    # `unique_interruptions` renumbers ids that a later session gave again. So a verdict is found by
+    # its session and its old id.
     said: dict[tuple[int, object], str] = {}
     for part in records.sessions:
         for event in part.events:
@@ -140,7 +141,7 @@ def _with_verdicts(records: Records) -> list[dict[str, object]]:
 
 
 def _coordinator(records: Records) -> dict[str, typing.Any] | None:
-    """Return which node leads a run on several, since when, and who votes; None on one node."""
+    """Return the node that leads, since when it leads, and the voters; None on one node."""
     part = records.sessions[-1]
     for event in reversed(part.events):
         if event.kind == LEADS:
@@ -173,7 +174,7 @@ _OBJECTS = ("logged", "redundancy")
 
 
 def _sound(snapshot: Facts | None) -> Facts | None:
-    """Return what the launcher said last, or None if no launcher would say it in this form."""
+    """Return the launcher's last snapshot, or None if its form is not valid."""
     if snapshot is None:
         return None
     numbers = (snapshot[name] for name in _NUMBERS if snapshot.get(name) is not None)
@@ -193,7 +194,7 @@ def _sound(snapshot: Facts | None) -> Facts | None:
 
 
 def _is_sound_outlook(snapshot: Facts) -> bool:
-    """Return True if a launcher may say this of the target, the loss and the copies."""
+    """Return True if the target, the loss and the copies of a snapshot have a valid form."""
     target = snapshot.get("target_step")
     if target is not None and not (isinstance(target, int) and target > 0):
         return False
@@ -212,7 +213,7 @@ def _is_sound_outlook(snapshot: Facts) -> bool:
 
 
 def _is_sound_wait(wait: object) -> bool:
-    """Return True if a launcher may say this of a wait."""
+    """Return True if the wait of a snapshot has a valid form."""
     if wait is None:
         return True
     if not isinstance(wait, dict) or not isinstance(wait.get("what"), str):
@@ -254,8 +255,9 @@ def headline(facts: Facts, *, room: int | None = None, apart: bool = False) -> T
     It is `training  step 1,204 of 5,000   9.6 steps/s   loss 2.31   ETTR 97.1 % over 2 sessions
     1 m 02 s   6 m 40 s left   generation 3`, after the run's name if there is one.
 
-    room    the columns of a view that has a line for the generation; the name is cut to fit
-    apart   where the target is known, `progress_line` says the step and the time left
+    room    the columns of a view that has a separate line for the generation. The name is cut to
+            fit. None: there is no such view
+    apart   True if `progress_line` shows the step and the time left, once the target is known
     """
     own_line = apart and bool(facts.get("target_step"))
     parts = [] if own_line else [_step_words(facts)]
@@ -283,13 +285,13 @@ def headline(facts: Facts, *, room: int | None = None, apart: bool = False) -> T
 
 
 _STAMP = re.compile(r"^[0-9]{8}T[0-9]{6}Z-")
-NAME_LEAST_COUNT = 8  # characters of a run's name: fewer say nothing
+NAME_LEAST_COUNT = 8  # a name that is cut to fewer characters is not shown
 
 
 def cut(name: str, room: int) -> str:
-    """Return a name in at most `room` characters, or "" where too few would be left of it.
+    """Return a name in at most `room` characters, or "" if too few of them fit.
 
-    The time at its beginning goes first: it tells less to people who watch the run.
+    The time at the beginning of the name is cut first, because readers need it least.
     """
     if len(name) > room:
         name = _STAMP.sub("", name)
@@ -306,7 +308,7 @@ def _step_words(facts: Facts) -> str:
 
 
 def logged_words(facts: Facts) -> str | None:
-    """Return the loss, or what the script logs first where nothing is called so."""
+    """Return the loss, or the first value that the script logs if it logs no loss."""
     values: dict[str, float] = dict((facts.get("logged") or {}).get("values") or {})
     if not values:
         return None
@@ -349,8 +351,8 @@ def checkpoint_words(facts: Facts) -> str:
 def copies_words(redundancy: Facts | None) -> str:
     """Return `4 copies of the state on 1 node`, or "" where that is not known.
 
-    The copy in shared memory is said too, if there is one. Of sharded state that is copied to
-    peers it is said whether a node can be lost now.
+    The text also names the copy in shared memory, if there is one. If sharded state is copied to
+    peers, the text says whether a node can be lost now.
     """
     if redundancy and redundancy.get("nodes_to_lose") is not None:
         if redundancy["nodes_to_lose"]:
@@ -406,7 +408,7 @@ def _interruption_line(one: Facts, *, with_time: bool = True) -> Text:
 
 
 def _processes(facts: Facts) -> Table:
-    """Return the workers by node, or only the nodes where the workers are too many to be listed."""
+    """Return the workers by node, or only the nodes if there are too many workers to list."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     table.add_column("node")
     if facts["workers"] is None:

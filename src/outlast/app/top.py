@@ -106,7 +106,7 @@ def _watch(console: Console, shown: Fresh[Page]) -> None:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM give the screen back before it ends the process."""
+    """Restore the screen when SIGTERM comes, before the process ends."""
 
     def end(*_: object) -> typing.NoReturn:
         sys.exit(TERMINATED_EXIT)
@@ -119,7 +119,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def view(page: Page, *, height: int, offset: int = 0, blocks: bool = True) -> RenderableType:
-    """Return the view in at most `height` lines. `offset`: the first rank that is shown."""
+    """Return the view in at most `height` lines. `offset` is the first rank that is shown."""
     head: list[RenderableType] = [headline(page.status, apart=True)]
     if page.status.get("target_step"):
         head.append(progress_line(page.status, 80, blocks=blocks))
@@ -152,7 +152,7 @@ def _answers(page: Page) -> Table:
 
 
 def _interruptions(page: Page) -> RenderableType:
-    """Return the last ones, each in two lines, however long their verdicts are."""
+    """Return the last interruptions, each in two lines, however long the verdicts are."""
     found = last_interruptions(page.status)
     for line in found.renderables if isinstance(found, Group) else ():
         if isinstance(line, Text):

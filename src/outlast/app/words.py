@@ -1,4 +1,7 @@
-"""Numbers and interruptions in words; app/ converts units here and in `model/texts.py` alone."""
+"""Write numbers and interruptions in words.
+
+In app/, units are converted only here and by the functions of model/texts.py.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +51,9 @@ def shows_blocks(encoding: str | None) -> bool:
 
 
 def long_duration(seconds: float) -> str:
-    """Write a duration; from two days on in days or years: 45 d, 5.32 d, 15.8 y.
+    """Write a duration. From two days on, it is in days or years: 45 d, 5.32 d, 15.8 y.
 
-    For rates, where months of waiting are usual.
+    It is used for mean times between failures, which may be months.
     """
     days = seconds / 86_400
     if days < 2:
@@ -65,7 +68,7 @@ def percent(share: float) -> str:
 
 
 def bar(share: float, columns: int, *, blocks: bool) -> str:
-    """Return a bar of at most `columns`, to an eighth of one where the output can show it."""
+    """Return a bar of at most `columns`. It is exact to 1/8 of a column if the output allows it."""
     if not blocks:
         return "#" * round(share * columns)
     eighths = max(1, round(share * columns * 8))
@@ -89,7 +92,7 @@ def ranks(one: Facts) -> str:
 
 
 def held_ranks(report: Facts) -> str:
-    """Say how many ranks the sessions of a run had, one after the other: "4, then 3 ranks"."""
+    """Return how many ranks the sessions of a run had, in order: "4, then 3 ranks"."""
     sizes: list[int] = []
     for one in report["sessions"]:
         if sizes[-1:] != [one["world_size"]]:
@@ -131,9 +134,9 @@ def ended(one: Facts) -> str:
 
 
 def outcome(one: Facts) -> str:
-    """Describe how an interruption ended, without what it cost.
+    """Describe how an interruption ended, without its cost.
 
-    It has no rung if the script had reached its end by itself before anything was decided.
+    It has no rung if the script had reached its end by itself before a decision was made.
     """
     seen, rung = one.get("steps_seen", True), one.get("rung")
     if not rung:
@@ -146,7 +149,7 @@ def outcome(one: Facts) -> str:
 
 
 def waits(wait: Facts) -> str:
-    """Say what is waited for: `waits for rank 1: its interpreter starts, for up to 27 s`.
+    """Describe a wait: `waits for rank 1: its interpreter starts, for up to 27 s`.
 
     A bound of ten minutes and more is given in minutes, because seconds do not matter then.
     """

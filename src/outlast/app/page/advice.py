@@ -1,7 +1,7 @@
-"""What would have helped a run: sentences, each with the figures behind it.
+"""Advice after a run: sentences about what would have helped, each with its figures.
 
-The interval and the spares are the planner's, from this run's own failures, recoveries and steps
-(`outlast plan --ledger RUN` says more). All else follows from the report.
+The planner computes the interval and the spares from this run's own failures, recoveries and steps
+(`outlast plan --ledger RUN` says more). All other advice follows from the report.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -23,24 +23,24 @@ from outlast.planner.resolve import resolve
 from outlast.planner.scenario import Scenario
 from outlast.runtime.ledger.view import RunView
 
-LITTLE = 0.01  # a share of all rank-seconds that is not worth advice
-OFTEN = 3  # so many alike are no accident
+LITTLE = 0.01  # a smaller share of all rank-seconds gets no advice
+OFTEN = 3  # this many failures alike get advice
 FEWEST_FOR_RATES = 3  # with fewer interruptions, the planner knows only a bound of the rate
 MOST_FOR_A_GLANCE = 1_000  # interruptions that the planner reads fast enough for a live page
-RANKS_MOST = 4_096  # the same
+RANKS_MOST = 4_096  # ranks that the planner reads fast enough for a live page
 SLOW_START = ("respawn", "restart", "reenter")
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Say what to do, and why that would have helped."""
+    """One piece of advice: what to do, and why that would have helped."""
 
     do: str
     why: str
 
 
 def advice(view: RunView, report: Facts) -> tuple[Advice, ...]:
-    """Return what would have helped this run, or one line that says that nothing would."""
+    """Return the advice for this run, or one line that says that nothing would have helped."""
     found = [
         *_alike(report),
         *_spares(view, report),
@@ -64,7 +64,7 @@ def _share(report: Facts, *causes: str) -> float:
 
 
 def _alike(report: Facts) -> Iterator[Advice]:
-    """Advise where the same place, or the same error of the script, comes back again and again."""
+    """Yield advice if the same place fails often, or the script raises the same error often."""
     roots = [one for one in report["interruptions"] if one["parent"] is None]
     errors = Counter(
         one["error"].strip().rpartition("\n")[2]
@@ -133,7 +133,7 @@ def _waits(report: Facts) -> Iterator[Advice]:
 
 
 def _planned(view: RunView, report: Facts) -> Iterator[Advice]:
-    """Say what the planner would choose for a run that fails as this one did."""
+    """Yield what the planner would choose for a run that fails as often as this one did."""
     if len(report["interruptions"]) < FEWEST_FOR_RATES or not report["calls_outlast"]:
         return
     if len(report["interruptions"]) > MOST_FOR_A_GLANCE or report["world_size"] > RANKS_MOST:

@@ -17,8 +17,8 @@ from outlast.app.status import OVER, logged_words
 from outlast.app.words import Facts
 from outlast.model.verdict import summary
 
-QUIET_S = 15.0  # a launcher that lives writes each second
-FAR_BEHIND = 20.0  # times the median step: so long without a step is worth a word
+QUIET_S = 15.0  # a launcher that has not written for this long may be gone; it writes each second
+FAR_BEHIND = 20.0  # the answer says so if no step came for this many times the median step
 GOOD, WATCH, BAD, PLAIN = "good", "watch", "bad", "plain"
 _TONE = {
     "training": GOOD,
@@ -98,7 +98,7 @@ def _is_it_training(report: Facts, status: Facts, moment: PageMoment) -> PageAns
     if state == "training":
         if moment.heard_s > QUIET_S:
             note = f"The launcher has written nothing for {words.duration(moment.heard_s)}."
-            return PageAnswer(question, "it says so", note, WATCH)
+            return PageAnswer(question, "not known", note, WATCH)
         median_s = report["step_median_s"]
         late_s = moment.now_s - moment.step_s if moment.step_s is not None else 0.0
         if median_s and late_s > max(QUIET_S, FAR_BEHIND * median_s):

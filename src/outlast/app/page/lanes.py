@@ -1,4 +1,4 @@
-"""Who held which rank when: rows of spans and marks over the time of a run.
+"""Which process held which rank, and when: rows of spans and marks over the time of a run.
 
 Units      seconds since the run began, as in `outlast report`.
 Method     The time is cut into COLUMNS equal columns. A span is rounded to columns, so one that is
@@ -57,7 +57,7 @@ class Lanes:
     """The rows, and what they have in common.
 
     by_node      rows are nodes, not ranks
-    hidden       rows that are not shown, because nothing or less happened to them
+    hidden       the number of rows that are not shown, because fewer interruptions struck them
     generations  the columns in which a generation began
     all_marks    the interruptions of the whole run, by column
     """
@@ -131,9 +131,10 @@ def timeline(
 def _add_lives(
     lanes: Mapping[str, _Lane], part: SessionRecords, *, by_node: bool, to_s: float
 ) -> None:
-    """Add the spans of the processes of one session; of a row by nodes, only their number.
+    """Add the spans of the processes of one session.
 
-    A node is up while any of its ranks has a process.
+    A row of a node has only the number of its processes. A node is up while any of its ranks has a
+    process.
     """
     over_s = to_s if part.session.ended_s is None else part.session.over_s - part.began_s
     for life in part.lives:

@@ -1,7 +1,7 @@
 """The page of a run as HTML: one file to mail, and the parts that `outlast serve` puts together.
 
-Jinja escapes every value that goes into a template. What is marked as safe comes from svg.py
-alone, and is made of numbers.
+Jinja escapes every value that goes into a template. Only drawings of svg.py are marked as safe, and
+they are made of numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PageLinks(Protocol):
 
 
 class InFile:
-    """Links to places in the same file. What is not in it leads to the nearest place that is."""
+    """Links to places in the same file. A missing place is replaced by the nearest one."""
 
     is_file = True
 
@@ -93,7 +93,7 @@ def node_id(name: str) -> str:
 
 
 def is_brief(page: Page, rank: RankHealth) -> bool:
-    """Return whether the file has only a few words for a rank: of many, one that had no trouble."""
+    """Return whether a rank gets only a few words: the run has many, and it had no trouble."""
     many = page.report["world_size"] > TABLES_MOST
     return many and not rank.interruptions and rank.processes <= 1
 
@@ -123,7 +123,7 @@ def shipped(name: str) -> Markup:
 
 @functools.cache
 def environment() -> Environment:
-    """Return the templates with all that they call."""
+    """Return the templates, with the functions that they call."""
     made = Environment(
         loader=PackageLoader("outlast.app.page"),
         autoescape=True,
@@ -165,7 +165,7 @@ def environment() -> Environment:
 
 
 def at_s(one: Facts) -> float:
-    """Return when an interruption began, as near as known."""
+    """Return when an interruption began, as exactly as that is known."""
     found: float = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
     return found
 
@@ -190,7 +190,7 @@ def few_of(curve: Curve) -> tuple[Value, ...]:
 
 
 def top_of(points: Iterable[PacePoint]) -> float:
-    """Return a round number that no rate is above, for the upper edge of the curve."""
+    """Return a round number for the upper edge of the curve. No rate is above it."""
     most = max((one.per_s for one in points), default=0.0)
     if most <= 0:
         return 1.0
@@ -214,7 +214,7 @@ def utc(wall_s: float) -> str:
 
 
 def ticks(text: str) -> Markup:
-    """Escape a text, and show as code what stands between backticks."""
+    """Escape a text, and show the parts between backticks as code."""
     return Markup(re.sub(r"`([^`\n]{1,200})`", r"<code>\1</code>", str(escape(text))))
 
 

@@ -57,7 +57,7 @@ def report_markdown(page: Page) -> str:
 def text(value: object) -> str:
     """Return a text as one line of Markdown that means nothing but itself."""
     plain = " ".join(clean(str(value)).split()).replace("&", "&amp;").replace("<", "&lt;")
-    plain = plain.replace("@", "&#64;")  # nobody is called by a log line
+    plain = plain.replace("@", "&#64;")  # so that a log line mentions no user
     return _SPECIAL.sub(r"\\\1", plain)
 
 

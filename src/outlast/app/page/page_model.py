@@ -58,8 +58,8 @@ class Page:
     curves          what the script has logged, such as the loss
     losses          from all rank-seconds down to the productive ones, the largest loss first
     verdicts        by the id of the interruption
-    kinds           how often what failed: class or mechanism, and the count
-    made_wall_s     when the run was looked at
+    kinds           the classes or mechanisms of failures, each with its count
+    made_wall_s     when the run was read, by the wall clock
     by_rank         the seconds of each rank by cause
     """
 
@@ -85,7 +85,7 @@ class Page:
 
 
 def page_of(view: RunView, *, wall_s: float) -> Page:
-    """Compute the page of a run. `wall_s` is the wall clock's time of the look."""
+    """Compute the page of a run. `wall_s` is the time of the wall clock when the run was read."""
     report: Facts = words.escaped_all(report_facts(view))
     status: Facts = words.escaped_all(status_facts(view, workers=True))
     records = view.records
@@ -118,9 +118,9 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
 
 
 def losses(seconds: Mapping[str, Any]) -> tuple[WaterfallStep, ...]:
-    """Return the waterfall. A cause that nothing measures (None) or that took nothing is left out.
+    """Return the waterfall, without causes that took no time or are not measured (None).
 
-    The productive seconds come last: they are what is left.
+    The productive seconds come last: they remain when all losses are subtracted.
     """
     total_s = math.fsum(value or 0.0 for value in seconds.values())
     taken = sorted(

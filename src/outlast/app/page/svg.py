@@ -1,8 +1,8 @@
 """The drawings of a page: lanes, curves and bars as SVG.
 
-They hold shapes only. All words and numbers stand beside them as HTML, so a drawing may be
-stretched to any width, and a reader without it misses nothing. Colours come from classes in
-page.css. Nothing that a run says goes in here: numbers only.
+They hold shapes only. All words and numbers stand beside them as HTML. So a drawing may be
+stretched to any width, and a reader who does not see it misses nothing. Colours come from classes
+in page.css. No text of a run goes into a drawing, only numbers.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -20,7 +20,7 @@ from outlast.app.page.pace import PacePoint
 LANE_HIGH = 10
 CURVE_WIDE, CURVE_HIGH = 1000, 200
 BAR_WIDE, BAR_HIGH = 1000, 10
-MANY = 5  # marks in one place from which it is drawn in the strongest colour
+MANY = 5  # a place with this many marks, or more, is drawn in the strongest colour
 
 
 def lane(row: LaneRow) -> Markup:

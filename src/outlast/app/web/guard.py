@@ -31,7 +31,7 @@ HEADERS = {
 
 
 class Guard:
-    """Refuse what may not be asked, and add HEADERS to every answer."""
+    """Refuse requests that are not allowed, and add HEADERS to every answer."""
 
     def __init__(self, app: ASGIApp, allowed: Iterable[str] = ()) -> None:
         self._app = app

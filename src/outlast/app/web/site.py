@@ -1,7 +1,7 @@
-"""The runs that are served: found, looked at, and kept for as long as looking costs little.
+"""Find the runs to serve, read them, and keep the newest pages in memory.
 
-Runs are only read. Each look opens the ledger for reading, reads it in one short transaction, and
-closes it. Looks at one run never overlap, and take at most a tenth of the time.
+Runs are only read. A read opens the ledger for reading, reads it in one short transaction, and
+closes it. Reads of one run never overlap, and take at most a tenth of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outlast.runtime.ledger.view import RunView, look
 from outlast.runtime.run_files import ledger_changed, run_names
 
 LOOK_EVERY_S = 1.0
-LOOK_AGAIN_S = 5.0  # though nothing was written: the launcher may be gone
+LOOK_AGAIN_S = 5.0  # a run is read again after this, without a write: its launcher may be gone
 KEPT_MOST = 16  # runs whose pages are kept in memory
 Value = TypeVar("Value")
 CARDS_MOST = 1_000  # rows of the overview that are kept
@@ -135,7 +135,7 @@ def _kept(
     compute: Callable[[], Value],
     path: Path,
 ) -> Fresh[Value]:
-    """Return what is kept for a run, and let go of what was not asked for the longest time."""
+    """Return the value that is kept for a run. Drop the value that was not used for longest."""
     made = some.get(name)
     if made is None:
         made = Fresh(

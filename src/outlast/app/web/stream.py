@@ -1,4 +1,4 @@
-"""What has changed on the page of a run, as server-sent events.
+"""The changes on the page of a run, as server-sent events.
 
     event: part    data: {"name": "answers", "html": "..."}     a part of the page, drawn again
     event: title   data: "training: runs/x"                      the title of the window
