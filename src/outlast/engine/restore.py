@@ -27,11 +27,10 @@ NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Hold what is left of a rank.
+    """The state of a rank that can still be used.
 
-    That is a survivor's Inventory, or what the agent found in a dead rank's slots.
-
-    `ranks` are all ranks with the same values.
+    It comes from a survivor's Inventory, or from the slots of a dead rank, which the agent has
+    read. `ranks` are all ranks with the same values.
     """
 
     ranks: tuple[int, ...]

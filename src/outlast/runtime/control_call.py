@@ -85,7 +85,7 @@ class ControlCall:
         return True
 
     def _receive(self, wait_s: float | None) -> bytes | None:
-        """Return what came, b"" if the launcher has hung up, or None if nothing came in time."""
+        """Return the bytes that came, b"" if the launcher hung up, or None if none came in time."""
         assert self._sock is not None
         self._sock.settimeout(None if wait_s is None else max(wait_s, 0.001))
         try:

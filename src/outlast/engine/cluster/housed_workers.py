@@ -143,7 +143,7 @@ class HousedWorkers:
         self._committed: dict[int, int] = {}
         self._ended: dict[int, tuple[int, int]] = {}
 
-    # --- who is here ------------------------------------------------------------------------------
+    # --- the workers of this node -----------------------------------------------------------------
 
     def living(self) -> list[HousedWorker]:
         """Return the workers that have not ended."""

@@ -162,7 +162,7 @@ class AgentDriver:
         self.host.stop_all(term_grace_s=0.0, then=then)
 
     def close(self) -> None:
-        """Kill and reap what is left."""
+        """Kill and reap the processes that are left."""
         self.host.close()
 
     def look_after_files(self) -> None:

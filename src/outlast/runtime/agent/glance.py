@@ -66,7 +66,7 @@ class Glance:
         return found.st_mtime if stat.S_ISREG(found.st_mode) else 0.0
 
     def clear(self, path: Path) -> None:
-        """Empty the file, so that what comes next stands alone. Its writer appends."""
+        """Empty the file, so that it holds only the next output. Its writer appends."""
         with contextlib.suppress(OSError):
             fd = os.open(path, os.O_WRONLY | _FLAGS)
             try:

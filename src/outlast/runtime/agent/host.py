@@ -149,7 +149,7 @@ class ProcessHost:
         self._started(child, child.process.pid)
 
     def _started(self, child: Child, pid: int) -> None:
-        """Watch a process that has begun, and let it run; kill it if that was ordered meanwhile."""
+        """Watch a process that has begun. Let it run, or kill it if that has been ordered since."""
         child.handover.close_theirs()
         try:
             child.watch(pid)

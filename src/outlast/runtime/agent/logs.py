@@ -183,7 +183,7 @@ class WorkerLogs:
             pipe.drain()
 
     def close(self, worker: int) -> None:
-        """Read what is left, and close the worker's pipes and files."""
+        """Read the rest of the worker's output, and close its pipes and files."""
         for pipe in self._pipes.pop(worker, ()):
             pipe.drain()
             pipe.close()

@@ -147,7 +147,7 @@ class Child:
             os.killpg(self.pid, number)
 
     def reap(self) -> None:
-        """End what is left of its session in other process groups, then give its pid back."""
+        """End the processes of its session in other process groups. Then give its pid back."""
         for pid in session_members(self.pid):
             if pid != self.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

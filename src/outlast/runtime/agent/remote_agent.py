@@ -119,7 +119,7 @@ class RemoteAgent:
         self.on_admitted(self._outside.facts)
 
     def close(self) -> None:
-        """Kill and reap what is left."""
+        """Close the connections, and kill and reap the processes that are left."""
         if self._outside.standby is not None:
             self._outside.standby.close()
         self._outside.dialler.close()
@@ -133,8 +133,8 @@ class RemoteAgent:
     def preempted(self, exit_code: int, reason: str) -> None:
         """Tell the coordinator that this node is about to be taken away.
 
-        It drains the node, or stops the run. This node leaves at once if it is told so twice, or if
-        the coordinator cannot be told.
+        The coordinator then drains the node, or stops the run. This node leaves at once if the
+        notice comes a second time, or if the coordinator cannot be reached.
         """
         if self._told.preempted or not self._session.is_in:
             self.leave(exit_code, reason)

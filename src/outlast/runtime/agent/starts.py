@@ -39,8 +39,8 @@ class _Start:
 class StartNews:
     """The receivers of what the starts report.
 
-    given_up   gets the number of a worker that could not be started, and why
-    tell       gets what people are told
+    given_up   is called with the number of a worker that could not be started, and the reason
+    tell       is called with each line for people
     """
 
     given_up: Callable[[int, str], object]

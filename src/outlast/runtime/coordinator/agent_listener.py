@@ -51,7 +51,7 @@ from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.open_files import make_room
 
-# What an agent that has knocked is told: what it needs to know of the run, or why it is turned away
+# The answer to an agent that has knocked: the facts of the run, or why the agent is refused
 Admit = Callable[[Knock], "Admitted | str"]
 
 
@@ -76,9 +76,11 @@ class _Queue:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """One connection. `node` is the name that it gave; "" before it gave one.
+    """One connection.
 
-    `knocks`: it has not said yet which run it means. `facts`: what it is told once it is known.
+    node     the name that its node gave; "" until it gives one
+    knocks   True until it has named its run
+    facts    the answer that it gets once its node is known
     """
 
     address: str
@@ -94,13 +96,17 @@ class _Connection:
 class AgentListener:
     """Accept the connections of agents, and carry messages between them and the sessions.
 
-    `open`, then let the loop run. `owner` gets every output that is not for a link.
+    Call `open`, then let the loop run. Making one raises UsageError if the process may not open
+    enough files for all agents.
 
-    `peers` is how many agents are to be served. It raises UsageError if the process may not open so
-    many files. `token` is the run's. If it is None, anybody who can reach the address may enrol.
-    `admit` is asked about each agent that knocks; without it, nobody has to knock. `heard` is
-    told what a node says, before the sessions are, but of an Enrol after them. While `may_speak`
-    returns False, messages are dropped: they are sent again to a node that comes back.
+    peers       how many agents are to be served
+    owner       is called with every output that is not for a link
+    token       the run's token; None: every process that can reach the address may enrol
+    admit       is called with each agent that knocks; None: agents enrol without knocking
+    heard       is called with each message of a node before the sessions are; for an Enrol, after
+                them
+    may_speak   while it returns False, messages are dropped. They are sent again to a node that
+                comes back
     """
 
     def __init__(

@@ -42,7 +42,7 @@ from outlast.runtime.software import difference, installed
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The conditions for an agent to join, and the facts that it is told when it does.
+    """The conditions for an agent to join, and the facts that an agent gets when it joins.
 
     listening  the socket at which agents are awaited. It listens already
     run        the run, as --rdzv-id names it
@@ -128,7 +128,7 @@ class ClusterCoordinator:
         self.driver.start()
 
     def take_over(self, after: Succession) -> None:
-        """Lead the run after a coordinator that is gone. Training goes on meanwhile."""
+        """Lead the run after a coordinator that is gone. Training goes on all the time."""
         self.driver.coordinator.remember(after.state)
         lease_s = self._admission.facts.lease_s
         heard_s = elected_s(after.claimed_s, lease_s)
@@ -153,7 +153,7 @@ class ClusterCoordinator:
     # --- who comes --------------------------------------------------------------------------------
 
     def _receive(self, knock: Knock) -> Admitted | str:
-        """Say what an agent that knocks is told: the facts of the run, or why it cannot come in."""
+        """Return the answer to an agent that knocks: the facts of the run, or why it is refused."""
         here = self._admission
         if knock.wire != WIRE_VERSION:
             return (

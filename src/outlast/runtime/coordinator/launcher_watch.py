@@ -45,9 +45,9 @@ class LauncherWatch:
         self._looks: dict[str, _Look] = {}
 
     def learn(self, node: str, address: str, *, reached: bool = False) -> None:
-        """Note that a node's launcher listens at HOST:PORT, and nobody else does. "": nowhere.
+        """Note the address, HOST:PORT, at which only a node's launcher listens. "": it has none.
 
-        `reached`: others have reached it there. Otherwise it is tried.
+        `reached` is True if other nodes have reached it there. Otherwise this node tries it.
         """
         listens_at = split_address(address) if address else None
         if self._reached.get(node) == listens_at:
@@ -162,7 +162,7 @@ class _Look:
         self._until_s = until_s
         self._ended = ended
         self._trial: _Trial | None = None
-        self._refused_s: float | None = None  # since when nobody listens there
+        self._refused_s: float | None = None  # since when no process listens there
         self._timer: LoopTimer = loop.call_at(now_s() + limits.LAUNCHER_LOOK_S, self._try)
 
     def close(self) -> None:
@@ -177,10 +177,10 @@ class _Look:
             self._trial = _Trial(self._loop, self._address, within_s, over=self._tried)
 
     def _tried(self, code: int) -> None:
-        """Note what came of a connection."""
+        """Note the result of an attempt to connect."""
         self._trial = None
         if code != errno.ECONNREFUSED:
-            self._refused_s = None  # somebody listens, or the machine cannot be asked
+            self._refused_s = None  # a process listens there, or the machine cannot be reached
         elif self._refused_s is None:
             self._refused_s = now_s()
         elif now_s() >= self._refused_s + limits.LAUNCHER_GONE_S:

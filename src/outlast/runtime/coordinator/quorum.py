@@ -211,7 +211,7 @@ class Quorum:
             self._listener.release()
 
     def _watch(self, lost: bool = False) -> None:
-        """Resign if the majority is lost, also after what has arrived meanwhile was read."""
+        """Resign if the majority is lost, and is still lost after all messages were read."""
         now_lost = not self.copies.holds()
         if lost and now_lost:
             self._timer = None

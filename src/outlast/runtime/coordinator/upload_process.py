@@ -193,8 +193,8 @@ class UploadProcess:
     def finish(self) -> None:
         """Wait until the newest checkpoint is uploaded, after the run is over.
 
-        The loop does not turn meanwhile. SIGINT, SIGTERM and the others that end a run end the
-        wait.
+        The loop does not run during this wait. SIGINT, SIGTERM and the other signals that end a run
+        also end the wait.
         """
         self._is_last = True
         if self._again is not None:

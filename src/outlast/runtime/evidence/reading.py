@@ -93,8 +93,8 @@ def diagnose(
 ) -> ReadDiagnosis:
     """Read all of `paths` and decide, within about `limit_s` seconds.
 
-    `hangs` is the sentence of one who followed the job and saw that it hangs; "" if nobody did.
-    Raises UsageError where nothing can be read as evidence.
+    `hangs` says how the job was seen to hang, if the command followed the job; otherwise it is "".
+    Raises UsageError if nothing can be read as evidence.
     """
     with scratch_folder() as scratch:
         budget = TimeBudget(limit_s)

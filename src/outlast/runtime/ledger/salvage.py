@@ -1,8 +1,8 @@
-"""Read what is left of a ledger that was damaged, and say what is not.
+"""Read the rows of a damaged ledger that can still be read, and report what is missing.
 
-A page of the file that cannot be read takes the rows on it along. Rows are read by their number, so
-that indices may be damaged too; after a page that cannot be read, the next readable row is looked
-for. A row whose values make no record is left out as well.
+If a page of the file cannot be read, the rows on it are lost. Rows are read by their number, so
+damaged indices do no harm. After a page that cannot be read, the reader looks for the next readable
+row. A row whose values make no record is left out as well.
 """
 
 from __future__ import annotations

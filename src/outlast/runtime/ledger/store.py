@@ -111,7 +111,8 @@ class Ledger:
         """Make a new ledger, and begin its first session at meta's start. The file must not
         exist.
 
-        lasts   it is to outlast a power loss; otherwise nobody ever waits for the disk
+        lasts   True if the file must survive a power loss. Then writes wait for the disk, and
+                otherwise they never do
         """
         if path.exists():
             raise RunFolderError(
@@ -582,9 +583,9 @@ def _room_hint() -> str:
 
 
 def read_ledger(path: Path, *, whole: bool = False) -> Records:
-    """Open the ledger, read everything, and close it. Of a damaged one, read what is left.
+    """Open the ledger, read everything, and close it. If it is damaged, read the readable part.
 
-    whole   raise CorruptError if it is damaged, since the run is to go on from it
+    whole   True if a damaged ledger must raise CorruptError, because a run goes on from it
     """
     with closing(Ledger.read_only(path)) as ledger:
         try:

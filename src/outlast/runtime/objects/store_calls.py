@@ -1,6 +1,6 @@
 """Ask the process that talks to object storage, and wait for its answers.
 
-For the start of a run alone: while a run goes on, its launcher waits for nobody
+These calls are for the start of a run only. While a run goes on, its launcher must not wait
 (runtime/coordinator/upload_process.py).
 """
 

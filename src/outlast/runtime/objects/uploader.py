@@ -69,9 +69,9 @@ def decide_upload(
 
 
 class Uploader:
-    """Upload until the run is over, and its newest checkpoint with it.
+    """Upload checkpoints until the run is over and its newest checkpoint is uploaded.
 
-    say    is told of each upload and each failure
+    say    is called after each upload and each failure
     rest   waits for some seconds, or until the run is over
     """
 

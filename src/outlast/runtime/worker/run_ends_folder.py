@@ -12,7 +12,7 @@ SAME_DRAWS = "OUTLAST_DRILL_SAME_DRAWS"
 
 
 def asked() -> str:
-    """Return the folder that this process is asked to write to, or "" if nobody asks."""
+    """Return the folder that this process has to write to, or "" if it has to write nothing."""
     return os.environ.get(VARIABLE, "")
 
 
