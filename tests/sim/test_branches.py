@@ -1,4 +1,4 @@
-"""The swarm comes to most branches of the engine, counted from outside (tools/branches)."""
+"""Simulated runs reach most branches of the engine. tools/branches counts them from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from outlast.sim.simulated_run import simulate
 
 HOME = Path(__file__).parents[2]
 SEEDS = 100
-# They come to the rarest branches, as draws are now: tried beside the first ones, to save time.
+# With the present draws, these seeds reach the rarest branches. They are tried too, to save time.
 ALSO = (
     15, 18, 29, 90, 100, 126, 130, 142, 154, 164, 173, 183, 185, 203, 204, 217, 220, 221, 236, 245,
     248, 276, 430, 442, 513, 576, 579, 615, 896, 1808, 2393, 20263, 20265, 20557, 21130, 21376,
@@ -24,10 +24,10 @@ ALSO = (
     40088, 40210, 40399, 40476, 41075, 41195, 41802, 42351, 42410, 42667, 42669,
 )  # fmt: skip  # one number a line would fill a page
 LEAST_SHARE = 0.82  # of the engine, and of its coordinator; 0.84 when this was written
-# No life draws what people ask for by a command: tests/engine/test_requests.py does.
+# No run draws requests of people: tests/engine/test_requests.py tests them.
 NOT_DRAWN = {"coordinator/requests.py"}
 FOUR = Options(recovery_mode="in_place", ranks=4, steps=40)
-MADE = {  # courses that hardly any drawn life takes: seed, options, and what strikes
+MADE = {  # runs that draws seldom give: seed, options and faults
     "another rank is lost once the rung is chosen": (
         0,
         FOUR,
@@ -54,9 +54,10 @@ MADE = {  # courses that hardly any drawn life takes: seed, options, and what st
 
 
 def _shares(seeds: int, also: Sequence[int]) -> tuple[float, float, str]:
-    """The share of branches that lives come to: of the engine, of its coordinator; what they miss.
+    """Return the shares of branches that runs reach in the engine and in its coordinator, and a
+    list of the branches that they miss.
 
-    It is counted in a process of its own, whose engine is compiled with a counter in each branch.
+    A process of its own counts them. Its engine is compiled with a counter in each branch.
     """
     command = [sys.executable, "-m", "tools.branches", "--json", "--seeds", str(seeds)]
     done = subprocess.run(
@@ -85,8 +86,10 @@ def test_the_swarm_comes_to_most_branches_of_the_engine() -> None:
     assert of_coordinator >= LEAST_SHARE, missed
 
 
-def test_a_single_life_comes_to_few_branches() -> None:
-    """Method: the share of seed 6, a short life. The count would say so if little was reached."""
+def test_a_single_run_reaches_few_branches() -> None:
+    """A short run reaches few branches, so the count shows it if little is reached. Method: the
+    share of seed 6.
+    """
     of_engine, _, missed = _shares(0, [6])
     assert 0.0 < of_engine < 0.5
     assert "Takeover" in missed
@@ -95,6 +98,6 @@ def test_a_single_life_comes_to_few_branches() -> None:
 @pytest.mark.parametrize("name", MADE)
 def test_a_life_made_for_a_rare_course_keeps_every_rule(name: str) -> None:
     seed, options, faults = MADE[name]
-    life = simulate(seed=seed, options=options, faults=faults)
-    assert life.violations == ()
-    assert life.fired == tuple(fault.id for fault in faults)
+    simulated = simulate(seed=seed, options=options, faults=faults)
+    assert simulated.violations == ()
+    assert simulated.fired == tuple(fault.id for fault in faults)

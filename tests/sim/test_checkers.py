@@ -1,6 +1,4 @@
-"""Each rule sees what breaks it, and nothing else; and a protocol that was broken on purpose is
-caught.
-"""
+"""Each rule finds what breaks it and nothing else. The rules find a protocol that is broken."""
 
 from __future__ import annotations
 
@@ -96,7 +94,7 @@ def over(**changes: object) -> RunEnded:
 
 
 def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) -> SecondsAtEnd:
-    """One rank in a run of ten seconds."""
+    """Return the seconds of one rank in a run of ten seconds."""
     given = {"productive": 6.0, "stall": 1.0, "startup": 3.0} | seconds
     return SecondsAtEnd(
         10.0,
@@ -108,7 +106,7 @@ def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) ->
 
 
 def acted(action: str, *nodes: str, at_s: float = 0.0) -> ActionDecided:
-    """Twice in ten seconds is allowed."""
+    """Return an action of a policy that may act twice in ten seconds."""
     return ActionDecided(action, nodes, False, at_s, (2, 10.0))
 
 
@@ -117,8 +115,8 @@ def failed(reason: str, **changes: object) -> RunEnded:
 
 
 def answered(rung: str, reason: str = "", **changes: object) -> RecoveryChosen:
-    """Rank 1 of three has raised in step 4, has died, and is forked; the others go on where they
-    stand. `reason` is what is said of it.
+    """Return the answer to an error: rank 1 of three has raised in step 4, has died, and is forked.
+    The others go on where they are. `reason` is the reason of the answer.
     """
     given: dict[str, object] = {
         "rung": rung,
@@ -148,9 +146,9 @@ def noted(
     late_s: float = 0.0,
     **changes: object,
 ) -> InterruptionAtEnd:
-    """Rank 1 was killed in step 4.
+    """Return the record of an interruption: rank 1 was killed in step 4.
 
-    `late_s`: the run was at work again so much before that was said.
+    `late_s` is the time from the moment at which training went on until the record said so.
     """
     given: dict[str, object] = {
         "id": 1,
@@ -475,7 +473,7 @@ PLAN = Regroup(
         ([StartedOnBarredNode("a", 7)], "NoWorkOnBarredNode"),
     ],
 )
-def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: str) -> None:
+def test_only_the_broken_rule_is_reported(seen: list[Observation], rule: str) -> None:
     checkers = Checkers()
     for one in seen:
         checkers.see(AT_S, one)
@@ -489,7 +487,7 @@ def test_what_breaks_a_rule_is_seen_by_it_alone(seen: list[Observation], rule: s
     ids=["nothing is trained", "again"],
 )
 @pytest.mark.parametrize(("over_s", "rules"), [(1.2, []), (1.6, ["StopsAtOnce"])])
-def test_who_is_asked_to_end_at_once_does(
+def test_a_run_that_is_asked_to_end_at_once_does(
     asked: StopAsked, over_s: float, rules: list[str]
 ) -> None:
     checkers = Checkers()
@@ -508,7 +506,7 @@ def test_nodes_that_were_asked_for_are_waited_for(at_s: float, rules: list[str])
 
 
 @pytest.mark.parametrize(("made", "rules"), [(True, []), (False, ["ManifestOnceAllShards"])])
-def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[str]) -> None:
+def test_a_manifest_is_ordered_once_all_shards_are_there(made: bool, rules: list[str]) -> None:
     checkers = Checkers()
     checkers.see(1.0, ShardHeard(4, 0, 1, 2))
     checkers.see(1.1, ShardHeard(4, 1, 1, 2))
@@ -520,7 +518,7 @@ def test_a_checkpoint_is_made_of_shards_that_lie_there(made: bool, rules: list[s
 
 
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
-def test_what_is_to_be_warned_of_is(said: bool, rules: list[str]) -> None:
+def test_a_warning_has_to_be_recorded(said: bool, rules: list[str]) -> None:
     checkers = Checkers()
     checkers.see(1.0, WarningHeard("odd"))
     if said:
@@ -556,10 +554,10 @@ def test_a_node_without_power_is_counted_out_in_time(
 def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
     signals: int, plans: int, rules: list[str]
 ) -> None:
-    """Five kills from outside are borne before the first step.
+    """Five kills from outside do not end a run before its first step, and the sixth does.
 
-    Method: the run gives up at the sixth. It should not have where fewer processes ended by a
-    signal, or where fewer plans were made since its newest step.
+    Method: the run gives up at the sixth. The rule must find it if fewer processes ended by a
+    signal, or if fewer plans were made since the newest step.
     """
     checkers = Checkers()
     reason = (
@@ -575,7 +573,8 @@ def test_a_run_that_gives_up_for_kills_was_killed_as_often_as_it_says(
 def test_a_crash_loop_counts_from_the_first_time_a_step_is_executed(
     executed: bool, rules: list[str]
 ) -> None:
-    """A step counts once a rank has executed it, though all are interrupted before they commit it.
+    """A step counts once a rank has executed it, even if all ranks are interrupted before they
+    commit it.
 
     Method: step 1 is executed under the first of six plans, and committed under the third.
     """
@@ -718,7 +717,7 @@ def restores_a_step_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def skips_the_generation(patch: pytest.MonkeyPatch) -> None:
-    """The next plan has the number of the last."""
+    """Break the protocol: the next plan has the same number as the last one."""
     move = Plans.move
 
     def same(self: Plans, *args: object) -> object:

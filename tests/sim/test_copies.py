@@ -1,4 +1,6 @@
-"""Copies of replicated state in simulated lives: what all ranks go on from if all are lost."""
+"""Copies of replicated state in simulated runs: the state from which all ranks go on if all of them
+are lost.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from outlast.engine.coordinator.restore_sources import RestoreSources
 from outlast.errors import UsageError
 from outlast.sim.options import Options, check
 from outlast.sim.simulated_run import simulate_seed
-from tests.sim.test_disks import a_life, all_at
+from tests.sim.test_disks import all_at, simulate_run
 
 MODES = ["in_place", "respawn", "reenter"]
 
@@ -21,9 +23,9 @@ MODES = ["in_place", "respawn", "reenter"]
 def test_all_go_on_from_the_newest_of_copies_and_checkpoints(
     mode: str, keep_every: int, checkpoint_every: int, back: int
 ) -> None:
-    """All ranks are killed in step 9: step 8 is the newest that was committed."""
+    """All ranks are killed in step 9. Step 8 is the newest committed step."""
     options = {"keep_every": keep_every, "checkpoint_every": checkpoint_every}
-    assert a_life(*all_at(9), mode=mode, **options)[1] == ([(8, back)] if back < 8 else [])
+    assert simulate_run(*all_at(9), mode=mode, **options)[1] == ([(8, back)] if back < 8 else [])
 
 
 def test_copies_need_a_vault_that_all_ranks_share() -> None:
@@ -32,13 +34,15 @@ def test_copies_need_a_vault_that_all_ranks_share() -> None:
 
 
 def broken_rules(seed: int) -> set[str]:
-    """The rules that the life of a seed breaks, of a script that copies each step."""
+    """Return the rules that the run of a seed breaks. Its script copies each step."""
     given = {"keep_every": 1, "recovery_mode": MODES[seed % 3], "nodes": 1, "ranks": 2}
     return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
 
 
 def test_a_coordinator_that_forgets_its_copies_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A planted fault: all ranks begin from the beginning, though there are copies."""
+    """With a planted bug, all ranks begin from the beginning although there are copies. A rule
+    finds it.
+    """
     assert not any(broken_rules(seed) for seed in range(10))
     monkeypatch.setattr(RestoreSources, "note_kept", lambda self, step: None)
     assert any("NothingDurableLost" in broken_rules(seed) for seed in range(60))

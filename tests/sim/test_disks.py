@@ -1,5 +1,5 @@
-"""Checkpoints in simulated lives: what is restored when nobody holds the state any more, and what
-disks may do meanwhile.
+"""Checkpoints in simulated runs: the step that is restored if no rank holds the state any more,
+with all faults of disks.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ def disk(kind: str, mark: str = "", nth: int = 1, *, number: int = 0, **more: An
 
 
 def all_at(step: int) -> tuple[PlannedFault, ...]:
-    """SIGKILL to every rank, in this step."""
+    """Return faults that kill every rank in this step, by SIGKILL."""
     return tuple(
         PlannedFault(f"kill {rank} at {step}", "kill", rank, at_step=step) for rank in range(RANKS)
     )
 
 
-def a_life(
+def simulate_run(
     *faults: PlannedFault, mode: str = "in_place", seed: int = 1, **more: Any
 ) -> tuple[SimulatedRun, list[tuple[int, int]]]:
-    """And where it was rolled back from and to."""
+    """Simulate a run. Return it, and for each rollback the step before it and the step after it."""
     options = Options(
         **({"recovery_mode": mode, "ranks": RANKS, "steps": 12, "checkpoint_every": 3} | more)
     )
-    life = simulate(seed=seed, options=options, faults=faults)
+    simulated = simulate(seed=seed, options=options, faults=faults)
     world = World(options=options, script=script_of(mode), faults=faults, seed=seed)
     world.run(bound_s=1e6)
-    assert (life.violations, life.end) == ((), "ended")
-    assert set(life.fired) == {fault.id for fault in faults}
-    return life, world.rolled_back
+    assert (simulated.violations, simulated.end) == ((), "ended")
+    assert set(simulated.fired) == {fault.id for fault in faults}
+    return simulated, world.rolled_back
 
 
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
 def test_a_run_goes_on_from_a_checkpoint_when_all_ranks_are_lost(
     mode: str,
 ) -> None:
-    assert a_life(*all_at(9), mode=mode)[1] == [(8, 6)]
-    assert a_life(*all_at(9), mode=mode, checkpoint_every=0)[1] == [(8, 0)]
+    assert simulate_run(*all_at(9), mode=mode)[1] == [(8, 6)]
+    assert simulate_run(*all_at(9), mode=mode, checkpoint_every=0)[1] == [(8, 0)]
 
 
 def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None:
@@ -57,7 +57,7 @@ def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None
         PlannedFault(f"dark {node}", "lose_node", None, at_step=9, node=node, for_s=20.0)
         for node in range(2)
     )
-    _, back = a_life(
+    _, back = simulate_run(
         *(
             PlannedFault(one.id, one.kind, None, "saved", 7, node=one.node, for_s=one.for_s)
             for one in dark
@@ -68,57 +68,57 @@ def test_sharded_state_comes_from_a_checkpoint_if_its_holders_are_lost() -> None
     ((_, step),) = back
     assert step == 6
     dead = all_at(9)
-    assert a_life(*dead, mode="sharded")[1] == [], "images outlive their processes"
+    assert simulate_run(*dead, mode="sharded")[1] == [], "images outlive their processes"
 
 
 def test_a_disk_that_is_full_at_the_manifest_costs_that_checkpoint_only() -> None:
-    """Rank 2 is the last to have saved step 6; then the disk is full for a while."""
+    """Rank 2 is the last rank that saves step 6. After that the disk is full for a while."""
     full = disk("full_disk", "saved", 6, for_s=0.1)
-    life, back = a_life(full)
-    assert (life.rungs, back) == ((), [])
-    assert a_life(full, *all_at(9))[1] == [(8, 3)]
+    simulated, back = simulate_run(full)
+    assert (simulated.rungs, back) == ((), [])
+    assert simulate_run(full, *all_at(9))[1] == [(8, 3)]
 
 
 def test_a_disk_that_is_always_full_costs_all_checkpoints_and_no_step() -> None:
-    life, back = a_life(disk("full_disk", "saving", 1, for_s=1e6))
-    assert (life.rungs, back) == ((), [])
+    simulated, back = simulate_run(disk("full_disk", "saving", 1, for_s=1e6))
+    assert (simulated.rungs, back) == ((), [])
 
 
 def test_flipped_bits_send_the_run_to_the_checkpoint_before() -> None:
-    """Each file has one chance in two, so that with some seeds the newest is still good, and with
-    others none is.
+    """Each file is corrupted with a chance of one in two. So with some seeds the newest checkpoint
+    is still good, and with others no checkpoint is good.
     """
     went_back = [
-        a_life(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1]
+        simulate_run(disk("corrupt_disk", "clearing"), *all_at(9), seed=seed)[1][0][1]
         for seed in range(1, 13)
     ]
     assert set(went_back) <= {0, 3, 6}
     assert len(set(went_back)) > 1
 
 
-def test_a_torn_write_is_seen_before_anybody_is_told_to_read_it() -> None:
-    assert a_life(disk("torn_write", "saved", 6, for_s=0.2), *all_at(9))[1] == [(8, 3)]
+def test_a_torn_write_is_found_before_any_rank_reads_it() -> None:
+    assert simulate_run(disk("torn_write", "saved", 6, for_s=0.2), *all_at(9))[1] == [(8, 3)]
 
 
-def test_a_slow_disk_holds_up_saves_and_blames_nobody() -> None:
-    life, back = a_life(disk("slow_disk", "saving", 1, for_s=1e6), checkpoint_every=1)
-    assert (life.rungs, back) == ((), [])
+def test_a_slow_disk_delays_saves_and_blames_no_rank() -> None:
+    simulated, back = simulate_run(disk("slow_disk", "saving", 1, for_s=1e6), checkpoint_every=1)
+    assert (simulated.rungs, back) == ((), [])
 
 
 def test_a_regroup_does_not_wait_for_a_slow_disk() -> None:
-    """Rank 0 stands in its second save, for the first is still being written, when rank 2 is
-    killed: rank 0 is not taken for hung.
+    """Rank 0 waits in its second save, because the first one is still being written. Then rank 2 is
+    killed. Rank 0 is not taken for hung.
     """
     faults = (
         disk("slow_disk", "saving", 1, for_s=1e6),
         PlannedFault("kill", "kill", 2, "saving", 2, after_s=0.03),
     )
-    life, back = a_life(*faults, checkpoint_every=1)
-    assert (len(life.rungs), back) == (1, [])
+    simulated, back = simulate_run(*faults, checkpoint_every=1)
+    assert (len(simulated.rungs), back) == (1, [])
 
 
 def test_one_that_is_killed_in_its_save_costs_that_checkpoint_only() -> None:
-    assert a_life(PlannedFault("kill", "kill", 1, "saved", 2), *all_at(9))[1] == [(8, 3)]
+    assert simulate_run(PlannedFault("kill", "kill", 1, "saved", 2), *all_at(9))[1] == [(8, 3)]
 
 
 def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:

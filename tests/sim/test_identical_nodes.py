@@ -1,6 +1,4 @@
-"""Nodes that nothing tells apart, simulated as one: what comes of it is what comes of each by
-itself.
-"""
+"""Identical nodes are simulated as one, with the same result as if each was simulated alone."""
 
 from __future__ import annotations
 
@@ -48,8 +46,8 @@ KILL = PlannedFault("x", "kill", 30, at_s=100.0)
 
 
 def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
-    """Some minutes of one to four ranks on each of about twenty nodes, a fifth of which are struck
-    as hardware fails.
+    """Return the options and the faults of a run of some minutes. It has about twenty nodes with
+    one to four ranks each. A fifth of the nodes have faults like those of hardware.
     """
     given = {
         "recovery_mode": "in_place",
@@ -78,9 +76,9 @@ def run(
     every_rank: bool = False,
     tells_all: bool = False,
 ) -> World:
-    """A life with all lines of its trace kept.
+    """Simulate a run that keeps all lines of its trace.
 
-    `tells_all`: of the nodes of identical nodes too that are not its first.
+    `tells_all` is True if the trace also has the lines of identical nodes other than the first one.
     """
     world = World(
         options=options,
@@ -97,9 +95,9 @@ def run(
 
 
 @pytest.mark.drill
-def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
-    """The same lives three ways: each line of the trace to the microsecond, each mark, each
-    interruption, and whose seconds are booked as what.
+def test_identical_nodes_have_the_same_result_as_each_node_alone() -> None:
+    """The same runs are simulated in three ways. All lines of the trace are equal to the
+    microsecond. The marks, the interruptions and the booked seconds of each rank are equal too.
     """
     saved = 0
     for seed in range(SEEDS):
@@ -125,9 +123,9 @@ def test_a_fleet_takes_the_course_that_its_nodes_take() -> None:
     assert saved > 0
 
 
-def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
-    """Simulated node by node, with all that the trace does not tell otherwise: each line of the
-    first has its twin of each other, at the same moment.
+def test_each_identical_node_does_what_the_first_one_does() -> None:
+    """Method: simulate node by node, with the lines that the trace leaves out otherwise. Each other
+    node has the same lines as the first one, at the same moments.
     """
     options, faults = drawn(3)
     world = run(3, options, faults, every_node=True, tells_all=True)
@@ -145,9 +143,9 @@ def test_each_node_of_a_fleet_does_what_its_first_does() -> None:
     assert all(others == first for others in lines.values())
 
 
-def test_most_of_a_large_life_is_a_fleet() -> None:
-    """Of eighteen nodes that house ranks, four are struck, two may have to hand over state, and one
-    comes before these nodes, one after it.
+def test_most_nodes_of_a_large_run_are_identical() -> None:
+    """Eighteen nodes have ranks. Four of them have faults, and two may have to hand over state. One
+    is simulated before the identical nodes, and one after them.
     """
     faults = tuple(PlannedFault(str(n), "kill", 20 + 4 * n, at_s=40.0 * n) for n in range(1, 5))
     likeness = alike(LARGE, faults)
@@ -157,16 +155,16 @@ def test_most_of_a_large_life_is_a_fleet() -> None:
         (3, 4, 5, 10, 11, 12, 13, 14, 15, 16),
         4,
     )
-    life, alone = (
+    simulated, alone = (
         simulate(seed=1, options=LARGE, faults=faults, every_rank=every_rank)
         for every_rank in (False, True)
     )
-    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 4)
-    assert (life.trace_digest, life.marks["committed"]) == (
+    assert (simulated.result, simulated.end, len(simulated.fired)) == ("ok", "stopped", 4)
+    assert (simulated.trace_digest, simulated.marks["committed"]) == (
         alone.trace_digest,
         alone.marks["committed"],
     )
-    assert life.events < 0.4 * alone.events
+    assert simulated.events < 0.4 * alone.events
 
 
 @pytest.mark.parametrize(
@@ -185,17 +183,17 @@ def test_most_of_a_large_life_is_a_fleet() -> None:
         (replace(LARGE, nodes=7, ranks=20), KILL),
     ],
 )
-def test_where_more_may_tell_nodes_apart_there_is_no_fleet(
+def test_other_faults_and_options_allow_no_identical_nodes(
     options: Options, fault: PlannedFault
 ) -> None:
     assert alike(LARGE, (KILL,)) is not None
     assert alike(options, (fault,)) is None
 
 
-def test_a_life_that_parts_its_fleet_is_lived_again_node_by_node(
+def test_a_run_whose_identical_nodes_differ_is_simulated_again_node_by_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As if the coordinator had told one of them something else."""
+    """Method: pretend that the coordinator sends one of the nodes another message."""
     whole = simulate(seed=1, options=LARGE, faults=(KILL,))
     monkeypatch.setattr(IdenticalNodes, "_is_same", lambda *_: False)
     again = simulate(seed=1, options=LARGE, faults=(KILL,))
@@ -229,7 +227,7 @@ PLAN = Regroup(
         (StartStore("why", 1), StartStore("why", 1), False),
     ],
 )
-def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
+def test_a_different_message_to_one_identical_node_is_found(
     first: object, other: object, same: bool
 ) -> None:
     twins = IdenticalNodes(Likeness(2, (3, 4), 4), LARGE.node_names)
@@ -243,7 +241,7 @@ def test_what_one_of_a_fleet_is_told_in_another_way_parts_it(
             twins.check(now_s=9.0)
 
 
-def test_what_not_all_of_a_fleet_are_told_at_one_moment_parts_it() -> None:
+def test_a_message_that_not_all_identical_nodes_get_at_once_is_found() -> None:
     twins = IdenticalNodes(Likeness(2, (3, 4, 5), 4), LARGE.node_names)
     twins.first_hears(Grant(1, 0, 5.0))
     twins.echo(1, Grant(1, 0, 5.0))

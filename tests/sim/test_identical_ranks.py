@@ -1,4 +1,6 @@
-"""Ranks of a node that are simulated as one: what comes of it is what comes of each by itself."""
+"""Identical ranks of a node are simulated as one, with the same result as if each were simulated by
+itself.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,10 @@ LARGE = Options(
 
 
 def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
-    """Some minutes of three ranks on each of some nodes.
+    """Return the options and the faults of a run of some minutes, with three ranks on each node.
 
-    Two thirds are struck as hardware fails, the others by all else at some second.
+    In two of three runs, the faults are like those of hardware. In the others they are of all other
+    kinds, at drawn seconds.
     """
     given = {
         "recovery_mode": ("in_place", "respawn", "reenter", "sharded")[seed % 4],
@@ -67,7 +70,7 @@ def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
 def run(
     seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_rank: bool
 ) -> World:
-    """A life with all lines of its trace kept."""
+    """Simulate a run that keeps all lines of its trace."""
     world = World(
         options=options,
         script=script_of(options.recovery_mode),
@@ -81,9 +84,9 @@ def run(
 
 
 @pytest.mark.drill
-def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
-    """The same lives both ways: each line of the trace to the microsecond, each mark, each
-    interruption, and whose seconds are booked as what.
+def test_a_stand_in_has_the_same_result_as_its_ranks() -> None:
+    """The same runs are simulated in both ways. All lines of the trace are equal to the
+    microsecond. The marks, the interruptions and the booked seconds of each rank are equal too.
     """
     saved = 0
     for seed in range(SEEDS):
@@ -106,26 +109,26 @@ def test_a_crew_takes_the_course_that_its_ranks_take() -> None:
     assert saved > 0
 
 
-def test_most_of_a_large_life_is_crews() -> None:
-    """Of six nodes with eight ranks each, the two that may have to hand over state are simulated
-    rank by rank: 20 instead of 48.
+def test_most_ranks_of_a_large_run_have_a_stand_in() -> None:
+    """There are six nodes with eight ranks each. The two nodes that may have to hand over state are
+    simulated rank by rank. So 20 processes are simulated instead of 48.
     """
-    life = simulate(
+    simulated = simulate(
         seed=1,
         options=LARGE,
         faults=tuple(PlannedFault(str(n), "kill", 20 + n, at_s=40.0 * n) for n in range(1, 13)),
     )
-    alone = simulate(seed=1, options=LARGE, faults=life.faults, every_rank=True)
-    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 12)
-    assert (life.trace_digest, life.marks["committed"]) == (
+    alone = simulate(seed=1, options=LARGE, faults=simulated.faults, every_rank=True)
+    assert (simulated.result, simulated.end, len(simulated.fired)) == ("ok", "stopped", 12)
+    assert (simulated.trace_digest, simulated.marks["committed"]) == (
         alone.trace_digest,
         alone.marks["committed"],
     )
-    assert life.events < 0.7 * alone.events
+    assert simulated.events < 0.7 * alone.events
 
 
 @pytest.mark.parametrize("kind", ["stop", "deaf", "hang", "raise", "hold", "mute", "repeat"])
-def test_who_is_struck_but_does_not_end_is_in_no_crew(kind: str) -> None:
+def test_a_rank_with_a_fault_that_does_not_end_it_has_no_stand_in(kind: str) -> None:
     faults = (
         PlannedFault("x", kind, 30, at_s=50.0, for_s=4.0),
         PlannedFault("y", "kill", 40, at_s=55.0),
@@ -136,8 +139,10 @@ def test_who_is_struck_but_does_not_end_is_in_no_crew(kind: str) -> None:
     assert one.strikes.fired[:2] == ("x", "y")
 
 
-def test_a_crew_that_is_told_different_things_is_none() -> None:
-    """The life is lived again, rank by rank; so its course is the same."""
+def test_different_messages_to_the_ranks_of_a_stand_in_are_found() -> None:
+    """Ranks of a stand-in that get different messages make the simulator begin again, rank by rank.
+    So the run takes the same course.
+    """
     plan = Regroup(
         2, 8, 16, "here", 1, "repeat", "in_place", 5, -1, False, "none", "keep", "", 5, None, None
     )

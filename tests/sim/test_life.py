@@ -1,5 +1,5 @@
-"""Simulated lives: one seed, one course; a swarm of them keeps every rule; what is drawn covers
-what it should.
+"""Simulated runs: one seed gives one course, runs of many seeds keep every rule, and the draws
+cover what they should.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from outlast.sim.world.world import World
 
 SOURCE = str(Path(outlast.__file__).parents[1])
 SWARM_SEEDS = 60  # `make swarm` draws new ones
-# lives that broke a rule once: what was wrong, seed, options, faults
+# runs that once broke a rule: the bug, the seed, the options and the faults
 FOUND = sorted((Path(__file__).parent / "found").glob("*.toml"))
 
 
@@ -49,22 +49,23 @@ def test_a_swarm_keeps_every_rule(swarm: Tally) -> None:
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_a_swarm_once_found_stays_mended(path: Path) -> None:
-    """All of it is said in the file, so that it stays the same life when draws change."""
+def test_bugs_that_a_swarm_once_found_stay_fixed(path: Path) -> None:
+    """Each case names all of its options and faults. So it stays the same run when draws change."""
     why, seed, options = (line.removeprefix("# ") for line in path.read_text().splitlines()[:3])
     planned = parse(path.read_text(), source=path.name)
-    life = simulate(
+    simulated = simulate(
         seed=int(seed.removeprefix("seed ")),
         options=Options.from_dict(json.loads(options.removeprefix("options "))),
         faults=planned,
     )
-    assert life.violations == (), why
+    assert simulated.violations == (), why
 
 
 @pytest.mark.parametrize("head_s", [None, 0.3])
 def test_a_lost_replica_costs_no_step_where_another_holds_its_shards(head_s: float | None) -> None:
-    """Two replicas of two shards, one on each node, and a spare node. `head_s`: the coordinator
-    dies as well, and another one comes after so long. Without replicas all begin from the start.
+    """There are two replicas of two shards, one on each node, and a spare node. If `head_s` is not
+    None, the coordinator dies as well, and another one comes `head_s` later. Without replicas, all
+    ranks begin from the start.
     """
     faults = [PlannedFault("power", "lose_node", 2, "body", 50, for_s=1_000.0)]
     if head_s is not None:
@@ -73,9 +74,11 @@ def test_a_lost_replica_costs_no_step_where_another_holds_its_shards(head_s: flo
         recovery_mode="sharded", ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003
     )
     for replicas, lost in ((2, False), (1, True)):
-        life = simulate(seed=1, options=replace(options, replicas=replicas), faults=tuple(faults))
-        assert (life.result, life.end) == ("ok", "ended"), life
-        assert ("restart" in life.rungs) is lost, life.rungs
+        simulated = simulate(
+            seed=1, options=replace(options, replicas=replicas), faults=tuple(faults)
+        )
+        assert (simulated.result, simulated.end) == ("ok", "ended"), simulated
+        assert ("restart" in simulated.rungs) is lost, simulated.rungs
 
 
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
@@ -93,13 +96,13 @@ def test_a_lost_replica_costs_no_step_where_another_holds_its_shards(head_s: flo
 def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
     mode: str, kind: str, for_s: float, rungs: tuple[str, ...] | None
 ) -> None:
-    """What lasts less than a lease (6 s) interrupts nobody; after what lasts longer the ranks live
-    on the spare node.
+    """A fault that is shorter than a lease (6 s) interrupts no rank. After a longer one, the ranks
+    live on the spare node.
     """
     options = Options(
         recovery_mode=mode, ranks=4, nodes=3, spare_nodes=1, steps=200, latency_s=0.003
     )
-    life = simulate(
+    simulated = simulate(
         seed=1,
         options=options,
         faults=(
@@ -108,8 +111,8 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
             ),
         ),
     )
-    assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",))
-    assert life.rungs == rungs if rungs is not None else len(life.rungs) == 1
+    assert (simulated.result, simulated.end, simulated.fired) == ("ok", "ended", ("x",))
+    assert simulated.rungs == rungs if rungs is not None else len(simulated.rungs) == 1
 
 
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
@@ -117,7 +120,7 @@ def test_a_node_or_the_coordinator_is_lost_and_the_run_goes_on(
 def test_with_voters_a_coordinator_that_is_away_costs_no_process(
     mode: str, voters: bool, for_s: float
 ) -> None:
-    """The lease is 0.5 s. Without voters every agent kills its processes when it is over."""
+    """The lease is 0.5 s. Without voters, an agent kills its processes when the lease is over."""
     options = Options(
         recovery_mode=mode,
         ranks=4,
@@ -128,82 +131,94 @@ def test_with_voters_a_coordinator_that_is_away_costs_no_process(
         beat_s=0.5 / limits.LEASE_BEATS,
     )
     fault = PlannedFault("x", "lose_coordinator", None, at_s=1.5, for_s=for_s)
-    life = simulate(seed=1, options=options, faults=(fault,))
-    assert (life.result, life.end, life.fired) == ("ok", "ended", ("x",)), life.violations
-    assert (life.rungs == ()) == voters
+    simulated = simulate(seed=1, options=options, faults=(fault,))
+    assert (simulated.result, simulated.end, simulated.fired) == ("ok", "ended", ("x",)), (
+        simulated.violations
+    )
+    assert (simulated.rungs == ()) == voters
 
 
 @pytest.mark.parametrize(("for_s", "blamed"), [(1.0, []), (50.0, []), (300.0, [(1,)])])
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_who_has_no_processor_is_waited_for_up_to_a_bound(
+def test_a_rank_without_a_processor_is_given_a_bounded_time(
     nodes: int, for_s: float, blamed: list[tuple[int, ...]]
 ) -> None:
-    """At its fifth step, when its deadlines are learned and short."""
+    """The fault comes at the rank's fifth step, when its deadlines are learned and short."""
     faults = (PlannedFault("1", "starve", 1, mark="body", nth=5, for_s=for_s),)
-    life = simulate(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
-    assert (life.result, life.violations, life.fired, life.end) == ("ok", (), ("1",), "ended")
-    assert [one.ranks for one in life.interruptions] == blamed
+    simulated = simulate(seed=3, options=Options(ranks=3, nodes=nodes, steps=9), faults=faults)
+    assert (simulated.result, simulated.violations, simulated.fired, simulated.end) == (
+        "ok",
+        (),
+        ("1",),
+        "ended",
+    )
+    assert [one.ranks for one in simulated.interruptions] == blamed
 
 
 @pytest.mark.parametrize("rank", [None, 1], ids=["all live", "one dies meanwhile"])
-def test_a_run_that_ends_at_once_during_a_takeover_leaves_nobody_behind(
+def test_a_run_that_ends_at_once_during_a_takeover_leaves_no_process(
     rank: int | None,
 ) -> None:
-    """It ends once the new one knows who lives."""
+    """The run ends once the new coordinator knows which processes live."""
     faults = [PlannedFault("1", "lose_coordinator", None, at_s=0.5, for_s=0.1)]
     faults += [] if rank is None else [PlannedFault("2", "kill", rank, at_s=0.65)]
-    life = simulate(
+    simulated = simulate(
         seed=3,
         options=Options(ranks=4, nodes=2, steps=1_000, for_s=0.7, again_s=0.05),
         faults=tuple(faults),
     )
-    assert (life.result, life.violations, life.end) == ("ok", (), "stopped")
-    assert life.sim_s < 2.0, "nobody is waited for who has ended"
+    assert (simulated.result, simulated.violations, simulated.end) == ("ok", (), "stopped")
+    assert simulated.sim_s < 2.0, "nobody is waited for who has ended"
 
 
 @pytest.mark.parametrize("kind", ["stop", "deaf", "hang"])
 def test_a_hang_found_without_a_coordinator_is_found_again(kind: str) -> None:
-    """What its agent says then, nobody hears."""
+    """The report that the agent makes without a coordinator is lost."""
     faults = (
         PlannedFault("1", kind, 1, mark="body", nth=8, for_s=1e6),
         PlannedFault("2", "lose_coordinator", None, mark="body", nth=28, for_s=3.0),
     )
-    life = simulate(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
-    assert (life.result, life.violations, life.end) == ("ok", (), "ended")
-    assert [one.ranks for one in life.interruptions] == [(1,)]
-    assert life.sim_s < 10.0
+    simulated = simulate(seed=3, options=Options(ranks=4, nodes=2, steps=40), faults=faults)
+    assert (simulated.result, simulated.violations, simulated.end) == ("ok", (), "ended")
+    assert [one.ranks for one in simulated.interruptions] == [(1,)]
+    assert simulated.sim_s < 10.0
 
 
 @pytest.mark.parametrize("at_s", [0.5, 1.5])
 def test_a_plain_script_goes_on_during_a_takeover(
     at_s: float,
 ) -> None:
-    """All of its processes run: nothing is begun again, nothing is written down."""
+    """All of its processes run. No process is started again, and no interruption is recorded."""
     options = Options(recovery_mode="plain", ranks=4, nodes=2, steps=100, latency_s=0.003)
-    life = simulate(
+    simulated = simulate(
         seed=1,
         options=options,
         faults=(PlannedFault("1", "lose_coordinator", None, at_s=at_s, for_s=1.0),),
     )
-    assert (life.result, life.violations, life.end, life.fired) == ("ok", (), "ended", ("1",))
-    assert life.interruptions == ()
+    assert (simulated.result, simulated.violations, simulated.end, simulated.fired) == (
+        "ok",
+        (),
+        "ended",
+        ("1",),
+    )
+    assert simulated.interruptions == ()
 
 
-def test_a_link_that_stays_cut_is_not_paid_for_by_who_raised_before() -> None:
-    """All restart, and their group cannot be formed: that is the link's fault, whatever was the
-    first one's.
+def test_a_link_that_stays_cut_is_not_blamed_on_the_rank_that_raised() -> None:
+    """All ranks restart, and their group cannot be formed. The link is at fault for that, and not
+    the rank that raised before.
     """
     faults = (
         PlannedFault("1", "raise", 1, mark="prepared", nth=3),
         PlannedFault("2", "part", None, node=0, peer=1, mark="still", for_s=400.0),
     )
-    life = simulate(
+    simulated = simulate(
         seed=3, options=Options(recovery_mode="respawn", ranks=4, nodes=2, steps=9), faults=faults
     )
-    assert (life.result, life.violations, life.end) == ("ok", (), "ended")
+    assert (simulated.result, simulated.violations, simulated.end) == ("ok", (), "ended")
 
 
-def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
+def test_a_swarm_covers_all_rungs_ends_and_modes(swarm: Tally) -> None:
     facts = swarm.as_dict()
     assert swarm.overlap >= 0.3
     assert swarm.counted >= SWARM_SEEDS / 2
@@ -212,11 +227,11 @@ def test_a_swarm_reaches_what_it_is_for(swarm: Tally) -> None:
     assert len(facts["way"]) == 5
 
 
-def _twelve_lives(python: str, **environment: str) -> str:
+def _twelve_runs(python: str, **environment: str) -> str:
     program = (
         "import json; from outlast.sim.simulated_run import simulate_seed;"
-        " lives = [simulate_seed(seed=seed, given={}) for seed in range(12)];"
-        " print(json.dumps([life.as_dict() for life in lives]))"
+        " runs = [simulate_seed(seed=seed, given={}) for seed in range(12)];"
+        " print(json.dumps([simulated.as_dict() for simulated in runs]))"
     )
     return subprocess.run(
         [python, "-c", program],
@@ -229,14 +244,14 @@ def _twelve_lives(python: str, **environment: str) -> str:
 
 
 def test_the_same_seed_has_the_same_course_whatever_the_hash_seed() -> None:
-    said = [_twelve_lives(sys.executable, PYTHONPATH=SOURCE, PYTHONHASHSEED=salt) for salt in "12"]
+    said = [_twelve_runs(sys.executable, PYTHONPATH=SOURCE, PYTHONHASHSEED=salt) for salt in "12"]
     assert said[0] == said[1]
     assert len({one["trace_digest"] for one in json.loads(said[0])}) == 12
 
 
 @pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
-def test_the_same_seed_has_the_same_course_under_every_python_at_hand(version: str) -> None:
-    """Nothing but the package's own files is given to it: 3.10 needs tomli beside them."""
+def test_the_same_seed_has_the_same_course_under_every_installed_python(version: str) -> None:
+    """The other Python gets only the package's own files. Python 3.10 needs tomli besides them."""
     python = shutil.which(f"python{version}") or ""
     if (
         not python
@@ -248,13 +263,13 @@ def test_the_same_seed_has_the_same_course_under_every_python_at_hand(version: s
         ).returncode
     ):
         pytest.skip(f"no Python {version} that can read the package is at hand")
-    assert _twelve_lives(python, PYTHONPATH=SOURCE) == _twelve_lives(
+    assert _twelve_runs(python, PYTHONPATH=SOURCE) == _twelve_runs(
         sys.executable, PYTHONPATH=SOURCE
     )
 
 
 def test_ticks_that_are_left_out_change_nothing() -> None:
-    """The same lives with every tick carried out, where these are not tens of thousands."""
+    """The same runs are simulated with every tick, unless that makes tens of thousands of ticks."""
     saved = 0
     for seed in range(25):
         options = draw_options(Stream(seed, "options"), {})
@@ -290,7 +305,7 @@ def test_a_new_draw_for_one_purpose_shifts_no_other() -> None:
 
 
 def test_draws_are_the_same_in_every_version_of_python() -> None:
-    """Golden: a seed that somebody reported must stay that seed."""
+    """Golden values: a seed that a user has reported must give the same draws in every version."""
     stream = Stream(7, "work")
     assert [stream.below(1000), stream.pick("abcdef"), round(stream.between(2, 3), 6)] == [
         231,
@@ -357,7 +372,7 @@ def test_a_plan_for_what_does_not_exist_is_refused(fault: PlannedFault, said: st
 
 
 def test_a_fault_that_never_fires_is_said_so() -> None:
-    life = simulate(
+    simulated = simulate(
         seed=0,
         options=Options(),
         faults=(
@@ -365,8 +380,8 @@ def test_a_fault_that_never_fires_is_said_so() -> None:
             PlannedFault("timely", "kill", 1, "body", 2),
         ),
     )
-    assert [(one["id"], one["fired"]) for one in life.as_dict()["faults"]] == [
+    assert [(one["id"], one["fired"]) for one in simulated.as_dict()["faults"]] == [
         ("late", False),
         ("timely", True),
     ]
-    assert (life.result, life.counts) == ("ok", True)
+    assert (simulated.result, simulated.counts) == ("ok", True)

@@ -1,4 +1,4 @@
-"""The mutants of tools/mutation stand where they say, in code that is there."""
+"""Each mutant of tools/mutation is found at its place in the code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.mutation.planted import Mutant, find
 
 @pytest.mark.parametrize("mutant", NAMED, ids=lambda mutant: mutant.name)
 def test_the_place_of_a_mutant_is_found_exactly_once(mutant: Mutant) -> None:
-    """Method: `changed` looks for the place, and what it returns has to be a program."""
+    """Method: `changed` looks for the place, and its result has to be a valid program."""
     assert ast.parse(mutant.changed()).body
 
 
@@ -35,7 +35,7 @@ def test_a_place_is_found_whatever_its_layout(layout: str) -> None:
 
 
 def test_other_code_is_not_taken_for_the_place() -> None:
-    """Method: another string, another name, and the place twice."""
+    """Method: search for another string, for another name, and for a place that occurs twice."""
     assert find('if kept(one, "three"): go()', 'if kept(one, "two"):') == []
     assert find('if kept(other, "two"): go()', 'if kept(one, "two"):') == []
     assert len(find("go()\ngo()\n", "go()")) == 2

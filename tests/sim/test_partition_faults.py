@@ -1,4 +1,4 @@
-"""Nodes that cannot reach each other while the coordinator reaches all, connections that are reset,
+"""Partitions between nodes that the coordinator still reaches, connections that are reset, and
 agents and nodes that stand still.
 """
 
@@ -39,24 +39,31 @@ def world_after(options: Options, *faults: PlannedFault, seed: int = 1) -> World
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("for_s", [0.5, 5.0, 300.0])
 def test_a_partition_in_training_costs_time_and_nothing_else(mode: str, for_s: float) -> None:
-    """TCP says again what was lost: after as long as it was lost, two minutes at most.
+    """TCP sends lost data again. It waits as long as the partition lasted, and two minutes at most.
 
-    Nobody is blamed for waiting, and no budget pays (there is none).
+    No rank is blamed for waiting. The run has no budget of restarts, so nothing can be taken from
+    it.
     """
     whole = simulate(seed=1, options=replace(THREE, recovery_mode=mode), faults=())
-    life = simulate(
+    simulated = simulate(
         seed=1, options=replace(THREE, recovery_mode=mode), faults=(part(for_s, at_step=9),)
     )
-    assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("part",), ())
-    assert for_s / 2 < life.sim_s - whole.sim_s < for_s + min(for_s, RTO_MAX_S) + 1.0
+    assert (simulated.result, simulated.end, simulated.fired, simulated.rungs) == (
+        "ok",
+        "ended",
+        ("part",),
+        (),
+    )
+    assert for_s / 2 < simulated.sim_s - whole.sim_s < for_s + min(for_s, RTO_MAX_S) + 1.0
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("stage", ["gathering", "leaving", "moving"])
 def test_a_group_is_tried_again_until_the_link_is_there(mode: str, stage: str) -> None:
-    """A rank is killed, and two nodes cannot reach each other for 100 s from then on: one
-    replacement is paid for, one process is blamed, and training goes on within the longest pause,
-    and what a group takes to fail, and to be formed.
+    """A rank is killed, and from then on two nodes cannot reach each other for 100 s. One
+    replacement is counted, and one process is blamed. Once the link is back, training goes on in a
+    bounded time: the longest pause, the time in which a group fails, and the time in which it is
+    formed.
     """
     world = world_after(
         replace(THREE, recovery_mode=mode, max_restarts=1),
@@ -93,8 +100,8 @@ def test_a_link_that_stays_cut_ends_the_run_with_both_nodes_named(mode: str) -> 
     )
 
 
-def test_a_partition_that_outlasts_tcp_is_still_nobodys_fault() -> None:
-    """Connections are given up after a quarter of an hour; then a group is tried until the link is
+def test_a_partition_that_is_longer_than_tcp_waits_is_blamed_on_no_rank() -> None:
+    """Connections are given up after a quarter of an hour. Then a group is tried until the link is
     there.
     """
     world = world_after(THREE, part(1_500.0, at_step=9))
@@ -106,7 +113,7 @@ def test_a_partition_that_outlasts_tcp_is_still_nobodys_fault() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(mode: str) -> None:
+def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_no_rank(mode: str) -> None:
     world = world_after(
         replace(THREE, recovery_mode=mode, max_restarts=1),
         PlannedFault("snap", "snap", None, node=0, peer=2, at_step=9),
@@ -119,21 +126,28 @@ def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_nobody(mode:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("agent", [False, True], ids=["all of a node", "its agent"])
-def test_what_stands_still_for_less_than_a_lease_interrupts_nobody(mode: str, agent: bool) -> None:
+def test_a_node_that_stands_still_for_less_than_a_lease_interrupts_no_rank(
+    mode: str, agent: bool
+) -> None:
     fault = PlannedFault(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_step=9, for_s=4.0
     )
-    life = simulate(seed=1, options=replace(THREE, recovery_mode=mode), faults=(fault,))
-    assert (life.result, life.end, life.fired, life.rungs) == ("ok", "ended", ("still",), ())
+    simulated = simulate(seed=1, options=replace(THREE, recovery_mode=mode), faults=(fault,))
+    assert (simulated.result, simulated.end, simulated.fired, simulated.rungs) == (
+        "ok",
+        "ended",
+        ("still",),
+        (),
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("agent", [False, True], ids=["all of a node", "its agent"])
-def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
+def test_a_node_that_stands_still_for_longer_is_replaced_and_contributes_to_no_step(
     mode: str, agent: bool
 ) -> None:
-    """The node wakes while the run goes on without it: it looks at its lease first, ends what it
-    houses, and comes back as new.
+    """The node wakes up while the run goes on without it. It checks its lease first, ends its
+    processes, and comes back as a new node.
     """
     fault = PlannedFault(
         "still", "stop" if agent else "freeze", None, node=1, agent=agent, at_s=1.5, for_s=9.0
@@ -150,8 +164,8 @@ def test_what_stands_still_for_longer_is_replaced_and_does_not_contribute(
 def test_workers_of_a_stopped_agent_end_once_the_lease_is_over(
     mode: str,
 ) -> None:
-    """All ranks live on one node: nothing from outside ends their group, and the other node has
-    their ranks by then.
+    """All ranks live on one node, so no other node ends their group. The other node has their ranks
+    by then.
     """
     options = Options(
         recovery_mode=mode, ranks=3, nodes=2, spare_nodes=1, steps=400, latency_s=0.003

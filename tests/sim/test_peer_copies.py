@@ -1,4 +1,4 @@
-"""Copies of images on other nodes in simulated lives: a lost node costs no step that was copied."""
+"""Copies of images on other nodes in simulated runs: a lost node costs no step that was copied."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SHARDED = Options(
 @pytest.mark.parametrize("head_s", [None, 0.3])
 @pytest.mark.parametrize("copied", [True, False])
 def test_a_lost_node_costs_no_step_that_was_copied(head_s: float | None, copied: bool) -> None:
-    """`head_s`: the coordinator dies as well, and another one comes after so long. Without copies
-    all ranks begin from the beginning.
+    """If `head_s` is not None, the coordinator dies as well, and another one comes `head_s` later.
+    Without copies, all ranks begin from the beginning.
     """
     faults = [PlannedFault("power", "lose_node", 2, "body", 20, for_s=1_000.0)]
     if head_s is not None:
         faults.append(PlannedFault("head", "lose_coordinator", None, "gathering", for_s=head_s))
     options = replace(SHARDED, peer_copies=copied)
-    life = simulate(seed=1, options=options, faults=tuple(faults))
-    assert (life.result, life.end, life.violations) == ("ok", "ended", ()), life
-    assert ("restart" in life.rungs) is not copied, life.rungs
+    simulated = simulate(seed=1, options=options, faults=tuple(faults))
+    assert (simulated.result, simulated.end, simulated.violations) == ("ok", "ended", ()), simulated
+    assert ("restart" in simulated.rungs) is not copied, simulated.rungs
 
 
 def test_copies_on_other_nodes_need_other_nodes() -> None:
@@ -40,7 +40,7 @@ def test_copies_on_other_nodes_need_other_nodes() -> None:
 
 
 def broken_rules(seed: int) -> set[str]:
-    """The rules that the life of a seed breaks, of a script whose images are copied."""
+    """Return the rules that the run of a seed breaks. The images of its script are copied."""
     given = {
         "peer_copies": True,
         "recovery_mode": "sharded",
@@ -53,7 +53,7 @@ def broken_rules(seed: int) -> set[str]:
 
 
 def kept_at_home(homes: Mapping[int, str]) -> dict[int, str]:
-    """Copies lie on the rank's own node, and are lost with it."""
+    """Plant a bug: copies are on the rank's own node, and are lost with it."""
     return dict(homes)
 
 
@@ -72,7 +72,9 @@ def test_faults_in_placement_and_restore_are_found(
     planted: Callable[..., object],
     rule: str,
 ) -> None:
-    """Planted faults: copies lie at home, or they are there and nobody goes on from them."""
+    """Two bugs are planted. With the first, copies are on the rank's own node. With the second, no
+    rank goes on from the copies.
+    """
     assert not any(broken_rules(seed) for seed in range(4))
     monkeypatch.setattr(owner, name, planted)
     assert any(rule in broken_rules(seed) for seed in range(80))

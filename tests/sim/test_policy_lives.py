@@ -1,5 +1,5 @@
-"""Drawn verdicts in simulated lives: the policy acts, the rules hold, and a stretch is the course
-that its steps take with a policy too.
+"""Drawn verdicts in simulated runs: the policy acts, and the rules hold. A skipped stretch has the
+same result as its steps, with a policy too.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ ROOMY = {"nodes": 4, "spare_nodes": 1, "ranks": 5, "policy": "eager"}
 def test_a_policy_changes_nothing_until_a_verdict_comes(
     policy: str,
 ) -> None:
-    """Verdicts are drawn in a stream of their own: of lives without an interruption nothing
-    changes. (Of five ranks there is no play, which needs a policy.)
+    """Verdicts are drawn from a stream of their own, so they change no run without an interruption.
+    The runs have five ranks, because no scripted run has five, and a scripted run may need a
+    policy.
     """
     for seed in range(10):
-        life, other = (
+        simulated, other = (
             simulate_seed(seed=seed, given={"policy": name, "ranks": 5})
             for name in (policy, "none")
         )
-        assert life.violations == ()
+        assert simulated.violations == ()
         if not other.rungs:
-            assert life.trace_digest == other.trace_digest
+            assert simulated.trace_digest == other.trace_digest
 
 
 def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule holds meanwhile. Method: note what the rules see of its actions and records.
+    """Each rule holds while the policy acts. Method: note the actions and the records that the
+    rules see.
 
-    In these lives the policy bars, drains, stops and asks to shrink.
+    In these runs the policy bars, drains, stops and asks to shrink.
     """
     done: set[str] = set()
     see = Checkers.see
@@ -50,13 +52,13 @@ def test_a_policy_does_all_that_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Checkers, "see", noting)
     for seed in (1, 13, 18, 20, 26, 59):
-        life = simulate_seed(seed=seed, given=ROOMY | {"steps": 40})
-        assert life.violations == (), f"seed {seed}"
+        simulated = simulate_seed(seed=seed, given=ROOMY | {"steps": 40})
+        assert simulated.violations == (), f"seed {seed}"
     assert {BARRED, DRAINING, STOPPED, "shrink"} <= done
 
 
 @pytest.mark.parametrize("mode", ["in_place", "reenter", "respawn", "sharded"])
-def test_a_stretch_is_the_course_that_its_steps_take_under_a_policy(mode: str) -> None:
+def test_a_skipped_stretch_has_the_result_of_its_steps_under_a_policy(mode: str) -> None:
     for seed in range(2):
         given = ROOMY | {"recovery_mode": mode, "steps": 300}
         leaping, stepping = (

@@ -1,5 +1,5 @@
-"""A life that was written down: read back, it is the same; what is no such record is refused by
-name.
+"""A run that was written to a file: when it is read again, it is the same run. A file that is no
+such record is refused, and the error names it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def written(seed: int = 12) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", [0, 12, 60])
-def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
-    record = read(json.dumps(written(seed)), source="life.json", version="1")
+def test_a_run_that_is_read_back_takes_the_same_course(seed: int) -> None:
+    record = read(json.dumps(written(seed)), source="run.json", version="1")
     assert (
         simulate(seed=record.seed, options=record.options, faults=record.faults).trace_digest
         == record.trace_digest
@@ -39,12 +39,12 @@ def test_a_life_that_is_read_back_takes_the_same_course(seed: int) -> None:
         ({"options": written()["options"] | {"ranks": 0}}, "ranks is 0"),
     ],
 )
-def test_a_record_that_cannot_be_lived_is_refused(change: dict[str, Any], said: str) -> None:
+def test_a_record_that_cannot_be_simulated_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        read(json.dumps(written() | change), source="life.json", version="1")
+        read(json.dumps(written() | change), source="run.json", version="1")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "3"])
-def test_what_is_no_record_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^life.json"):
-        read(text, source="life.json", version="1")
+def test_a_text_that_is_no_record_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^run.json"):
+        read(text, source="run.json", version="1")

@@ -1,5 +1,5 @@
-"""Undisturbed stretches of training: done by arithmetic they are the course that their steps take
-one by one.
+"""Undisturbed stretches of training that are advanced by arithmetic have the same result as their
+steps, simulated one by one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BOUND_S = 50_000.0
 def run(
     seed: int, options: Options, faults: tuple[PlannedFault, ...], *, every_step: bool
 ) -> World:
-    """A life with all lines of its trace kept."""
+    """Simulate a run that keeps all lines of its trace."""
     world = World(
         options=options,
         script=script_of(options.recovery_mode),
@@ -42,8 +42,8 @@ def run(
 
 
 def drawn(seed: int) -> tuple[Options, tuple[PlannedFault, ...]]:
-    """Some hundred steps; of the faults, some strike at a second, the others at a step, a mark or a
-    stage, most in a recovery.
+    """Return the options and the faults of a run of some hundred steps. Some faults strike at a
+    second, the others at a step, a mark or a stage. Most of them strike in a recovery.
     """
     options = draw_options(
         Stream(seed, "options"),
@@ -75,10 +75,10 @@ def stretches(world: World) -> int:
 
 
 @pytest.mark.parametrize("seeds", [SEEDS, pytest.param(range(SEEDS.stop, 12), marks=MORE)])
-def test_a_stretch_is_the_course_that_its_steps_take(seeds: range) -> None:
-    """The same lives both ways: each line of the trace (a stretch is one line), each mark, and
-    where it leads. Sums of thousands of steps differ from their product in the last digits, so that
-    a time may be rounded otherwise.
+def test_a_skipped_stretch_has_the_result_of_its_steps(seeds: range) -> None:
+    """The same runs are simulated in both ways. All lines of the trace, the marks and the results
+    are equal; a stretch is one line. The sum of thousands of steps differs from their product in
+    the last digits, so a time may be rounded differently.
     """
     count = saved = 0
     for seed in seeds:
@@ -124,9 +124,9 @@ def test_a_stretch_is_the_course_that_its_steps_take(seeds: range) -> None:
         pytest.param(1.0, id="more steps than heartbeats"),
     ],
 )
-def test_leases_and_times_are_after_a_stretch_what_they_would_be(beat_s: float) -> None:
-    """A node loses power at some moment after it: when it is counted out tells when it was heard
-    last. 40 nodes: some heartbeat is always on its way.
+def test_leases_and_times_are_right_after_a_skipped_stretch(beat_s: float) -> None:
+    """A node loses power at some moment after the stretch. The time at which it is counted out
+    shows when it was heard last. With 40 nodes, some heartbeat is always on its way.
     """
     options = Options(
         ranks=40, nodes=42, spare_nodes=2, steps=250, latency_s=0.003, beat_s=beat_s, drift=0.01
@@ -146,7 +146,7 @@ def test_leases_and_times_are_after_a_stretch_what_they_would_be(beat_s: float) 
 
 
 def test_an_hour_of_failures_takes_hardly_more_than_its_failures() -> None:
-    life = simulate_seed(
+    simulated = simulate_seed(
         seed=1,
         given={
             "recovery_mode": "in_place",
@@ -163,10 +163,10 @@ def test_an_hour_of_failures_takes_hardly_more_than_its_failures() -> None:
             "first_step_s": 0.0,
         },
     )
-    assert (life.result, life.end, len(life.fired)) == ("ok", "stopped", 12)
-    assert 3600.0 <= life.sim_s < 3610.0
-    assert life.marks["committed"] > 40 * 1000
-    assert life.events < 40_000
+    assert (simulated.result, simulated.end, len(simulated.fired)) == ("ok", "stopped", 12)
+    assert 3600.0 <= simulated.sim_s < 3610.0
+    assert simulated.marks["committed"] > 40 * 1000
+    assert simulated.events < 40_000
 
 
 def test_steps_that_a_fault_waits_for_are_simulated() -> None:
@@ -222,12 +222,10 @@ def test_an_hour_that_cannot_be_is_refused(given: dict[str, float], error: str) 
 
 
 @pytest.mark.parametrize(("seed", "mechanism"), [(2, "lost_contact"), (1, "lost_node")])
-def test_a_stop_asked_for_before_a_lost_node_is_counted_out_blames_nobody(
-    seed: int, mechanism: str
-) -> None:
-    """The first to speak is collateral; that its node was lost is known when the lease is void, and
-    the run is over before that. Its machine may live on, and say sooner that its launcher has
-    ended.
+def test_a_stop_before_a_lost_node_is_counted_out_blames_no_rank(seed: int, mechanism: str) -> None:
+    """The first rank that reports an error is collateral. The loss of its node is known only when
+    the lease is over, and the run ends before that. The node's machine may live on, and report
+    earlier that its launcher has ended.
     """
     faults = (PlannedFault("x", "lose_node", 5, at_s=29.5, for_s=300.0),)
     world = run(
