@@ -1,4 +1,4 @@
-"""A scenario as a cluster file says it, so that tests can write any scenario and read it back."""
+"""Turn a scenario into a cluster file, so that tests can write any scenario and read it back."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from outlast.planner.scenario import FailureRate, Scenario, ScenarioTier
 
 
 def of_scenario(scenario: Scenario, *, source: str = "") -> Cluster:
-    """Return a cluster of all that a scenario says.
+    """Return a cluster with all inputs of a scenario.
 
-    source  of each input that names no source itself
+    source  the source of inputs that name no source themselves
     """
     cluster = defaults()
     inputs: dict[str, Input] = {
@@ -39,7 +39,7 @@ def of_scenario(scenario: Scenario, *, source: str = "") -> Cluster:
 
 
 def _names(classes: Iterable[str]) -> tuple[str, ...]:
-    """`gpu`, `gpu-2`: one for each."""
+    """Return a name for each class. The second `gpu` is `gpu-2`."""
     seen: dict[str, int] = {}
     out = []
     for one in classes:

@@ -1,13 +1,13 @@
-"""The course of one run, in plain Python: what `scenario.py` says in words, event by event.
+"""Compute the course of one run in plain Python, event by event, as `scenario.py` describes it.
 
-The other depths of the planner must agree with it.
+The other depths of the planner must agree with this one.
 
-Units      seconds. Inside, positions are in steps, so that saves lie at whole numbers; and times
-           are without maintenance stops (`Maintenance.worked_s`).
-Method     Between two failures it walks from save to save and from one returned node to the next,
-           one at a time. It looks nothing up in a closed form.
-Limits     Made to be read: 10 us a save and 20 us a failure. `monte_carlo.py` does the same for
-           many replicas at once.
+Units      seconds. Inside this module, positions are in steps, so that saves are at whole numbers.
+           Times inside are without maintenance stops (`Maintenance.worked_s`).
+Method     Between two failures, the code goes from save to save and from one returned node to the
+           next, one at a time. It uses no closed form.
+Limits     The code is written for readers, and is slow: 10 us a save and 20 us a failure.
+           `monte_carlo.py` computes the same for many replicas at once.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -25,7 +25,7 @@ from outlast.planner.scenario import Extent, FailureRate, Scenario, ScenarioTier
 
 
 class Phase(str, Enum):
-    """What a run that stands still is about."""
+    """The phase of a recovery that a run is in while it does not train."""
 
     DETECT = "detect"
     REGROUP = "regroup"
@@ -45,18 +45,21 @@ _CAUSE = {
 
 @dataclass(slots=True)
 class Interruption:
-    """One failure and what it cost.
+    """One failure and its cost.
 
-    One that strikes during the recovery from another is an interruption of its own, and cuts the
-    other's seconds short.
+    A failure during the recovery from another one is an interruption of its own. The seconds of the
+    other one end there.
 
-    at_s, resumed_s  wall-clock times; resumed_s is None where training did not go on before the
-                     next failure or the end
-    extent           the larger one, where it struck during a recovery
-    tier             name of what is restored; None: nothing was saved, the run starts over
-    lost_s           productive seconds that are repeated
-    spent_s          seconds of each phase, until the next failure or the end of the run
-    nodes_lost       by this failure; in_repair: nodes that are in repair right after it
+    at_s         when it struck, by the wall clock
+    resumed_s    when training went on, by the wall clock; None: not before the next failure or the
+                 end of the run
+    extent       what the failure destroys; if it struck during a recovery, the larger of both
+    tier         the name of the tier that is restored; None: nothing was saved, and the run starts
+                 over
+    lost_s       productive seconds that are repeated
+    spent_s      seconds of each phase, until the next failure or the end of the run
+    nodes_lost   the number of nodes that this failure destroys
+    in_repair    the number of nodes in repair right after it
     """
 
     at_s: float
@@ -76,8 +79,12 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """position_s: productive seconds kept. seconds: by cause, sums to the duration. spares_in_use:
-    the most at one time. lemons: when it ends.
+    """The result of one run.
+
+    position_s      productive seconds that are kept
+    seconds         seconds by cause; they sum to the duration
+    spares_in_use   the largest number of spare nodes in use at one time
+    lemons          the number of lemons at the end
     """
 
     position_s: float
@@ -89,7 +96,7 @@ class Course:
 
 
 def live(scenario: Scenario, history: History) -> Course:
-    """The whole run."""
+    """Compute a whole run, and return its course."""
     run = _Run(scenario, history.lemons)
     stops, duration_s = scenario.maintenance, scenario.job.duration_s
     for failure in _failures(scenario, history):
@@ -118,7 +125,7 @@ def live(scenario: Scenario, history: History) -> Course:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """One of the history, its luck made into seconds. restore_s: of each tier."""
+    """A failure of the history. Its random numbers are seconds. `restore_s` is for each tier."""
 
     at_s: float
     rate: FailureRate
@@ -171,17 +178,17 @@ def _failures(scenario: Scenario, history: History) -> Iterator[_Failure]:
 
 
 class _Saves:
-    """What each tier holds, and what is being written to it. Positions are in steps."""
+    """The saves that each tier holds, and those that are being written. Positions are in steps."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._tiers = scenario.tiers
         self._steps = [scenario.interval_steps(tier) for tier in scenario.tiers]
         self._live = [scenario.is_live(tier) for tier in scenario.tiers]
         self._held: list[int | None] = [0 for _ in scenario.tiers]
-        self._writing: list[tuple[float, int, int]] = []  # done at, tier, position
+        self._writing: list[tuple[float, int, int]] = []  # the end of the write, tier, position
 
     def next_due(self, position: float) -> float:
-        """The next position at which a tier saves; live ones apart."""
+        """Return the next position at which a tier saves. Live tiers do not count."""
         saving = [
             steps
             for steps, alive in zip(self._steps, self._live, strict=True)
@@ -200,7 +207,7 @@ class _Saves:
         self._writing.append((done_s, index, int(position)))
 
     def cut_off(self, now_s: float, position: float) -> None:
-        """What has been written by now is held; the rest is lost."""
+        """End all writes: a save that is complete by now is held, and the others are lost."""
         for done_s, index, saved in self._writing:
             if done_s <= now_s:
                 self._held[index] = saved  # later ones are newer
@@ -213,8 +220,9 @@ class _Saves:
     def fall_back(
         self, extent: Extent, restore_s: tuple[float, ...]
     ) -> tuple[int, float, str | None]:
-        """Position, seconds to restore it, and from where; tiers that do not survive are empty from
-        now on.
+        """Return the restored position, the seconds that takes, and the name of the tier.
+
+        Tiers that do not survive the failure are empty from now on.
         """
         self._held = [
             held if tier.survives >= extent else None
@@ -232,7 +240,7 @@ class _Saves:
 class _Run:
     """A run up to `_now_s`.
 
-    While there are `_phases` it stands still: to recover from its last interruption, or to take
+    While it has `_phases`, it does not train: it recovers from its last interruption, or takes
     returned nodes in.
     """
 
@@ -242,12 +250,12 @@ class _Run:
         self._now_s = 0.0
         self.position = 0.0  # steps
         self.seconds = dict.fromkeys(Cause, 0.0)
-        self._phases: list[tuple[Phase, float]] = []  # and when each ends
+        self._phases: list[tuple[Phase, float]] = []  # each with the time at which it ends
         self._recovers = False
         self.interruptions: list[Interruption] = []
-        self._regroup_s = 0.0  # as long as the last one
+        self._regroup_s = 0.0  # the duration of the last regroup
         self.nodes = _Nodes(scenario, lemons)
-        self._nodes_lost = 0  # in the present recovery, so far
+        self._nodes_lost = 0  # so far in the present recovery
         self._missing = 0  # nodes that the run goes on without
 
     def go_on_until(self, until_s: float) -> None:
@@ -262,9 +270,7 @@ class _Run:
                 self._phases = [(Phase.REGROUP, back_s + self._regroup_s)]
 
     def _stand(self, until_s: float) -> None:
-        """Through phase by phase; when the last is over, training goes on with the nodes that are
-        there.
-        """
+        """Go through the phases. After the last one, training goes on with the present nodes."""
         for phase, ends_s in self._phases:
             reached_s = max(self._now_s, min(ends_s, until_s))
             spent_s, self._now_s = reached_s - self._now_s, reached_s
@@ -279,7 +285,7 @@ class _Run:
             self._missing = self.nodes.lacking(resumes_s) if self._scenario.recovery.shrinks else 0
 
     def _train(self, until_s: float) -> None:
-        """From save to save. Nodes come and go only at `until_s`."""
+        """Train from save to save. Nodes come and go only at `until_s`."""
         step_s = self._scenario.job.step_s
         steps_per_s = (self._scenario.job.nodes - self._missing) / self._scenario.job.nodes / step_s
         while self._now_s < until_s:
@@ -307,9 +313,9 @@ class _Run:
             self._saves.write(index, self.position, over_s + tier.write_s)
 
     def fail(self, at_s: float, failure: _Failure) -> None:
-        """It has gone on until then.
+        """Let a failure strike at `at_s`, up to which the run has gone on.
 
-        Everything that follows is known now, unless another failure cuts it off.
+        The whole recovery is planned here. Another failure may replace the plan.
         """
         before = self.interruptions[-1] if self._recovers else None
         extent = failure.rate.extent if before is None else max(before.extent, failure.rate.extent)
@@ -355,22 +361,22 @@ class _Run:
 
 
 class _Nodes:
-    """Who is in repair, and how many lemons there are."""
+    """The nodes in repair, and the number of lemons."""
 
     def __init__(self, scenario: Scenario, lemons: int) -> None:
         self._scenario = scenario
-        self._returns: list[tuple[float, int]] = []  # when, how many
+        self._returns: list[tuple[float, int]] = []  # when nodes come back, and how many
         self.lemons = lemons
         self.lemons_beyond_bound = False
         self.spares_in_use = 0
 
     def strikes(self, failure: _Failure) -> bool:
-        """A lemon's extra failure happens as often as there are lemons."""
+        """Return whether a failure strikes. Extra failures strike in proportion to the lemons."""
         bound = self._scenario.lemons_bound
         return not failure.extra or failure.lemon < min(self.lemons, bound) / bound
 
     def lose(self, at_s: float, failure: _Failure) -> int:
-        """Nodes that go to repair now."""
+        """Send the nodes of a failure to repair, and return their number."""
         scenario, rate = self._scenario, failure.rate
         count = scenario.nodes_lost(rate.extent)
         if rate.extent is Extent.NODE:
@@ -385,7 +391,7 @@ class _Nodes:
         return count
 
     def _mend(self, failure: _Failure) -> None:
-        """One node: a lemon may be caught, a healthy one mended badly."""
+        """Repair one node: a lemon may be found, and a healthy node may become a lemon."""
         lemons, nodes = self._scenario.lemons, self._scenario.job.nodes
         if lemons.factor == 1:
             return
@@ -401,14 +407,14 @@ class _Nodes:
         return sum(nodes for back_s, nodes in self._returns if back_s > at_s)
 
     def lacking(self, at_s: float) -> int:
-        """More than there were spares, and at most all."""
+        """Return how many nodes the job lacks: those in repair, less the spare nodes."""
         return min(
             self._scenario.job.nodes,
             max(0, self.in_repair(at_s) - self._scenario.repair.spare_nodes),
         )
 
     def complete_s(self, at_s: float) -> float:
-        """From then on, the first time at which nobody is lacking."""
+        """Return the first time from `at_s` on at which the job lacks no node."""
         times_s = [at_s, *sorted(back_s for back_s, _ in self._returns if back_s > at_s)]
         return next(time_s for time_s in times_s if not self.lacking(time_s))
 

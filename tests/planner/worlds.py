@@ -1,5 +1,6 @@
-"""Scenarios and histories to test the planner with: small ones by hand, and any that Hypothesis
-thinks of.
+"""Scenarios and histories for tests of the planner.
+
+Some are small and written by hand, and the others are drawn by Hypothesis.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def world(
     maintenance: Maintenance | None = None,
     step_s: float = 1.0,
 ) -> Scenario:
-    """4 nodes of 8 in racks of 2, a second a step."""
+    """Return a scenario of 4 nodes with 8 GPUs each, in racks of 2, with steps of one second."""
     job = Job(gpus=gpus, duration_s=duration_s, gpus_per_node=8, nodes_per_rack=2, step_s=step_s)
     return Scenario(
         "world",
@@ -92,8 +93,10 @@ def world(
 def told(
     *failures: tuple[float, int], lemons: int = 0, extra: Sequence[bool] = (), **luck: float
 ) -> History:
-    """A history by hand: (time, index of the class) of each; all luck is 1/2 but where
-    `column=number` says otherwise.
+    """Return a history that is written by hand.
+
+    failures   the time and the index of the class of each failure
+    luck       the random numbers of a column; all other columns are 1/2
     """
     numbers = np.full((len(failures), len(Luck)), 0.5)
     for column, number in luck.items():
@@ -129,8 +132,8 @@ def spreads(draw: st.DrawFn, high_s: float) -> Spread:
 
 @st.composite
 def tier_lists(draw: st.DrawFn, step_s: float) -> tuple[ScenarioTier, ...]:
-    """Nested and not, live ones, ones that stall for longer than their interval, ones never
-    written.
+    """Draw tiers: nested or not, live ones, ones that stall for longer than their interval, and
+    ones that are never written.
     """
     tiers = []
     for index in range(draw(st.integers(0, 4))):
@@ -154,7 +157,7 @@ def tier_lists(draw: st.DrawFn, step_s: float) -> tuple[ScenarioTier, ...]:
 
 @st.composite
 def failure_lists(draw: st.DrawFn, job: Job, *, waves: bool) -> tuple[FailureRate, ...]:
-    """Up to some 60 failures in all."""
+    """Draw rates that give at most about 60 failures in all."""
     rates = []
     for index in range(draw(st.integers(0, 4))):
         unit = draw(st.sampled_from(list(Unit)))
@@ -224,7 +227,7 @@ def scenarios(draw: st.DrawFn, *, waves: bool = False) -> Scenario:
 
 @st.composite
 def plain_scenarios(draw: st.DrawFn) -> Scenario:
-    """One class, one tier that survives it, fixed durations."""
+    """Draw scenarios with one class of failures, one tier that survives it, and fixed durations."""
     step_s = draw(st.sampled_from([1.0, 0.3]))
     rate = FailureRate(
         FailureClass.GPU,
