@@ -299,7 +299,7 @@ IMAGE_HEADER_MAX_BYTES = 100_000_000  # safetensors refuses longer headers
 METADATA_RESERVE_BYTES = 1 << 10
 
 # --- checkpoints ----------------------------------------------------------------------------------
-# With `--keep disk:auto`, the first checkpoint comes after this much training. It measures the cost.
+# With `--keep disk:auto`, the first checkpoint comes after this much training. It shows the cost.
 SAVE_FIRST_S = 10.0
 SAVE_AGAIN_S = 60.0  # with `--keep disk:auto`, the time after a checkpoint that failed
 # The bounds of the interval between two checkpoints, however little or much a checkpoint costs.
