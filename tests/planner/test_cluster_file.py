@@ -1,5 +1,5 @@
-"""planner/cluster_file.py, cluster_text.py, readers.py, resolve.py: what people write about a
-cluster, and what becomes of it.
+"""planner/cluster_file.py, cluster_text.py, readers.py and resolve.py: the inputs that people
+write, and the values that follow from them.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def small(text: str = "") -> Cluster:
 
 
 def test_every_value_says_who_gave_it_and_why() -> None:
-    """Method: a file that says little; what it does not say has a stated default or is worked out
-    from what it says, each with a reason.
+    """Method: a file that gives few values. Each other value has a stated default or is derived
+    from the given ones, with a reason.
     """
     inputs = resolve(small()).inputs
     assert (inputs["job.gpus"].said, inputs["job.gpus"].source, inputs["job.gpus"].origin) == (
@@ -106,7 +106,9 @@ def test_nothing_given_is_a_whole_scenario_of_stated_defaults() -> None:
 
 
 def test_the_default_cluster_saves_as_epoch_ai_says_of_llama() -> None:
-    """Save 2.4 s, every 3.9 min: facts 1.2, here as the sum of what is worked out."""
+    """A save takes 2.4 s, and one begins every 3.9 min (facts 1.2). Here both follow from the
+    derived values.
+    """
     scenario = resolve(defaults()).scenario
     (tier,) = scenario.tiers
     assert tier.stall_s == pytest.approx(2.43)
@@ -136,7 +138,7 @@ def test_a_count_in_an_exposure_is_a_rate_that_is_not_sure() -> None:
 
 
 def test_a_class_of_which_none_was_seen_keeps_its_exposure() -> None:
-    """Not a rate of zero: mttf x count is the exposure, from which the posterior Gamma(1/2,
+    """The rate is not zero. mttf x count is the exposure, from which the posterior Gamma(1/2,
     exposure) is drawn.
     """
     (rate,) = resolve(parse(SMALL.replace("count = 4", "count = 0"), source="x")).scenario.failures
@@ -174,8 +176,8 @@ def test_redundancy_says_what_a_tier_survives_and_what_crosses_the_network(
 
 
 def test_each_tier_is_saved_for_the_failures_that_no_cheaper_one_survives() -> None:
-    """Method: a memory tier takes the frequent failures over, so the storage tier is saved more
-    rarely by the root of how much rarer its own are.
+    """Method: a memory tier survives the frequent failures. So the storage tier is saved more
+    rarely, by the square root of the ratio of the failures.
     """
     alone = small(
         '\n[[failure]]\nclass = "power_supply"\nextent = "run"\nunit = "run"\nmttf = "1000d"\n'
@@ -195,7 +197,9 @@ def test_each_tier_is_saved_for_the_failures_that_no_cheaper_one_survives() -> N
 
 
 def test_spares_are_short_one_moment_in_a_thousand() -> None:
-    """Facts 1.5: a node of 16,384 GPUs at one failure in 50,000 GPU-hours, 24 h in repair: 18."""
+    """Facts 1.5: with 16,384 GPUs, one failure in 50,000 GPU-hours and repairs of 24 h, 18 spare
+    nodes are needed.
+    """
     text = 'schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n[repair]\ntime = "24h"\n'
     resolved = resolve(parse(text, source="x"))
     assert resolved.scenario.repair.spare_nodes == 18
@@ -221,7 +225,7 @@ def test_a_cluster_that_fails_faster_than_it_saves_still_has_a_plan() -> None:
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_every_preset_is_read_and_each_of_its_values_has_a_source(path: Path) -> None:
-    """A number with no tag is one that is called an assumption, or our own measurement."""
+    """A number without a tag is called an assumption, or is our own measurement."""
     cluster = parse(path.read_text(), source=path.name, origin=Origin.PRESET)
     resolve(cluster)
     assert cluster.about
@@ -456,7 +460,9 @@ scenarios = st.builds(
 
 
 def near(one: Spread, other: Spread) -> bool:
-    """A lognormal is written by its 95th percentile, so its sigma may differ in the last digits."""
+    """Return whether two spreads agree. A lognormal is written by its 95th percentile, so its sigma
+    may differ in the last digits.
+    """
     return one.shape is other.shape and one.numbers == pytest.approx(
         other.numbers, rel=1e-9, abs=1e-12
     )
@@ -464,7 +470,7 @@ def near(one: Spread, other: Spread) -> bool:
 
 @given(scenarios)
 def test_a_scenario_that_is_written_is_read_as_the_same(scenario: Scenario) -> None:
-    """Exactly, but for the widths of lognormal durations."""
+    """They are equal, except for the widths of lognormal durations."""
     text = render(of_scenario(scenario, source="a ledger"))
     again = resolve(parse(text, source="one")).scenario
     recovery, repair = scenario.recovery, scenario.repair

@@ -1,5 +1,5 @@
-"""The course of one run, by hand: each rule of `scenario.py` in numbers that can be followed on
-paper.
+"""The reference run of tests/planner/course.py, checked by hand. Each rule of `scenario.py` has a
+test whose numbers can be followed on paper.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PROCESS, NODE, RACK, RUN = range(4)  # the classes of `world`
 
 
 def test_without_failures_only_stalls_cost() -> None:
-    """300 s with a stall of 10 s each 100: at 110 s and 220 s; the last 80 s are kept though no
-    save followed.
+    """The run lasts 300 s, and saves after each 100 s of training, with a stall of 10 s. The stalls
+    end at 110 s and 220 s. The last 80 s of training are kept although no save follows.
     """
     course = live(world(), told())
     assert course.position_s == 280
@@ -39,9 +39,10 @@ def test_without_failures_only_stalls_cost() -> None:
 
 
 def test_work_since_the_newest_save_is_repeated() -> None:
-    """Position 200 is saved at 220 s; the failure at 250 s finds 230.
+    """Position 200 is saved at 220 s. The failure at 250 s strikes at position 230.
 
-    5 + 7 + 3 s later 200 goes on, for 35 s.
+    Detection, regroup and restore take 5 + 7 + 3 s. Then training goes on from position 200 for 35
+    s.
     """
     course = live(world(), told((250, PROCESS)))
     (interruption,) = course.interruptions
@@ -59,8 +60,8 @@ def test_work_since_the_newest_save_is_repeated() -> None:
     ("at_s", "kept"), [(109.9, 0), (110.1, 100), (215, 100), (219.9, 100), (220.1, 200)]
 )
 def test_a_save_counts_once_its_stall_is_over(at_s: float, kept: float) -> None:
-    """At 100 s and 210 s stalls begin; what is lost is what had been trained by then, 100 and 200,
-    and was not saved.
+    """Stalls begin at 100 s and 210 s, at the positions 100 and 200. A failure before the end of a
+    stall loses that save.
     """
     (interruption,) = live(world(), told((at_s, PROCESS))).interruptions
     trained = {109.9: 100, 110.1: 100.1, 215: 200, 219.9: 200, 220.1: 200.1}[at_s]
@@ -69,7 +70,7 @@ def test_a_save_counts_once_its_stall_is_over(at_s: float, kept: float) -> None:
 
 @pytest.mark.parametrize(("at_s", "kept"), [(159.9, 0), (160.1, 100), (230, 100), (270.1, 200)])
 def test_a_save_counts_once_it_is_written(at_s: float, kept: float) -> None:
-    """Stalls end at 110 s and 220 s, and 50 s more to write."""
+    """The stalls end at 110 s and 220 s. Each write takes 50 s more."""
     course = live(
         world(tiers=(tier("disk", 100.0, stall_s=10.0, write_s=50.0),)), told((at_s, PROCESS))
     )
@@ -79,7 +80,9 @@ def test_a_save_counts_once_it_is_written(at_s: float, kept: float) -> None:
 
 
 def test_tiers_due_together_stall_one_after_another() -> None:
-    """At position 100 `a` is over at 104 s and `b` at 110 s: at 107 s only `a` has it."""
+    """Both tiers save at position 100. The stall of `a` ends first, and that of `b` follows. At 113
+    s only `a` has position 100, and at 117 s both have it.
+    """
     tiers = (
         tier("a", 100.0, stall_s=4.0, restore_s=9.0),
         tier("b", 50.0, stall_s=6.0, restore_s=1.0),
@@ -92,9 +95,9 @@ def test_tiers_due_together_stall_one_after_another() -> None:
 
 
 def test_tiers_that_do_not_survive_the_extent_are_empty_afterwards() -> None:
-    """Memory each 10 s dies with its node; disk each 100 s lives.
+    """Memory saves each 10 s and is lost with its node. The disk saves each 100 s and survives.
 
-    After the loss of a node, memory's 120 is gone too.
+    After the loss of a node, position 120 in memory is lost too.
     """
     tiers = (tier("memory", 10.0, survives=Extent.PROCESS, restore_s=1.0), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125, NODE), (144, PROCESS)))
@@ -113,7 +116,7 @@ def test_live_replicas_lose_less_than_a_step() -> None:
 
 
 def test_where_nothing_survives_the_run_begins_anew() -> None:
-    """What it begins with is held by all tiers, until they are lost."""
+    """At first all tiers hold the beginning of the run, until they are lost."""
     course = live(world(tiers=(tier("memory", 10.0, survives=Extent.NODE),)), told((125, RUN)))
     assert course.interruptions[0].tier is None
     assert course.position_s == 300 - 125 - 12
@@ -122,8 +125,8 @@ def test_where_nothing_survives_the_run_begins_anew() -> None:
 
 
 def test_a_failure_during_recovery_starts_it_anew_with_the_larger_extent() -> None:
-    """Memory is good for the first, not for the second; and not for a third that alone it would
-    have been good for.
+    """The first failure can restore from memory. The second one, during that recovery, cannot. The
+    third one could if it came alone, but not after the second.
     """
     tiers = (tier("memory", 10.0, survives=Extent.PROCESS), tier("disk", 100.0))
     course = live(world(tiers=tiers), told((125, PROCESS), (131, NODE), (135, PROCESS)))
@@ -139,9 +142,9 @@ def test_a_failure_during_recovery_starts_it_anew_with_the_larger_extent() -> No
 
 
 def test_without_a_spare_a_lost_node_makes_the_run_wait_for_a_repair() -> None:
-    """One spare, 100 s of repair.
+    """There is one spare node, and a repair takes 100 s.
 
-    The second loss, at 130 s, waits until the first node is back at 150 s.
+    The second node is lost at 130 s. The run waits until the first one is back at 150 s.
     """
     scenario = world(
         recovers=recovery(take_s=2.0), repair=Repair(1, constant(100.0)), tiers=(tier("disk", 1.0),)
@@ -164,8 +167,9 @@ def test_a_rack_takes_its_nodes_and_a_wrong_diagnosis_one_more() -> None:
 
 
 def test_a_shrunk_run_is_slower_and_stops_once_to_grow() -> None:
-    """4 nodes, no spare: from 65 s (live tier, 5 + 7 + 3) at 3/4 speed; the node is back at 150 s;
-    7 s of regroup; full speed.
+    """There are 4 nodes and no spare. The tier is live, and recovery takes 5 + 7 + 3 s, so from 65
+    s the run trains at 3/4 of its speed. The node is back at 150 s. After a regroup of 7 s, the run
+    has its full speed again.
     """
     scenario = world(
         recovers=recovery(take_s=2.0, shrinks=True),
@@ -203,8 +207,8 @@ def test_a_run_without_any_node_left_stands_still_and_is_degraded() -> None:
 
 
 def test_maintenance_stands_outside_of_time() -> None:
-    """A stop of 20 s each 100 s: saves, recovery and repair go on after it as before; what fails in
-    it is no interruption.
+    """A stop of 20 s comes each 100 s. Saves, recovery and repair go on after the stop as before
+    it. A failure during the stop is no interruption.
     """
     stops = Maintenance(100.0, 20.0)
     assert live(world(maintenance=stops), told((110, PROCESS))).interruptions == ()

@@ -1,5 +1,5 @@
-"""The parts of decision mode: what tiers hold, who lives where, who hangs since when, what a policy
-is told.
+"""The parts of decision mode: what tiers hold, where ranks live, since when a rank hangs, and what
+a policy learns.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ JOB = Job(gpus=30, duration_s=1e6, gpus_per_node=4, nodes_per_rack=3)
 def walked(
     tiers: tuple[ScenarioTier, ...], begin: int, for_s: float
 ) -> tuple[float, float, dict[int, int]]:
-    """Position, seconds of stalls and what is written, save by save, with steps of 1 s."""
+    """Return the position, the seconds of stalls and the finished writes, computed save by save,
+    with steps of 1 s.
+    """
     position, now_s, stall_s, written = float(begin), 0.0, 0.0, {}
     while True:
         due = math.floor(position) + 1
@@ -105,7 +107,7 @@ def test_a_tier_is_what_the_engine_takes_it_for() -> None:
 def test_every_rank_has_one_place_and_no_node_houses_more_than_it_can(
     events: list[tuple[Extent, float, float]], spares: int, parked: bool
 ) -> None:
-    """Processes, nodes and racks are lost and replaced, as soon as there are nodes."""
+    """Processes, nodes and racks are lost, and are replaced as soon as there are nodes."""
     members, now_s = SimulatedMembership(JOB, spares), 0.0
     for extent, at, repair_s in events:
         members.come_back(now_s)
@@ -164,8 +166,8 @@ def test_deadlines_follow_the_step_between_a_floor_and_a_ceiling() -> None:
 
 
 def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
-    """Its peers are overdue after a second, wait for one that is in time, and ask again ten seconds
-    later.
+    """The peers of a fresh process are overdue after a second. They wait for it, because it is
+    within its deadline, and ask again ten seconds later.
     """
     hangs = Hangs(16, 0.1)
     hangs.start_over(50, (3,))
@@ -224,8 +226,8 @@ def test_of_an_unknown_class_nobody_is_surer_than_a_half() -> None:
 
 
 def test_a_tier_of_a_scenario_keeps_its_place() -> None:
-    """Tiers that stall together do so in the order of the list, also where a live one stands
-    between them.
+    """Tiers that are due together stall in the order of the list, even if a live tier is between
+    them.
     """
     tiers = (
         tier("a", 10.0, stall_s=4.0),

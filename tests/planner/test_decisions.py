@@ -1,5 +1,5 @@
-"""Decision mode: what the engine decides is the course of `scenario.py`, unless it decides what a
-scenario does not know; then that is said.
+"""Decision mode follows the definition of `scenario.py`. If the engine decides something that a
+scenario does not know, decision mode says so.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def near(one: float | None, other: float | None) -> bool:
 
 
 def agree(scenario: Scenario, history: History, decided: Decided) -> int:
-    """Interruption by interruption up to the first of which the engine makes another course; and
-    all of the run, where it makes none. How many those are.
+    """Assert that the interruptions agree, one by one, up to the first one that the engine answers
+    differently. If there is none, the whole runs agree. Return how many interruptions were
+    compared.
     """
     expected = course.live(scenario, history)
     other = next(
@@ -97,9 +98,10 @@ def agree(scenario: Scenario, history: History, decided: Decided) -> int:
 def test_the_engine_follows_the_definition_unless_it_says_otherwise(
     scenario: Scenario, seed: int
 ) -> None:
-    """Any scenario: tiers that nest or not, racks, lemons, stops, spares or none.
+    """The scenario is any scenario: tiers that nest or not, racks, lemons, stops, with spares or
+    without.
 
-    Where the engine makes another course it is said with the interruption.
+    If the engine decides differently, the interruption says so.
     """
     scenario = replace(scenario, recovery=replace(scenario.recovery, shrinks=False))
     history = draw(scenario, seed=seed, replicas=1).one(0)
@@ -120,7 +122,9 @@ def cluster(
     spares: int,
     hours: dict[Extent, float],
 ) -> Scenario:
-    """Hours between two failures of each extent in the whole job."""
+    """Return a scenario. `hours` are the hours between two failures of each extent in the whole
+    job.
+    """
     kinds = {
         Extent.PROCESS: FailureClass.SOFTWARE_BUG,
         Extent.NODE: FailureClass.GPU,
@@ -180,7 +184,7 @@ CLUSTERS = (
 
 @pytest.mark.parametrize("scenario", CLUSTERS, ids=lambda scenario: scenario.name)
 def test_on_common_failures_no_run_is_another_one(scenario: Scenario) -> None:
-    """Eight replicas of each: all of every run, to the last second."""
+    """Eight replicas of each scenario agree in all interruptions and at the end of the run."""
     histories = draw(scenario, seed=4, replicas=8)
     compared = 0
     for replica in range(histories.replicas):
@@ -195,8 +199,9 @@ def test_on_common_failures_no_run_is_another_one(scenario: Scenario) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", CLUSTERS, ids=lambda scenario: scenario.name)
 def test_the_mean_over_replicas_is_that_of_monte_carlo(scenario: Scenario) -> None:
-    """200 replicas each, of other seeds: within four standard errors, though the engine may end two
-    of them. Of the same seed, those are all that differ.
+    """The means of 200 replicas with different seeds agree within four standard errors, although
+    the engine may end two replicas. With the same seed, only the replicas that the engine ends
+    differ.
     """
     replicas = 200
     histories = draw(scenario, seed=11, replicas=replicas)
@@ -222,8 +227,8 @@ def test_the_mean_over_replicas_is_that_of_monte_carlo(scenario: Scenario) -> No
 
 @pytest.mark.parametrize("power", range(-3, 11))
 def test_seconds_by_cause_sum_to_the_duration_at_any_scale(power: int) -> None:
-    """From eighths of a second to a thousand times as long: all durations, steps and intervals
-    times 2**power, which floating point does exactly.
+    """All durations, steps and intervals are multiplied by 2**power, which is exact in floating
+    point. The scales go from 1/8 to 1,024.
     """
     factor = 2.0**power
     one = CLUSTERS[1]
@@ -269,8 +274,8 @@ def only(decided: Decided) -> DecidedInterruption:
 
 
 def test_every_rank_is_known_and_the_engine_says_why() -> None:
-    """Node 1 of 4 is lost, its 8 ranks are taken by a spare's processes, and the step that a
-    survivor holds goes on.
+    """Node 1 of 4 is lost. Processes of a spare node take its 8 ranks. The run goes on with the
+    step that a survivor holds.
     """
     scenario = world(tiers=REPLICAS, repair=Repair(1, constant(1e6)))
     decided = live(scenario, told((50.5, NODE), struck=0.3))
@@ -302,7 +307,7 @@ def test_where_nobody_is_parked_processes_are_started_on_the_spare_node() -> Non
 
 
 def test_a_script_that_raises_loses_no_process() -> None:
-    """Its class says so: the step is repeated in place."""
+    """The class of the failure is an error of the script, so the step is repeated in place."""
     raises = replace(process(), failure_class=FailureClass.USER_CODE)
     answer = only(live(world(tiers=REPLICAS, failures=(raises,)), told((50.5, 0))))
     assert (answer.rung, answer.mechanism, answer.fallback.step) == (
@@ -313,8 +318,8 @@ def test_a_script_that_raises_loses_no_process() -> None:
 
 
 def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
-    """Images each 10 steps, in the node's own memory and written for 4 s: at 123 s the newest is
-    being written, and the lost rank did not seal it.
+    """Each node seals images in its own memory each 10 steps, and a write takes 4 s. At 123 s the
+    newest image is being written, so the lost rank has not sealed it.
     """
     tiers = (
         tier("memory", 10.0, write_s=4.0, survives=Extent.PROCESS, restore_s=1.0),
@@ -333,9 +338,10 @@ def test_sharded_state_goes_back_to_what_all_owners_have_sealed() -> None:
 
 
 def test_state_restored_to_memory_is_sealed_there_at_once() -> None:
-    """The loss of a node empties its memory; disk's 100 is read again, and every rank seals it.
+    """The loss of a node empties its memory. Step 100 is read from the disk, and every rank seals
+    it.
 
-    The scenario lets memory be empty until 110.
+    In the scenario, memory stays empty until step 110.
     """
     tiers = (
         tier("memory", 10.0, survives=Extent.PROCESS, restore_s=1.0),
@@ -353,7 +359,7 @@ def test_state_restored_to_memory_is_sealed_there_at_once() -> None:
 
 
 def test_failures_before_the_rung_is_chosen_are_one_decision() -> None:
-    """Detection and regroup take 12 s, the restore 2 s."""
+    """Detection and regroup take 12 s, and the restore takes 2 s."""
     together = live(world(tiers=REPLICAS), told((50.5, PROCESS), (55.5, PROCESS)))
     first, second = together.answers
     assert (first.chosen.decided_s, second.chosen.decided_s) == (67.5, 67.5)
@@ -366,8 +372,8 @@ def test_failures_before_the_rung_is_chosen_are_one_decision() -> None:
 
 
 def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> None:
-    """Process after process is lost while step 50 is restored: the sixth interruption there ends
-    the run, and the rest of its time is not spent.
+    """One process after the other is lost while step 50 is restored. The sixth interruption at that
+    step ends the run. The rest of its time is booked as shutdown.
     """
     history = told(*((50.5 + 13 * number, PROCESS) for number in range(8)))
     decided = live(world(tiers=REPLICAS), history)
@@ -381,7 +387,7 @@ def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> Non
 
 
 def test_replacements_with_steps_in_between_never_end_a_run() -> None:
-    """Twenty of them, more than the budget has: a new step gives all of them back."""
+    """There are twenty replacements, more than the budget has. A new step gives all of them back."""
     # 14 s of recovery, a step
     history = told(*((20.5 + 15 * number, PROCESS) for number in range(20)))
     decided = live(world(tiers=REPLICAS, duration_s=400.0), history)
@@ -391,15 +397,15 @@ def test_replacements_with_steps_in_between_never_end_a_run() -> None:
 
 
 def test_whole_restarts_are_budgeted_too_and_the_number_can_be_said() -> None:
-    """All is lost again and again, a few steps apart."""
+    """All ranks are lost several times, a few steps apart."""
     history = told(*((30.5 + 20 * number, RUN) for number in range(6)))
     assert len(live(world(), history).answers) == limits.RESTARTS_COUNT + 1
     assert len(live(world(), history, Rules(max_restarts=1)).answers) == 2
 
 
 def test_the_engine_waits_for_a_node_as_long_as_its_limit_says() -> None:
-    """No spare, and a repair of two hours: the course waits, production ends the run after half an
-    hour, which can be lifted.
+    """There is no spare, and a repair takes two hours. The reference run waits. The engine ends the
+    run after half an hour, and this limit can be changed.
     """
     scenario, history = (
         world(tiers=REPLICAS, duration_s=20_000.0, repair=Repair(0, constant(7200.0))),
@@ -426,7 +432,7 @@ def test_the_engine_does_not_shrink_and_says_that_it_waited() -> None:
 
 
 def test_a_surviving_tier_needs_a_rank_that_lives() -> None:
-    """One node: its loss takes all replicas."""
+    """There is one node, and its loss destroys all replicas."""
     scenario = world(gpus=8, tiers=REPLICAS, repair=Repair(1))
     answer = only(live(scenario, told((150.5, NODE))))
     assert (answer.fallback.step, answer.fallback.tier, answer.unmodelled, answer.rung) == (
@@ -448,7 +454,9 @@ def test_survivors_keep_what_they_hold_even_if_a_tier_is_faster() -> None:
 
 
 def test_saves_that_overtake_each_other_are_counted() -> None:
-    """Written for 25 s, each 10 s: of 30 saves 29 begin too early for the product."""
+    """Saves begin each 10 s, and a write takes 25 s. Of 30 saves, 29 begin before the one before is
+    written.
+    """
     assert live(world(tiers=(tier("disk", 10.0, write_s=25.0),)), told()).unmodelled == {
         Unmodelled.OVERLAP: 29
     }
@@ -460,8 +468,8 @@ HANGS = Rules(hangs=frozenset({FailureClass.SOFTWARE_BUG}))
 
 
 def test_a_hang_is_found_by_the_deadline_that_the_engine_has_learned() -> None:
-    """Steps of 1 s: five of them after the step began, which was half a second before the rank
-    stopped; then it is asked after.
+    """Steps take 1 s, so the deadline is 5 s after the step began. The rank stopped half a second
+    after that. Then the coordinator asks all ranks.
     """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS)), HANGS)
     answer = only(decided)
@@ -473,9 +481,10 @@ def test_a_hang_is_found_by_the_deadline_that_the_engine_has_learned() -> None:
 
 
 def test_a_fresh_process_is_given_the_time_that_first_steps_take() -> None:
-    """Rank 16 is replaced; a step later it hangs.
+    """Rank 16 is replaced, and hangs a step later.
 
-    Its deadline is that of first steps; its peers wait from theirs on, and ask every ten seconds.
+    Its deadline is that of first steps. Its peers wait from their own deadlines on, and ask every
+    ten seconds.
     """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS), (66.0, PROCESS)), HANGS)
     early, late = live(world(tiers=REPLICAS), told((50.5, PROCESS), (75.0, PROCESS)), HANGS).answers
@@ -488,9 +497,9 @@ def test_a_fresh_process_is_given_the_time_that_first_steps_take() -> None:
 
 
 def test_a_failure_elsewhere_brings_a_hang_to_light() -> None:
-    """Rank 16 hangs in a step of 10 s; 5 s later a node is lost.
+    """Rank 16 hangs in a step of 10 s. A node is lost 5 s later.
 
-    All are told to leave, and rank 16 does not.
+    All ranks are asked to leave, and rank 16 does not leave.
     """
     slow = world(
         tiers=(tier("replicas", 10.0, survives=Extent.RACK),),
@@ -508,7 +517,9 @@ def test_a_failure_elsewhere_brings_a_hang_to_light() -> None:
 
 
 def test_who_hangs_while_all_join_is_missed_by_the_deadline_of_a_boot() -> None:
-    """Half an hour where a process had to be started, half a minute where one was parked."""
+    """The deadline is half an hour if a process had to be started, and half a minute if one was
+    parked.
+    """
     scenario = world(tiers=REPLICAS, duration_s=5_000.0)
     decided = live(scenario, told((50.5, NODE), (63.5, PROCESS)), replace(HANGS, parked=False))
     assert decided.answers[1].spent_s[Cause.DETECTION] == limits.BOOT_DEADLINE_S
@@ -533,8 +544,8 @@ def broken_gpu(extent: Extent) -> Scenario:
 
 
 def test_a_verdict_that_blames_a_node_has_it_drained_between_two_steps() -> None:
-    """Its process is replaced where it was; 25 s after the failure the default policy drains the
-    node: a regroup, a spare, a restore, and nothing repeated.
+    """The process is replaced on its node. The default policy drains the node 25 s after the
+    failure. That costs a regroup, a spare and a restore, and no step is repeated.
     """
     decided = live(broken_gpu(Extent.PROCESS), told((103.5, 0)), TOLD)
     assert decided.unmodelled == {Unmodelled.DRAIN: 1}
@@ -546,9 +557,10 @@ def test_a_verdict_that_blames_a_node_has_it_drained_between_two_steps() -> None
 
 
 def test_a_node_that_was_barred_does_not_come_back_as_a_spare() -> None:
-    """The node is lost, and blamed; it is repaired after 300 s.
+    """The node is lost and blamed, and it is repaired after 300 s.
 
-    The second loss waits for what it lost itself; the course takes the first node.
+    In decision mode, the second loss waits for the repair of its own node. The reference run takes
+    the first node.
     """
     scenario, history = broken_gpu(Extent.NODE), told((100.5, 0), (600.5, 0))
     decided = live(scenario, history, TOLD)
@@ -576,7 +588,7 @@ def test_sharded_state_is_not_moved_off_a_node() -> None:
 
 
 def test_a_failure_during_a_drain_calls_it_off_and_it_is_tried_again() -> None:
-    """The drain begins at about 126 s; a process is lost at 130 s."""
+    """The drain begins at about 126 s, and a process is lost at 130 s."""
     decided = live(broken_gpu(Extent.PROCESS), told((100.5, 0), (130.0, 0), struck=0.1), TOLD)
     assert decided.unmodelled[Unmodelled.DRAIN] == 2
     assert math.fsum(decided.seconds.values()) == pytest.approx(1_000)

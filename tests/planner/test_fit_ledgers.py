@@ -1,4 +1,4 @@
-"""planner/fit/{ledgers,phases,calibration,cluster}.py over records whose truth is known; the ledger
+"""planner/fit/{ledgers,phases,calibration,cluster}.py on records whose truth is known. The ledger
 is the product's own.
 """
 
@@ -46,8 +46,8 @@ STEP_S = 0.5
 
 
 def interruption(number: int, at_s: float, **more: object) -> Interruption:
-    """Found after 0.1 s, regrouped in 0.2, restored in 0.3, and a first step of 0.6: a tenth longer
-    than others.
+    """Return an interruption that is detected after 0.1 s, regrouped in 0.2 s and restored in 0.3
+    s. Its first step takes 0.6 s, a tenth longer than other steps.
     """
     known = {
         "fault_s": at_s,
@@ -71,8 +71,8 @@ def session(
     nodes: int = 2,
     **more: object,
 ) -> SessionRecords:
-    """A hundred seconds, of which 8 are startup and 2 shutdown, on a clock that shows 1,000 when
-    the launcher starts.
+    """Return a session of a hundred seconds: 8 of them are startup and 2 are shutdown. Its clock
+    shows 1,000 when the launcher starts.
     """
     seconds = {Cause.STARTUP: 8.0, Cause.PRODUCTIVE: 88.0, Cause.DATA_WAIT: 2.0}
     lives = tuple(
@@ -256,7 +256,7 @@ def test_each_phase_is_measured_between_its_moments() -> None:
 
 
 def test_a_step_is_measured_where_nothing_was_interrupted() -> None:
-    """Method: the bucket that the interruption fell into is slower; the others decide."""
+    """Method: the bucket with the interruption is slower, and the other buckets decide."""
     part = session(interruption(1, 1013.0))
     slow = dataclasses.replace(part.steps[0], to_step=5)
     rest = tuple(
@@ -331,7 +331,9 @@ def test_an_interruption_that_is_not_over_gives_no_sample() -> None:
 
 @given(st.lists(st.floats(0.0, 1e6), min_size=1, max_size=200))
 def test_a_spread_keeps_the_mean_of_its_samples(samples_s: list[float]) -> None:
-    """A lognormal and a constant exactly; a measured one to a hundredth of its range."""
+    """A lognormal and a constant keep it exactly. A measured spread keeps it to a hundredth of its
+    range.
+    """
     spread, _ = fit_spread(samples_s)
     assert spread is not None
     mean_s = statistics.fmean(samples_s)
@@ -361,8 +363,8 @@ def test_how_a_spread_is_made_depends_on_how_many_samples_there_are() -> None:
 
 
 def test_two_kinds_of_failure_do_not_promise_seconds_that_never_came() -> None:
-    """Deaths found after 1 ms and hangs after 0.5 s: a lognormal fitted to logarithms would have a
-    mean of several seconds.
+    """Deaths are found after 1 ms, and hangs after 0.5 s. A lognormal that is fitted to the
+    logarithms would have a mean of several seconds.
     """
     samples_s = [0.001] * 5 + [0.5] * 5
     logs = np.log(samples_s)
@@ -419,7 +421,7 @@ def test_a_cluster_file_says_what_was_measured_and_is_read_back() -> None:
 
 
 def test_a_step_and_its_stall_together_last_as_long_as_was_measured() -> None:
-    """A tenth of training was stalls: a plan that added them to the whole step would count them
+    """A tenth of the training was stalls. A plan that added them to the whole step would count them
     twice.
     """
     part = session(interruption(1, 1030.0))

@@ -1,5 +1,5 @@
-"""planner/fit/rates.py: intervals that hold, bounds that are never zero, clumps and sizes that are
-seen.
+"""planner/fit/rates.py: intervals hold the truth, bounds are never zero, and clusters of failures
+and effects of size are found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAY_S = 86_400.0
 
 
 def poisson(luck: Generator, mean: float) -> int:
-    """By arrivals, so that only uniforms are drawn."""
+    """Draw Poisson counts by arrivals, so that only uniform numbers are drawn."""
     count, at = 0, -math.log1p(-luck.random())
     while at < mean:
         count, at = count + 1, at - math.log1p(-luck.random())
@@ -53,8 +53,8 @@ def gpu(at_s: float = 1.0, extent: Extent = Extent.PROCESS) -> ObservedFailure:
 
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0, 60.0])
 def test_the_interval_of_a_rate_holds_the_truth_in_nine_of_ten_records(mean: float) -> None:
-    """Method: 1,500 Poisson counts of one known mean; counts are whole numbers, so coverage is near
-    90 %, not equal to it.
+    """Method: 1,500 Poisson counts of one known mean. Counts are whole numbers, so the coverage is
+    near 90 % and not equal to it.
     """
     luck = Generator(PCG64(int(mean)))
     seen = Counter(poisson(luck, mean) for _ in range(1500))
@@ -162,7 +162,9 @@ def test_failures_at_random_are_hardly_ever_called_clumped() -> None:
 
 
 def test_a_wave_is_seen() -> None:
-    """Twice the failures in the second half of the record, as many as in all of it before."""
+    """In the last fifth of the record, as many failures are added as the whole record has
+    otherwise.
+    """
     luck = Generator(PCG64(2))
     for _ in range(20):
         late = [gpu((0.8 + 0.2 * float(share)) * 10 * DAY_S) for share in luck.random(60)]

@@ -1,4 +1,4 @@
-"""planner/fit/regression.py and counts.py against cells whose rates are known."""
+"""planner/fit/regression.py and counts.py find the rates of cells whose rates are known."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRUE = np.log([0.2, 3.0, 0.4])
 
 
 def counts(luck: Generator, mean: np.ndarray) -> np.ndarray:
-    """Poisson, by inverting the distribution of each."""
+    """Draw Poisson counts by inverting the distribution of each."""
     chance = luck.random(mean.shape)
     out, below, term = np.zeros(mean.shape), np.exp(-mean), np.exp(-mean)
     for number in range(1, 2000):
@@ -45,14 +45,14 @@ def test_intervals_of_factors_hold_the_truth_in_nine_of_ten_records() -> None:
 
 
 def test_without_covariates_it_is_the_mean_of_jeffreys_posterior() -> None:
-    """Which is (n + 1/2) / E, as in rates.py."""
+    """That mean is (n + 1/2) / E, as in rates.py."""
     fit = fit_poisson(np.ones((3, 1)), names=["rate"], exposure=[1.0, 2.0, 3.0], count=[0, 2, 1])
     assert math.exp(fit.coefficients[0]) == pytest.approx(3.5 / 6)
     assert fit.standard_errors[0] == pytest.approx(1 / math.sqrt(3.5))
 
 
 def test_the_score_with_firths_correction_is_zero() -> None:
-    """Method: the equation at the module's head, put together here from the fit."""
+    """Method: compute the equation in the head of the module from the fit."""
     luck = Generator(PCG64(2))
     exposure = 1 + 5 * luck.random(len(X))
     count = counts(luck, exposure * np.exp(X @ TRUE))
@@ -90,8 +90,8 @@ def test_a_level_that_was_never_watched_cannot_be_told() -> None:
 
 
 def test_cells_that_vary_together_need_the_sandwich() -> None:
-    """Method: 40 months, each with a luck of its own that its cells share; the plain interval is
-    too narrow, the sandwich is not.
+    """Method: 40 months, each with a random factor that its cells share. The plain interval is too
+    narrow, and that of the sandwich is not.
     """
     luck = Generator(PCG64(3))
     months = np.repeat(np.arange(40), 4)
@@ -160,7 +160,7 @@ def test_an_endless_size_is_poisson() -> None:
 
 
 def test_a_gamma_rate_and_poisson_counts_are_a_negative_binomial() -> None:
-    """Method: the mixture over quantiles of the Gamma (exponential, shape 1), against size 1."""
+    """Method: compare the mixture over quantiles of the Gamma (exponential, shape 1) with size 1."""
     shares = (np.arange(4000) + 0.5) / 4000
     mixed = predict(-5.0 * np.log1p(-shares), size=math.inf)
     direct = predict([5.0], size=1.0)
@@ -179,8 +179,8 @@ def test_the_spread_between_months_is_learnt() -> None:
 
 
 def test_the_predicted_interval_holds_nine_of_ten_months_to_come() -> None:
-    """Method: learn from 60 months, predict the next 20, forty times; counts are whole numbers, so
-    it may hold a few more.
+    """Method: learn from 60 months and predict the next 20, forty times. Counts are whole numbers,
+    so the interval may hold a few more.
     """
     luck, inside = Generator(PCG64(5)), []
     for _ in range(40):

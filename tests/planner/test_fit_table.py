@@ -1,6 +1,4 @@
-"""planner/fit/failures_table.py: what a table says is what is counted, and whatever is wrong is
-named with its line.
-"""
+"""planner/fit/failures_table.py counts what a table says. An error names the line that is wrong."""
 
 from __future__ import annotations
 
@@ -88,7 +86,7 @@ def test_the_same_stretch_said_with_each_failure_counts_once() -> None:
 
 
 def test_units_that_replace_others_enter_at_their_age() -> None:
-    """Method: a table written from lives of a known law, read and fitted again."""
+    """Method: write a table from lifetimes of a known law, read it, and fit the law again."""
     luck = np.random.Generator(np.random.PCG64(1))
     lines = [HEAD]
     for unit in range(400):
@@ -252,7 +250,7 @@ def test_the_fleets_times_are_of_the_tables_kind() -> None:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[str], float, int]:
-    """A good table, its exposure in seconds and its number of failures."""
+    """Draw a good table. Return it with its exposure in seconds and its number of failures."""
     lines, exposure, failures = [HEAD], 0, 0
     for unit in range(draw(st.integers(1, 5))):
         at = draw(st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""planner/fit/weibull.py against lives whose law is known."""
+"""planner/fit/weibull.py finds the laws of lifetimes that are drawn from known laws."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from outlast.planner.fit.weibull import FEW, SHAPE_MAX, Lifetimes, decide_shape,
 def drawn(
     luck: Generator, *, shape: float, scale_s: float, units: int, window_s: float, oldest_s: float
 ) -> Lifetimes:
-    """Units of ages up to `oldest_s` when the record begins, each watched until it fails or the
-    window is over.
+    """Draw units of ages up to `oldest_s` at the start of the record. Each unit is watched until it
+    fails or the record ends.
     """
     entry_s = luck.random(units) * oldest_s
     life_s = scale_s * ((entry_s / scale_s) ** shape - np.log1p(-luck.random(units))) ** (1 / shape)
@@ -37,7 +37,7 @@ def sets(shape: float, *, count: int, seed: int, units: int = 150) -> Iterator[L
 
 
 def log_likelihood(lives: Lifetimes, shape: float, scale_s: float) -> float:
-    """As the law says it, without any of the module's algebra."""
+    """Return the log-likelihood as the law defines it, without the algebra of the module."""
     hazard = np.log(shape / scale_s) + (shape - 1) * np.log(lives.exit_s[lives.failed] / scale_s)
     return float(
         hazard.sum()
@@ -57,7 +57,9 @@ def test_the_interval_of_the_shape_holds_the_truth_in_nine_of_ten_records(shape:
 
 
 def test_without_the_age_at_which_watching_began_the_shape_is_wrong() -> None:
-    """Method: the same records with every entry at age 0, as if each had been watched from new."""
+    """Method: the same records with all entries at age 0, as if each unit had been watched from its
+    start.
+    """
     true, naive = [], []
     for lives in sets(2.5, count=60, seed=4):
         true.append(fit_weibull(lives).shape)
@@ -132,8 +134,8 @@ def test_standard_errors_are_those_of_the_curvature() -> None:
 
 
 def test_a_unit_that_is_mended_and_goes_on_keeps_its_age() -> None:
-    """Method: power-law processes: each of 60 units fails several times, and each time goes on as
-    old as it was.
+    """Method: power-law processes. Each of 60 units fails several times. After a repair it has the
+    same age as before.
     """
     luck = Generator(PCG64(10))
     entry, exit_, failed = [], [], []
@@ -178,8 +180,8 @@ def test_failures_all_at_the_greatest_age_have_no_shape() -> None:
 
 
 def test_a_shape_at_the_edge_is_no_weibull_law() -> None:
-    """All failures within a thousandth of one age, among units that live on: steeper than anything
-    that is looked for.
+    """All failures come within a thousandth of one age, among units that live on. That is steeper
+    than any shape in the searched range.
     """
     exits = [*(1000.0 + np.arange(10) * 1e-3), *[1000.02] * 10]
     verdict = decide_shape(

@@ -1,5 +1,5 @@
-"""Failures drawn ahead: the same in any batch, as many as the hazards say, in the classes and at
-the times that they say.
+"""Failures that are drawn ahead are the same in every batch. Their numbers, classes and times
+follow the hazards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def counts_until(
 
 
 def agrees(counts: np.ndarray, expected: float) -> None:
-    """Within four standard errors of a Poisson mean."""
+    """Assert that the mean of the counts agrees with a Poisson mean, within four standard errors."""
     assert counts.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / len(counts)))
 
 
@@ -98,8 +98,8 @@ def test_luck_is_uniform_and_independent_between_purposes() -> None:
 
 
 def test_failures_come_at_the_rate_of_their_units() -> None:
-    """4 nodes at 1 in 100 s, a run at 1 in 50 s, for 300 s: 12 + 6; Poisson, so the variance is the
-    mean.
+    """There are 4 nodes with 1 failure in 100 s each, and a run with 1 in 50 s, for 300 s. That
+    makes 12 + 6 failures. They are Poisson, so the variance is the mean.
     """
     counts = counts_until(world(failures=(node(100.0), everything(50.0))), 300.0)
     agrees(counts, 18.0)
@@ -134,8 +134,8 @@ def test_a_wave_multiplies_the_rate_of_its_class_while_it_lasts() -> None:
     ("shape", "age_s"), [(0.5, 0.0), (0.5, 1000.0), (3.0, 0.0), (3.0, 500.0), (1.5, 1.0)]
 )
 def test_a_weibull_hazard_is_that_of_units_of_this_age(shape: float, age_s: float) -> None:
-    """Expected by t: n (((age + t)/scale)^k - (age/scale)^k), at five times, beside a constant
-    class.
+    """Up to t, n (((age + t)/scale)^k - (age/scale)^k) failures are expected. That is checked at
+    five times, besides a class with a constant rate.
     """
     aging = FailureRate(FailureClass.GPU, Unit.NODE, Extent.NODE, 400.0, shape=shape, age_s=age_s)
     scenario = world(failures=(everything(100.0), aging))
@@ -147,8 +147,8 @@ def test_a_weibull_hazard_is_that_of_units_of_this_age(shape: float, age_s: floa
 
 
 def test_rates_from_few_failures_spread_runs_further_than_chance() -> None:
-    """Gamma(count + 1/2) / count: mean 1.05 and variance 0.105 at 10 failures; counts of 30 then
-    have variance 31.5 + 0.105 x 30^2.
+    """The rate varies as Gamma(count + 1/2) / count, which has mean 1.05 and variance 0.105 at 10
+    failures. So counts with mean 30 have the variance 31.5 + 0.105 x 30^2.
     """
     scenario = world(
         failures=(FailureRate(FailureClass.GPU, Unit.RUN, Extent.PROCESS, 10.0, count=10),)
@@ -160,8 +160,9 @@ def test_rates_from_few_failures_spread_runs_further_than_chance() -> None:
 
 
 def test_lemons_fail_in_addition_to_the_usual_rate() -> None:
-    """Of 4 nodes half a lemon in the mean, factor 5, up to 1 reckoned with: extra failures at 4
-    times the rate of one node; of what strikes the run, none.
+    """Of 4 nodes, half a lemon is expected, with factor 5 and up to 1 lemon in the bound. There are
+    extra failures at 4 times the rate of one node. There are none of those that strike the whole
+    run.
     """
     scenario = world(failures=(node(100.0), everything(100.0)), lemons=Lemons(0.125, 5.0))
     drawn = draw(scenario, seed=6, replicas=REPLICAS)

@@ -1,5 +1,5 @@
-"""Messages and decisions live the same lives: the same rungs, and as many steps, but for what
-milliseconds decide (`messages.Compared.agree`).
+"""Messages and decisions simulate the same runs. They choose the same rungs and do as many steps,
+except for differences that milliseconds decide (`messages.Compared.agree`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SMALL = Options(
 
 @pytest.mark.parametrize("mode", ["in_place", "sharded"])
 def test_messages_and_decisions_agree_on_a_small_grid(mode: str) -> None:
-    """16 ranks on 4 nodes: kills, lost nodes and hangs, 12 in five minutes; detection and regroup
-    as measured in other lives.
+    """There are 16 ranks on 4 nodes. In five minutes 12 failures come: kills, lost nodes and hangs.
+    Detection and regroup are measured in other runs.
     """
     points = list(
         grid(ranks=16, nodes=4, seed=3, modes=(mode,), steps_s={2.0: 300.0}, counts=(12,))
@@ -55,9 +55,8 @@ def test_messages_and_decisions_agree_on_a_small_grid(mode: str) -> None:
 def test_messages_and_decisions_agree_on_a_thousand_ranks(
     mode: str, counts: tuple[int, ...]
 ) -> None:
-    """1,024 ranks on 128 nodes, ten minutes with steps of 8 s.
-
-    The whole grid is benchmarks/validate_plan/depths.py.
+    """There are 1,024 ranks on 128 nodes, for ten minutes with steps of 8 s.
+    benchmarks/validate_plan/depths.py runs the whole grid.
     """
     points = list(
         grid(ranks=1024, nodes=128, seed=1, modes=(mode,), steps_s={8.0: 600.0}, counts=counts)
@@ -67,10 +66,9 @@ def test_messages_and_decisions_agree_on_a_thousand_ranks(
 
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter", "sharded"])
 def test_both_end_a_run_for_the_same_reason_at_the_same_step(mode: str) -> None:
-    """A process ends every second and a half, in steps of 8 s: no step is committed.
-
-    It ends by itself. Kills from outside are no crash loop before the 21st, which the planner does
-    not tell apart.
+    """A process exits by itself every second and a half, and steps take 8 s, so no step is
+    committed. If processes were killed from outside, it would be no crash loop before the 21st. The
+    planner does not tell these apart.
     """
     options = replace(SMALL, recovery_mode=mode, step_s=8.0)
     faults = tuple(
@@ -87,7 +85,9 @@ def test_both_end_a_run_for_the_same_reason_at_the_same_step(mode: str) -> None:
 
 
 def test_a_difference_is_seen() -> None:
-    """The same life, told as if steps took a quarter longer, or a kill were answered otherwise."""
+    """The same run is compared with one whose steps take a quarter longer, and with one that
+    answers a kill by another rung.
+    """
     faults = spread_faults(SMALL, ("kill",), count=6, seed=2)
     compared = compare(SMALL, faults, seed=2)
     assert compared.agree
@@ -98,10 +98,9 @@ def test_a_difference_is_seen() -> None:
 
 
 def test_a_life_says_where_it_ended_and_what_its_ledger_knows() -> None:
-    """Sharded state without copies: the loss of a node takes all back to the beginning. Its machine
-    says nothing, so its lease is waited for.
-
-    Undisturbed, steps come one after the other.
+    """Sharded state has no copies, so the loss of a node takes all ranks back to the beginning. The
+    node's machine sends nothing, so its lease has to pass. Undisturbed steps follow each other
+    without a gap.
     """
     fault = PlannedFault("1", "lose_node", 3, at_s=150.0, for_s=60.0)
     life = simulate(seed=2, options=replace(SMALL, recovery_mode="sharded"), faults=(fault,))

@@ -190,7 +190,7 @@ def test_other_faults_and_options_allow_no_identical_nodes(
     assert alike(options, (fault,)) is None
 
 
-def test_a_run_whose_identical_nodes_differ_is_simulated_again_node_by_node(
+def test_a_run_whose_identical_nodes_differ_is_simulated_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Method: pretend that the coordinator sends one of the nodes another message."""

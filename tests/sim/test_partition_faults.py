@@ -113,7 +113,7 @@ def test_a_partition_that_is_longer_than_tcp_waits_is_blamed_on_no_rank() -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_connection_that_is_reset_costs_a_step_at_most_and_blames_no_rank(mode: str) -> None:
+def test_a_reset_connection_costs_a_step_at_most_and_blames_no_rank(mode: str) -> None:
     world = world_after(
         replace(THREE, recovery_mode=mode, max_restarts=1),
         PlannedFault("snap", "snap", None, node=0, peer=2, at_step=9),
@@ -143,9 +143,7 @@ def test_a_node_that_stands_still_for_less_than_a_lease_interrupts_no_rank(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("agent", [False, True], ids=["all of a node", "its agent"])
-def test_a_node_that_stands_still_for_longer_is_replaced_and_contributes_to_no_step(
-    mode: str, agent: bool
-) -> None:
+def test_a_node_that_stands_still_for_longer_is_replaced(mode: str, agent: bool) -> None:
     """The node wakes up while the run goes on without it. It checks its lease first, ends its
     processes, and comes back as a new node.
     """
@@ -208,7 +206,7 @@ def test_workers_of_a_stopped_agent_end_once_the_lease_is_over(
             1,
             "strikes node 1, but there are 1",
         ),
-        (PlannedFault("x", "stop", None, node=0, agent=True, at_s=1.0), 1, "of several nodes"),
+        (PlannedFault("x", "stop", None, node=0, agent=True, at_s=1.0), 1, "needs several nodes"),
     ],
 )
 def test_nodes_that_do_not_exist_are_named(fault: PlannedFault, nodes: int, said: str) -> None:

@@ -30,7 +30,7 @@ def test_a_run_that_is_read_back_takes_the_same_course(seed: int) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": "0"}, "was written by outlast 0; this is 1"),
+        ({"version": "0"}, "was written by outlast 0; in this version, 1,"),
         ({"seed": "12"}, "seed has to be a whole number"),
         ({"faults": [{"kind": "kil"}]}, "there is no fault kind 'kil'"),
         ({"faults": 3}, "faults have to be tables"),
