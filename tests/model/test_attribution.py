@@ -1,4 +1,4 @@
-"""model/attribution.py: each second that was lost is put down to one interruption, or to none."""
+"""model/attribution.py assigns each lost second to one interruption, or to none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ C = Cause
 
 
 def hit(number: int, at_s: float, *, rank: int = 1, repeated: int = 1) -> Interruption:
-    """A fault at `at_s`: detected after 1 s, regrouped after 3, restored after 7, over after 8."""
+    """Return an interruption by a fault at `at_s`. It is detected 1 s later, regrouped after 3 s,
+    restored after 7 s, and over after 8 s.
+    """
     return Interruption(
         id=number,
         mechanism=Mechanism.SIGNAL,
@@ -86,7 +88,7 @@ def test_what_interruptions_took_sums_to_what_is_booked(
 
 
 def test_a_rank_that_was_replaced_gives_its_gap_to_what_took_its_process() -> None:
-    """The process dies at 20, within a step that began at 19; the next one opens its book at 22."""
+    """The process dies at 20, in a step that began at 19. The next process opens its book at 22."""
     first = life(1, 0, 20.5, {C.STARTUP: 5.0, C.PRODUCTIVE: 14.0}, C.PRODUCTIVE)
     second = life(1, 22, 100, {C.REGROUP: 1.0, C.RESTORE: 4.0, C.PRODUCTIVE: 73.0}, C.OTHER)
     other = life(0, 0, 100, {C.PRODUCTIVE: 100.0}, C.OTHER)
@@ -98,7 +100,7 @@ def test_a_rank_that_was_replaced_gives_its_gap_to_what_took_its_process() -> No
 
 
 def test_a_process_that_lived_on_splits_by_what_it_lived_through() -> None:
-    """Two interruptions, the second of which took three times as many steps back."""
+    """There are two interruptions. The second one takes three times as many steps back."""
     seconds = {
         C.DETECTION: 2.0,
         C.REGROUP: 4.0,
@@ -114,7 +116,9 @@ def test_a_process_that_lived_on_splits_by_what_it_lived_through() -> None:
 
 
 def test_a_process_that_began_in_an_interruption_pays_for_the_rest() -> None:
-    """It opens at 22, when 1 s of the first regroup is left; it lives through a second one."""
+    """The process opens its book at 22, when 1 s of the first regroup is left. It also lives
+    through a second interruption.
+    """
     first = life(0, 0, 20.0, {C.PRODUCTIVE: 20.0}, C.OTHER)
     second = life(0, 22, 100, {C.REGROUP: 3.0, C.PRODUCTIVE: 75.0}, C.OTHER)
     books = accounted([first, second], [hit(1, 20.0, rank=0), hit(2, 50.0)])
@@ -148,8 +152,8 @@ def test_a_stall_is_split_over_tiers_as_it_was_measured() -> None:
 
 @pytest.mark.parametrize(("newest", "lost"), [(20, 40.0), (45, 15.0), (70, 0.0)])
 def test_steps_that_are_gone_are_lost_until_they_are_done_again(newest: int, lost: float) -> None:
-    """The first session did 60 steps of 1 s. The second one goes on from step 10, and has done
-    those up to `newest` again. Nothing is lost once it is past the first one.
+    """The first session does 60 steps of 1 s. The second one goes on from step 10, and has done the
+    steps up to `newest` again. Once it is past the first session, no step is lost.
     """
     first = SessionRecords(
         Session(1, 1, 0.0, 5_000.0, seen_s=60.0, ended_s=60.0),

@@ -1,4 +1,6 @@
-"""model/beacon.py: what the worker writes is what the agent reads, or it is marked as torn."""
+"""model/beacon.py: the agent reads the fields that the worker writes, or the beacon is marked as
+torn.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ def test_an_empty_page_is_no_beacon() -> None:
 
 @given(content=st.binary(max_size=BEACON_BYTES))
 def test_any_bytes_can_be_read(content: bytes) -> None:
-    """A page that something else wrote over: no exception, whatever it holds, the right magic in
-    front or not.
+    """Other code may have overwritten the page. Reading raises no exception, with the right magic
+    number in front or without it.
     """
     unpack(page_of(content))
     head = BEACON_MAGIC.to_bytes(4, "little") + BEACON_VERSION.to_bytes(4, "little")
@@ -74,8 +76,8 @@ def test_any_bytes_can_be_read(content: bytes) -> None:
 
 
 def test_a_worker_that_died_while_writing_leaves_a_torn_beacon() -> None:
-    """The counter is odd and stays odd: the fields come, with the mark; the next whole write clears
-    it.
+    """The counter is odd and stays odd. The fields are returned with the mark. The next whole write
+    removes the mark.
     """
     page = page_of()
     pack_into(page, Beacon(worker=3, step=41))
@@ -90,7 +92,7 @@ def test_a_worker_that_died_while_writing_leaves_a_torn_beacon() -> None:
 
 
 class PutOff(bytearray):
-    """Memory whose writer is put off, by a busy machine, after so many writes."""
+    """Memory whose writer is interrupted after a given number of writes, as on a busy machine."""
 
     def __init__(self, content: bytes, writes: int) -> None:
         super().__init__(content)
@@ -105,7 +107,7 @@ class PutOff(bytearray):
 
 @pytest.mark.parametrize("seconds", [True, False])
 def test_a_writer_that_is_put_off_anywhere_leaves_each_field_old_or_new(seconds: bool) -> None:
-    """Found by a drill on a busy machine: fields were zero for a moment, and a rank that trained
+    """A drill on a busy machine found this: fields were zero for a moment, and a rank that trained
     was taken for one that had never begun.
     """
     page = page_of()
@@ -133,8 +135,8 @@ def test_a_writer_that_is_put_off_anywhere_leaves_each_field_old_or_new(seconds:
 
 
 def test_a_reader_never_takes_a_torn_beacon_for_a_whole_one() -> None:
-    """Method: a thread writes beacons whose fields all hold the same number; every read that is not
-    marked must agree with itself.
+    """Method: a thread writes beacons whose fields all hold the same number. In every read without
+    the mark, all fields must be equal.
     """
     page, over = page_of(), threading.Event()
 

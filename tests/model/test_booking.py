@@ -1,6 +1,4 @@
-"""model/booking.py: every second of a rank goes to exactly one cause, whatever happens in whatever
-order.
-"""
+"""model/booking.py: every second of a rank has exactly one cause, for any events in any order."""
 
 from __future__ import annotations
 
@@ -62,7 +60,9 @@ def test_seconds_sum_to_the_life_of_the_book_in_any_order_of_calls(
 
 @given(history=st.lists(st.tuples(moments, calls), max_size=20))
 def test_what_is_settled_never_shrinks(history: list[tuple[float, tuple[object, ...]]]) -> None:
-    """A death keeps the settled seconds: they only grow, and the rest began where they end."""
+    """A death keeps the settled seconds. They only grow, and the unsettled rest begins where they
+    end.
+    """
     book = Book(now_s=0.0, cause=Cause.STARTUP)
     now_s = 0.0
     before = dict.fromkeys(CAUSES, 0.0)
@@ -77,8 +77,8 @@ def test_what_is_settled_never_shrinks(history: list[tuple[float, tuple[object, 
 
 @given(pauses=st.lists(moments, min_size=1, max_size=10))
 def test_nothing_is_productive_before_it_is_committed(pauses: list[float]) -> None:
-    """Method: begin a step, move through causes, and roll it back: no productive second may be
-    left.
+    """Method: begin a step, go through causes, and roll the step back. No productive second may
+    remain.
     """
     book = Book(now_s=0.0, cause=Cause.OTHER)
     book.begin_step(now_s=0.0)
@@ -91,7 +91,7 @@ def test_nothing_is_productive_before_it_is_committed(pauses: list[float]) -> No
 
 
 def test_a_step_that_waited_for_another_rank_was_not_productive_until_then() -> None:
-    """The step begins at 10 and passes its vote at 20; the last rank was ready at 14."""
+    """The step begins at 10 and passes its vote at 20. The last rank was ready at 14."""
     book = Book(now_s=0.0, cause=Cause.OTHER)
     book.begin_step(now_s=10.0)
     book.switch(now_s=11.0, cause=Cause.DATA_WAIT)

@@ -1,4 +1,4 @@
-"""Plans of drills: what is read, what is refused, and what is left out by name."""
+"""Plans of drills: which plans are read, which are refused, and which faults are left out by name."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_a_bad_plan_is_refused_with_its_place(text: str, said: str) -> None:
 
 
 def test_the_table_of_llama_3_is_whole() -> None:
-    """Method: the published sums, 419 unplanned and 47 planned, and one row each."""
+    """Method: the published sums are 419 unplanned and 47 planned interruptions, with one row for
+    each kind.
+    """
     assert sum(one.count for one in LLAMA3) == 419
     assert PLANNED.count == 47
     assert len({one.stands_for for one in LLAMA3}) == len(LLAMA3)

@@ -1,4 +1,6 @@
-"""Fault plans: what goes in comes out, and what is wrong is named with what was meant."""
+"""A fault plan that is written and read again is the same. An error names the wrong word and the
+word that was probably meant.
+"""
 
 from __future__ import annotations
 

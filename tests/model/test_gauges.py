@@ -1,4 +1,6 @@
-"""model/gauges.py: what a script says of its training, behind its beacon in the same page."""
+"""model/gauges.py: the values that a script reports of its training, in the same page as its
+beacon.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_a_write_that_was_cut_short_is_no_answer(page: memoryview) -> None:
 
 
 def test_too_much_is_cut_and_never_leaves_the_page(page: memoryview) -> None:
-    """An endless loop has no target, a long name ends between two characters."""
+    """A target that is too large, as of an endless loop, counts as none. A long name is cut between
+    two characters.
+    """
     many = {f"value {number}": float(number) for number in range(100)}
     pack_into(page, Gauges(10**30, 5, many))
     said = unpack(page)

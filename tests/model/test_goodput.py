@@ -1,5 +1,5 @@
-"""model/goodput.py: the causes sum to ranks x wall seconds, and each second goes where the rules
-say.
+"""model/goodput.py: the causes sum to ranks x wall seconds, and each second has the cause that the
+rules give it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ interruptions = st.builds(
 def booked(
     *some: Life, hits: tuple[Interruption, ...] = (), end_s: float = 100.0, alive: bool = False
 ) -> dict[C, float]:
-    """One rank from 0 to `end_s`: what is not zero, rounded."""
+    """Return the seconds of one rank from 0 to `end_s`, rounded, without zeros."""
     books = account_session(
         world_size=1,
         started_s=0.0,
@@ -155,8 +155,8 @@ def test_a_rank_that_never_had_a_process_is_startup() -> None:
 
 
 def test_a_process_that_began_beside_its_successor_takes_nothing_from_it() -> None:
-    """A node that stood still starts the process once it goes on; its successor has held the rank
-    meanwhile.
+    """A node stands still, and starts the process once it goes on. Its successor has held the rank
+    in the meantime.
     """
     late = Life(1, 11, "here", 0, "rank", 40.0, opened_s=None, ended_s=41.0)
     assert booked(late, life(20, 90, {C.PRODUCTIVE: 70.0}, C.OTHER)) == {
@@ -167,7 +167,7 @@ def test_a_process_that_began_beside_its_successor_takes_nothing_from_it() -> No
 
 
 def test_no_rounding_books_less_than_no_seconds() -> None:
-    """The settled seconds of a life sum to a little more than it lasted."""
+    """The settled seconds of a process sum to a little more than the time that it lived."""
     settled = {
         C.STARTUP: 0.08559796326846936,
         C.PRODUCTIVE: 8.2582893007949,
@@ -191,8 +191,8 @@ def test_no_rounding_books_less_than_no_seconds() -> None:
 
 
 def test_a_gap_is_repeated_until_the_fault_then_detection_then_regroup() -> None:
-    """The step in flight at 39 is lost at 40; the kernel tells at 42; the next process takes the
-    rank at 50 and opens its book at 51.
+    """The step in flight at 39 is lost at 40. The kernel reports that at 42. The next process takes
+    the rank at 50, and opens its book at 51.
     """
     first, second = (
         life(0, 41, {C.PRODUCTIVE: 39.0}, C.PRODUCTIVE),
@@ -291,9 +291,8 @@ def test_spares_are_apart() -> None:
 
 
 def test_sessions_add_up_and_the_time_between_them_is_nobodys() -> None:
-    """The machine was rebooted in between: the second launcher's monotonic clock starts over.
-
-    The first was killed at its last sign of life.
+    """The machine is rebooted between two sessions, so the second launcher's monotonic clock starts
+    at zero. The first launcher was killed at its last sign of life.
     """
     sessions = (
         Session(1, 1, 1_000.0, 5_000.0, seen_s=1_060.0),
@@ -316,9 +315,8 @@ def test_sessions_add_up_and_the_time_between_them_is_nobodys() -> None:
 
 
 def session_of(number: int, ranks: int, began_s: float, lasted_s: float) -> SessionRecords:
-    """A session on so many ranks, each of which was productive from its first second to its last.
-
-    Each second has a step.
+    """Return a session in which each rank is productive from its first second to its last. Each
+    second has a step.
     """
     over_s = began_s + lasted_s
     session = Session(
@@ -332,7 +330,7 @@ def session_of(number: int, ranks: int, began_s: float, lasted_s: float) -> Sess
 
 
 def test_sessions_with_other_ranks_sum_to_the_ranks_of_each() -> None:
-    """4 ranks for 10 s, 1 rank for 30 s, then 3 for 20 s."""
+    """There are 4 ranks for 10 s, 1 rank for 30 s, and then 3 ranks for 20 s."""
     parts = (session_of(1, 4, 0, 10), session_of(2, 1, 10, 30), session_of(3, 3, 40, 20))
     books = account(Records(Meta("r", "r", 4, "0", 0.0, 5_000.0), parts), now_s=None)
     assert (books.world_size, books.wall_s, books.held_s) == (3, 60.0, 130.0)
@@ -343,7 +341,9 @@ def test_sessions_with_other_ranks_sum_to_the_ranks_of_each() -> None:
 
 
 def test_steps_that_are_lost_cost_the_ranks_of_their_session() -> None:
-    """Ten steps of 1 s on 4 ranks; one rank goes on from step 5, and has come to step 6."""
+    """Ten steps of 1 s are done on 4 ranks. Then one rank goes on from step 5, and has reached step
+    6.
+    """
     first, second = session_of(1, 4, 0, 10), session_of(2, 1, 10, 1)
     first = replace(first, steps=(StepsBucket(0.0, 10.0, 0, 10, 1.0, 1.0, 1.0),))
     second = replace(second, steps=(StepsBucket(10.0, 11.0, 5, 6, 1.0, 1.0, 1.0),))

@@ -1,5 +1,5 @@
-"""model/intervals.py: the exact forms against brute force and a simulation, the approximations
-within the errors that they state.
+"""model/intervals.py: the exact forms agree with brute force and with a simulation. The
+approximations stay within the errors that they state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def maximum(f: Callable[[float], float], low: float, high: float) -> float:
-    """By golden section over the logarithm: where f has one hill."""
+    """Find the maximum of a function with one peak, by golden section over the logarithm."""
     a, b = math.log(low), math.log(high)
     for _ in range(120):
         c, d = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
@@ -39,7 +39,7 @@ def maximum(f: Callable[[float], float], low: float, high: float) -> float:
 
 
 def powers(low: float, high: float) -> st.SearchStrategy[float]:
-    """Even over orders of magnitude, both ends included."""
+    """Return numbers that are even over orders of magnitude, with both ends."""
     return st.floats(math.log(low), math.log(high)).map(
         lambda exponent: min(max(math.exp(exponent), low), high)
     )
@@ -50,8 +50,8 @@ def powers(low: float, high: float) -> st.SearchStrategy[float]:
 
 @given(x=powers(1e-6, 30.0), restart=st.sampled_from([0.0, 0.3, 2.0]))
 def test_no_interval_costs_less_than_the_exact_optimum(x: float, restart: float) -> None:
-    """Golden section on Daly's exact cost: the same interval, as far as the flat top of a float
-    lets it be found, and never a better one.
+    """Golden section on Daly's exact cost finds the same interval, up to the rounding errors near
+    the flat maximum. It never finds a better one.
     """
     found = maximum(lambda tau: efficiency(tau, x, 1.0, restart), 1e-8, 50.0)
     assert found == pytest.approx(best_s(x, 1.0), rel=1e-5)
@@ -62,7 +62,7 @@ def test_no_interval_costs_less_than_the_exact_optimum(x: float, restart: float)
 def test_at_the_optimum_the_efficiency_is_what_is_left_of_the_mttf(
     x: float, restart: float
 ) -> None:
-    """eta = e^(-(tau + delta + R) / M), which the derivative being 0 implies."""
+    """At the optimum the derivative is 0, which implies eta = e^(-(tau + delta + R) / M)."""
     assert best_efficiency(x, 1.0, restart) == pytest.approx(
         math.exp(-best_s(x, 1.0) - x - restart), rel=1e-11, abs=1e-300
     )
@@ -71,8 +71,8 @@ def test_at_the_optimum_the_efficiency_is_what_is_left_of_the_mttf(
 def lived(
     interval_s: float, save_s: float, mttf_s: float, restart_s: float, gaps_s: NDArray[np.float64]
 ) -> tuple[float, float]:
-    """Efficiency of a run that fails after each of `gaps_s`, and its standard error: between two
-    failures a restart, then whole stretches of tau + delta.
+    """Return the efficiency of a run that fails after each of `gaps_s`, and its standard error.
+    Between two failures there is a restart, and then whole stretches of tau + delta.
     """
     worked_s = np.maximum(0.0, gaps_s - restart_s)
     kept_s = interval_s * np.floor(worked_s / (interval_s + save_s))
@@ -92,9 +92,9 @@ LIVES = [
 def test_dalys_cost_and_the_exact_optimum_agree_with_a_simulation(
     mttf_s: float, save_s: float, restart_s: float
 ) -> None:
-    """2 million failures with a seed: efficiency within 4 standard errors and 1e-3 at three
-    intervals; and none of 15 intervals around the optimum, through the same
-    failures, is better than it by more than 4 standard errors of the difference.
+    """The simulation has 2 million failures with a fixed seed. At three intervals, the efficiencies
+    agree within 4 standard errors and 1e-3. Of 15 intervals around the optimum, with the same
+    failures, none is better than it by more than 4 standard errors of the difference.
     """
     gaps_s = -mttf_s * np.log1p(
         -np.random.Generator(np.random.Philox(20_260_901)).random(2_000_000)
@@ -118,7 +118,7 @@ def test_dalys_cost_and_the_exact_optimum_agree_with_a_simulation(
 def test_dalys_captions_are_reproduced(
     mttf_h: float, caption_min: str, recomputed_min: float
 ) -> None:
-    """FGCS 22(3), 2006: a save of 5 min and a restart of 10 min."""
+    """FGCS 22(3), 2006: a save takes 5 min, and a restart takes 10 min."""
     interval_min = daly_higher_s(5 * MIN_S, mttf_h * HOUR_S) / MIN_S
     assert f"{interval_min:.{len(caption_min.partition('.')[2])}f}" == caption_min
     assert interval_min == pytest.approx(recomputed_min, rel=0.005)

@@ -1,5 +1,5 @@
-"""model/messages/: what is sent is what arrives; whatever else arrives is a CorruptError and
-nothing else.
+"""model/messages/: a message arrives as it was sent. All other bytes raise a CorruptError and no
+other exception.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_bytes_that_are_no_message_raise_corrupt_error_only(body: bytes) -> None
 def test_a_message_with_one_field_changed_decodes_or_is_corrupt(
     message: Message, data: st.DataObject
 ) -> None:
-    """Method: take a real message and put any JSON value in the place of one field, add a field, or
+    """Method: take a real message, and put any JSON value in place of one field, add a field, or
     leave one out.
     """
     value = json.loads(encode(message)[4:])
@@ -139,8 +139,8 @@ def test_a_message_over_the_limit_is_refused_on_both_sides() -> None:
 
 
 def test_equal_inner_messages_are_one_object() -> None:
-    """Method: what equals it in Python but is of another type, and a like that comes after
-    something else.
+    """Method: also try values that are equal in Python and have another type, and an equal message
+    that comes after a different one.
     """
     first, again, other, third = (
         decode(encode(ToWorkers((worker,), (), Ping(nonce)))[4:])

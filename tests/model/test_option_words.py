@@ -1,4 +1,4 @@
-"""What is meant by an option that does not exist."""
+"""For an option that does not exist, the error names the option that was probably meant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = _flags(_parser())
     ["--workers", "-n", "-np", "--num_processes=4", "--num-gpus", "--ntasks", "--world_size"],
 )
 def test_other_launchers_words_for_the_number_of_ranks_are_known(word: str) -> None:
-    """torchrun, accelerate, deepspeed, horovodrun, mpirun, srun: each has another."""
+    """torchrun, accelerate, deepspeed, horovodrun, mpirun and srun each have another word."""
     assert meant_option(word, OURS) == "`--nproc-per-node N` says how many ranks there are"
 
 
@@ -37,7 +37,7 @@ def test_other_launchers_words_for_the_number_of_ranks_are_known(word: str) -> N
     ],
 )
 def test_a_hint_names_what_is_close_in_shape_or_in_meaning(word: str, meant: str) -> None:
-    """And where nothing is close it names nothing: a wrong name costs more than none."""
+    """If no option is close, the hint names none, because a wrong name does more harm than no name."""
     assert meant_option(word, OURS).startswith(meant)
     assert bool(meant_option(word, OURS)) == bool(meant)
 

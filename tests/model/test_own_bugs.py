@@ -1,4 +1,4 @@
-"""Whether an exception is a bug of outlast, or of what runs beside it in the process."""
+"""Decide whether an exception is a bug of outlast, or of other code in the same process."""
 
 from __future__ import annotations
 

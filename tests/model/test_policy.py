@@ -1,5 +1,5 @@
-"""Policies as they are written: what goes in comes out, and what is wrong is named with what was
-meant.
+"""A policy that is written and read again is the same. An error names the wrong word and the word
+that was probably meant.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ VALUES = st.recursive(
     )
 )
 def test_values_of_any_type_are_refused_by_name(given_rule: dict[str, object]) -> None:
-    """Written as inline TOML; what TOML cannot say (None) is left out."""
+    """The values are written as inline TOML. Values that TOML cannot write (None) are left out."""
     lines = [f"{key} = {_toml(value)}" for key, value in given_rule.items() if value is not None]
     with contextlib.suppress(UsageError):
         parse("schema = 1\n[[rule]]\n" + "\n".join(lines), source="p.toml")

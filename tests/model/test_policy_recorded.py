@@ -1,4 +1,6 @@
-"""Recorded verdicts are read as they were written; anything else is an error that says where."""
+"""Recorded verdicts are read as they were written. Anything else raises an error that names the
+place.
+"""
 
 from __future__ import annotations
 

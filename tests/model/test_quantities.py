@@ -1,5 +1,5 @@
-"""model/quantities.py: what is written with its unit is read exactly, what is mixed up is refused;
-an echo is read back as the same number.
+"""model/quantities.py: a value with its unit is read exactly, mixed-up units are refused, and a
+printed value is read again as the same number.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ MIXED_UP = [
 def test_mixed_up_units_are_refused_with_what_was_probably_meant(
     text: object, kind: QuantityKind, complaint: str, meant: str
 ) -> None:
-    """What was meant can itself be read, each of its alternatives."""
+    """Each value that the hint proposes can itself be read."""
     with pytest.raises(UsageError) as caught:
         parse(text, kind, name="--input")
     message = caught.value.args[0]
@@ -255,7 +255,7 @@ def test_the_echo_of_a_count_is_read_back_as_the_same_int(value: int) -> None:
 def test_any_text_is_a_finite_number_in_its_bounds_or_a_usage_error(
     text: str, kind: QuantityKind
 ) -> None:
-    """And what is read is read back from its echo."""
+    """A number that is read can be printed and read again."""
     try:
         value = parse(text, kind, name="input", zero=True)
     except UsageError:

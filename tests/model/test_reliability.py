@@ -1,5 +1,5 @@
-"""model/reliability.py: rates add up; Meta's expectation within its stated error of the exact cost;
-spares and credible bounds against plain sums.
+"""model/reliability.py: rates add up. Meta's expectation is within its stated error of the exact
+cost. Spares and credible bounds agree with plain sums.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_run_fails_as_often_as_its_parts_together(gpus: int, minutes: float) -
 
 
 def test_the_rates_of_classes_add_up() -> None:
-    """419 interruptions in 54 days, taken apart by class and put together again."""
+    """419 interruptions in 54 days are split by class and summed again."""
     counts = [148, 72, 54, 35, 32, 19, 17, 7, 7, 6, 6, 3, 3, 2, 2, 2, 2, 2]
     parts = [Part(16_384, 54 * DAY_S * 16_384 / count) for count in counts]
     assert mttf_of_parts_s(parts) == pytest.approx(54 * DAY_S / 419)
@@ -100,7 +100,7 @@ def poisson_at_most(most: int, mean: float) -> float:
     mean=st.floats(0.001, 400), availability=st.sampled_from([0.0, 0.5, 0.9, 0.99, 0.999, 0.99999])
 )
 def test_poisson_spares_suffice_and_one_less_does_not(mean: float, availability: float) -> None:
-    """By the plain sum; a level that a sum meets to the last digit is not judged."""
+    """The check is a plain sum. A level that a sum meets up to the last digit is not checked."""
     spares = spares_poisson(down_mean=mean, availability=availability)
     assert poisson_at_most(spares, mean) >= availability - 1e-10
     assert spares == 0 or poisson_at_most(spares - 1, mean) < availability + 1e-10
@@ -121,7 +121,7 @@ SPARES = [
 def test_spares_for_three_nines_at_one_failure_in_50_000_gpu_hours(
     gpus: int, repair_h: int, spares: int
 ) -> None:
-    """Every failure takes a node out for the repair."""
+    """Every failure takes a node out of the run for the repair."""
     assert (
         spares_poisson(down_mean=gpus / GPU_MTTF_S * repair_h * HOUR_S, availability=0.999)
         == spares
@@ -136,7 +136,9 @@ def test_no_failures_need_no_spares_and_certainty_cannot_be_had() -> None:
 
 
 def test_spares_of_a_very_large_run_are_found_too() -> None:
-    """A mean of 3.36 million down: normal to within a few."""
+    """The mean is 3.36 million nodes in repair. The normal distribution gives the same number up to
+    a few.
+    """
     mean = 1e9 / 50_000 * 168
     assert spares_poisson(down_mean=mean, availability=0.999) == pytest.approx(
         mean + 3.0902 * math.sqrt(mean), abs=3
@@ -147,8 +149,8 @@ def test_spares_of_a_very_large_run_are_found_too() -> None:
 
 
 def test_no_failure_yet_is_a_bound_and_not_zero() -> None:
-    """Half of chi-square's 95 % point with one degree of freedom, 3.8415: 1.92 failures in the
-    exposure.
+    """The bound is half of the 95 % point of chi-square with one degree of freedom, 3.8415. That is
+    1.92 failures in the exposure.
     """
     assert rate_quantile_per_s(0.95, failures=0, exposure_s=1000.0) == pytest.approx(
         3.841458820694124 / 2 / 1000, rel=1e-12

@@ -1,5 +1,5 @@
-"""model/scaling.py: caps, and runs at the best interval, against their closed forms, a search,
-and the published figures that they reconstruct.
+"""model/scaling.py: caps, and runs at the best interval, agree with their closed forms, with a
+search, and with the published figures.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TABLE = [
     ids=lambda one: one.name if isinstance(one, Network) else "",
 )
 def test_the_caps_of_each_network(network: Network, fixed: float, scaled: float) -> None:
-    """To the digits of the table of our reconstruction."""
+    """The caps agree to the digits of the table of our reconstruction."""
     for cap, known in (
         (cap_gpus(MTTF_S, FIXED, network), fixed),
         (cap_gpus(MTTF_S, SCALED, network), scaled),
@@ -112,8 +112,8 @@ def test_a_cap_without_latency_is_its_formula(
 
 
 def test_the_network_that_a_cap_would_need() -> None:
-    """Sextillions (1e21) with a model that does not grow: between a 3D and a 4D torus, latency
-    ignored.
+    """Sextillions (1e21) of GPUs with a model that does not grow need a network between a 3D and a
+    4D torus, without latency.
     """
     beta = exponent_for_cap(MTTF_S, FIXED, GPU_LINK, 1e21)
     assert beta == pytest.approx(0.702, abs=0.001)
@@ -165,7 +165,7 @@ def test_efficiency_at_scale_where_a_restart_takes_five_minutes() -> None:
 
 
 def test_young_overhead_of_storage_reaches_its_marks() -> None:
-    """5, 10 and 50 % at 93 thousand, 370 thousand and 9.3 million GPUs."""
+    """The overhead is 5, 10 and 50 % at 93 thousand, 370 thousand and 9.3 million GPUs."""
     save_s = 4.86e12 / STORAGE
     for gpus, overhead in ((93e3, 0.05), (370e3, 0.1), (9.3e6, 0.5)):
         assert first_order_overhead(
@@ -220,8 +220,8 @@ def test_below_the_marked_scale_the_share_holds_and_above_it_does_not(
 
 
 def test_a_restart_of_five_minutes_binds_first_on_every_network() -> None:
-    """Long before any cap of bandwidth, half the time is gone to restarts: whatever the network,
-    near 0.35 to 0.42 million GPUs.
+    """Restarts take half of the time long before any cap of bandwidth is reached. On every network
+    that happens near 0.35 to 0.42 million GPUs.
     """
     for network, *_ in TABLE:
         half = gpus_at_efficiency(

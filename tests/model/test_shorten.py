@@ -1,4 +1,6 @@
-"""Every message fits the wire, whatever workers have said; what is cut keeps what says most."""
+"""Every message fits the wire, whatever workers have reported. Texts that are cut keep their most
+important parts.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,7 @@ FEW = {"prepared", "sealed", "steps", "transfer", "alike", "ended"}  # rows of t
 
 
 def largest(kind: Any, *, many: bool = False) -> st.SearchStrategy[Any]:
-    """Messages of this kind that carry as much as they can, alone or with `many` others."""
+    """Draw messages of this kind with as much contents as possible, alone or with `many` others."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return st.builds(kind, **{name: _of(name, hint, many) for name, hint in hints.items()})
 
@@ -128,7 +130,7 @@ def _of(name: str, hint: Any, many: bool) -> st.SearchStrategy[Any]:
 
 
 def _many(name: str, one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A few different ones, repeated: as many as there can be, and hypothesis draws little."""
+    """Draw a few different values and repeat them, because hypothesis is slow for many values."""
     counts = st.sampled_from([0, 1, 16, MANY[name]])
     few = st.lists(one, min_size=1, max_size=3)
     return st.builds(lambda ones, count: tuple((ones * count)[:count]), few, counts)
@@ -138,7 +140,7 @@ def _many(name: str, one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @settings(max_examples=5)
 @given(data=st.data())
 def test_the_largest_messages_fit_the_wire(kind: type, data: st.DataObject) -> None:
-    """And what arrives is what was sent, but for texts that had to be cut."""
+    """A message arrives as it was sent, except for texts that had to be cut."""
     message = data.draw(largest(kind))
     frame = encode(message)
     assert len(frame) - 4 <= limits.MESSAGE_MAX_BYTES
@@ -153,7 +155,7 @@ def test_the_largest_messages_fit_the_wire(kind: type, data: st.DataObject) -> N
 
 
 def size(part: Any) -> int:
-    """How long it is on the wire, in bytes."""
+    """Return the length of a message on the wire, in bytes."""
     return len(json.dumps(part, separators=(",", ":")))
 
 
@@ -164,7 +166,7 @@ def is_cut(sent: Any, left: Any) -> bool:
 
 
 def parts(message: Any) -> Iterator[Any]:
-    """Whatever may be cut, in the order of fields."""
+    """Return all texts that may be cut, in the order of fields."""
     hints = typing.get_type_hints(type(message), include_extras=True)
     for name, hint in hints.items():
         value = getattr(message, name)
@@ -177,7 +179,7 @@ def parts(message: Any) -> Iterator[Any]:
 
 
 def blank(message: Any) -> Any:
-    """The same message with nothing in what may be cut."""
+    """Return the same message with empty texts."""
     hints = typing.get_type_hints(type(message), include_extras=True)
     out = {}
     for name, hint in hints.items():
@@ -195,7 +197,9 @@ def blank(message: Any) -> Any:
 
 
 def test_every_text_is_marked_as_words_or_known_as_a_name() -> None:
-    """A field that somebody adds for people is marked `Text`, or listed in NAMES here."""
+    """A new field with a text for people has to be marked `Text`. A new field with a name has to be
+    listed in NAMES.
+    """
     for kind in typing.get_args(Message):
         for name, hint in typing.get_type_hints(kind, include_extras=True).items():
             mark = getattr(hint, "__metadata__", ())
@@ -206,7 +210,7 @@ def test_every_text_is_marked_as_words_or_known_as_a_name() -> None:
 
 
 def enrols_with(*said: Broke) -> Enrol:
-    """Each is of another worker."""
+    """Return an enrolment with a worker for each report."""
     housed = tuple(Housed(one.worker, 0, "rank", 1, None, (one,), False, None) for one in said)
     return Enrol("a", 1, 16, 1, 0, 5, None, housed, (), (), "replicated", 1.0)
 
@@ -216,7 +220,9 @@ def raised(worker: int, traceback: str) -> Broke:
 
 
 def test_the_longest_tracebacks_are_cut_to_one_length_and_no_other() -> None:
-    """Sixteen workers raised; one said little. All but that one share what is left equally."""
+    """Sixteen workers raised, and one of them has a short traceback. The other fifteen share the
+    remaining room equally.
+    """
     long = "".join(f"  line {number}\n" for number in range(10_000))
     enrol = enrols_with(raised(0, "short"), *(raised(worker, long) for worker in range(1, 17)))
     frame = encode(enrol)
@@ -245,7 +251,9 @@ def test_what_lies_within_another_message_is_cut_too() -> None:
 
 
 def test_ranks_that_are_cut_off_are_named_as_far_as_there_is_room() -> None:
-    """Each of 256 ranks reaches none of 20,000 others: whoever reads it needs to know of one."""
+    """Each of 256 ranks reaches none of 20,000 others. Readers of the message need to know one of
+    them.
+    """
     cut_off = tuple(range(20_000))
     stood = ReportedMember(1, 0, "vote", 5, 1.0, 2.0, False, 3, "train.py:1", cut_off)
     came = decode(encode(ProgressReport(0, (stood,) * 256, None, 0.0, False))[4:])

@@ -1,5 +1,5 @@
-"""model/special.py: held against values of an arbitrary-precision library (50 digits, given here to
-16) and against plain sums.
+"""model/special.py agrees with values of an arbitrary-precision library (50 digits, here 16 of
+them) and with plain sums.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def test_the_distance_of_w0_from_its_branch_point_has_all_its_digits(x: float, g
 
 @given(x=st.floats(0, 1e6))
 def test_the_distance_solves_its_equation_and_stays_in_its_bounds(x: float) -> None:
-    """u = 1 + W0(-e^(-1-x)) has (u - 1) e^(u - 1) = -e^(-1-x), and lies between sqrt(2x) - x and
-    sqrt(2x), below 1.
+    """u = 1 + W0(-e^(-1-x)) satisfies (u - 1) e^(u - 1) = -e^(-1-x). It is between sqrt(2x) - x and
+    sqrt(2x), and below 1.
     """
     u = lambert_gap(x)
     assert 0 <= u <= 1

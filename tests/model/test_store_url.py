@@ -1,4 +1,6 @@
-"""URLs of places for checkpoints are read as they are written; what cannot be one is refused."""
+"""URLs of places for checkpoints are read as they are written. Texts that are no such URL are
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""model/texts.py: what is said to people is cut behind whole words."""
+"""model/texts.py cuts texts for people after whole words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outlast.model.texts import ELLIPSIS, cut_at_word
     ],
 )
 def test_a_text_is_cut_behind_a_word_that_is_whole(text: str, most: int, cut: str) -> None:
-    """A single word that is longer than half of the room is cut itself."""
+    """A single word that is longer than half of the room is cut inside."""
     assert cut_at_word(text, most) == cut
 
 
