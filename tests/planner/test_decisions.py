@@ -387,7 +387,7 @@ def test_a_run_that_never_commits_a_step_again_is_ended_as_a_crash_loop() -> Non
 
 
 def test_replacements_with_steps_in_between_never_end_a_run() -> None:
-    """There are twenty replacements, more than the budget has. A new step gives all of them back."""
+    """Twenty replacements are more than the budget has. A new step gives all of them back."""
     # 14 s of recovery, a step
     history = told(*((20.5 + 15 * number, PROCESS) for number in range(20)))
     decided = live(world(tiers=REPLICAS, duration_s=400.0), history)

@@ -160,7 +160,7 @@ def test_an_endless_size_is_poisson() -> None:
 
 
 def test_a_gamma_rate_and_poisson_counts_are_a_negative_binomial() -> None:
-    """Method: compare the mixture over quantiles of the Gamma (exponential, shape 1) with size 1."""
+    """Method: the mixture over quantiles of the Gamma (shape 1) is compared with size 1."""
     shares = (np.arange(4000) + 0.5) / 4000
     mixed = predict(-5.0 * np.log1p(-shares), size=math.inf)
     direct = predict([5.0], size=1.0)

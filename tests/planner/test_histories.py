@@ -31,7 +31,7 @@ def counts_until(
 
 
 def agrees(counts: np.ndarray, expected: float) -> None:
-    """Assert that the mean of the counts agrees with a Poisson mean, within four standard errors."""
+    """Assert that their mean agrees with a Poisson mean, within four standard errors."""
     assert counts.mean() == pytest.approx(expected, abs=4 * np.sqrt(expected / len(counts)))
 
 

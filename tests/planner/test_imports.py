@@ -1,4 +1,4 @@
-"""Records of others in the form of a ledger: planner/imports/."""
+"""planner/imports/: records of other programs in the form of a ledger."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ TABLE = "gpu,time,class\n1,5,hbm\n2,6,DBE\n2,9,straggler\n"
     ("text", "fleet"), [(WATCHED, None), (TABLE, Fleet(units=64, from_s=0.0, to_s=10.0))]
 )
 def test_a_ledger_of_a_table_says_what_the_table_says(text: str, fleet: Fleet | None) -> None:
-    """Unit-seconds (with gaps in the watch), failures, classes, what is lost, and the rates."""
+    """The unit-seconds (with gaps in the watch), the failures, the classes, the lost records and
+    the rates are equal.
+    """
     told: dict[str, Any] = {
         "source": "x",
         "fleet": fleet,
@@ -179,7 +181,9 @@ def test_a_list_of_a_billion_nodes_is_refused_at_once() -> None:
 
 
 def attempts(**more: Any) -> Any:
-    """Two attempts of two ranks; rank 1 fails in the first at 108 s, and rank 0 follows."""
+    """Return the files of two attempts of two ranks. In the first attempt rank 1 fails at 108 s,
+    and rank 0 fails after it.
+    """
     return [
         RankFiles("job_x", 0, 0, 100.0, 109.0, 109.0, "RuntimeError: connection closed by peer"),
         RankFiles("job_x", 0, 1, 100.5, 108.0, 108.0, "RuntimeError: ECC\nmore", "Traceback"),

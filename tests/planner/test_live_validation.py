@@ -1,6 +1,5 @@
-"""The harness that holds the planner against real runs: what of it is pure.
-
-The runs themselves are `make validate-plan-live`.
+"""The pure parts of the program that compares the planner with real runs. `make validate-plan-live`
+does the runs themselves.
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ VARIANT = Variant(
 
 
 def test_strikes_are_poisson_and_strike_all_ranks_alike() -> None:
-    """20,000 of them: mean and variance of the gaps, and the share of each rank, within four
-    standard errors.
+    """With 20,000 strikes, the mean and the variance of the gaps and the share of each rank are
+    within four standard errors.
     """
     strikes = draw(seed=7, mttf_s=2.0, duration_s=40_000.0, world_size=4)
     gaps = [after.at_s - before.at_s for before, after in pairwise(strikes)]
@@ -93,8 +92,8 @@ def interrupted(
     rung: Rung = Rung.SPARE,
     resumes: bool = True,
 ) -> Interruption:
-    """Detected after 0.1 s, regrouped 0.3 s (a respawn 0.5 s) later, restored 0.1 s later, a first
-    step of 0.5 s.
+    """Return an interruption. It is detected after 0.1 s, regrouped 0.3 s later (0.5 s by a
+    respawn) and restored 0.1 s later. Its first step takes 0.5 s.
     """
     regrouped_s = at_s + (0.4 if rung is Rung.SPARE else 0.6)
     return Interruption(
@@ -113,7 +112,7 @@ def interrupted(
 
 
 def a_ledger(*interruptions: Interruption, seconds: dict[Cause, float]) -> Records:
-    """A run of two ranks that both booked these seconds, from 10 s on."""
+    """Return the ledger of a run of two ranks. Both have booked these seconds, from 10 s on."""
     wall_s = 10.0 + sum(seconds.values())
     session = Session(0, 1, 0.0, 0.0, seen_s=wall_s, ended_s=wall_s, state="stopped")
     lives = tuple(
@@ -136,9 +135,10 @@ def a_ledger(*interruptions: Interruption, seconds: dict[Cause, float]) -> Recor
 
 
 def struck(*, respawns: int = 3, repeated_s: float = 0.7) -> Records:
-    """Five taken by spares, one of them struck again and then respawned like the others.
+    """Return the ledger of a run whose lost ranks are taken by spares five times. One of them is
+    struck again, and is respawned like the others.
 
-    100 steps; the first after a recovery takes 0.5 s, others 0.2 s.
+    The run does 100 steps. The first step after a recovery takes 0.5 s, and the others take 0.2 s.
     """
     alone = [interrupted(number, 20.0 * number) for number in range(1, 5)]
     family = [
@@ -205,8 +205,8 @@ def test_a_fit_finds_phases_step_and_ratio_of_the_books() -> None:
 
 
 def test_work_repeated_beyond_half_a_step_is_lost() -> None:
-    """Eight interruptions repeat 4 s: half a second each, of which half a step and its snapshot are
-    what any interruption costs.
+    """Eight interruptions repeat 4 s in all, half a second each. Of that, half a step with its
+    snapshot is the usual cost of an interruption.
     """
     known = fit(struck(repeated_s=4.0), mttf_s=4.0, spares=1, pause_s=0.05)
     assert known.again_s == pytest.approx(0.5 - (known.step_s + known.stall_s) / 2)
@@ -229,8 +229,8 @@ def known() -> Fit:
 
 
 def test_erlangs_formula_agrees_with_simulated_spares() -> None:
-    """Two spares, each replaced in 3 s, a strike each 2 s; 40,000 strikes, deterministic
-    replacement: only its mean matters.
+    """Two spares are replaced in 3 s each, and a strike comes each 2 s. The simulation has 40,000
+    strikes. Replacements have a fixed duration, because only its mean matters.
     """
     chance, at_s, back_s, lost = random.Random(5), 0.0, [0.0, 0.0], 0
     for _ in range(40_000):
@@ -249,8 +249,8 @@ def test_erlangs_formula_agrees_with_simulated_spares() -> None:
 def test_more_ranks_on_the_same_cores_take_longer(
     known: Fit,
 ) -> None:
-    """Two ranks and the process that boots are one more than two cores, which costs nothing; with
-    four ranks five share what four shared.
+    """Two ranks and the process that boots are one more than two cores, and that costs nothing.
+    With four ranks, five processes share the time of four.
     """
     assert ROOM == 1
     more = elsewhere(replace(known, world_size=3), world_size=4, spares=1, cores=2)
@@ -319,8 +319,8 @@ def test_a_run_whose_recoveries_all_take_longer_keeps_its_steps(known: Fit) -> N
 
 
 def test_lost_time_is_what_arithmetic_says_where_failures_are_rare(known: Fit) -> None:
-    """Each failure costs detection, regroup and restore by the books and half a step; besides there
-    are stalls and what no step books as productive.
+    """By the books, each failure costs detection, regroup, restore and half a step. Stalls are
+    added, and the seconds that no step books as productive.
     """
     rare = replace(VARIANT, mttf_s=100.0, spares=0, duration_s=10_000.0)
     said = predict(replace(known, spares=0), rare, cores=2, strikes_s=[], seed=1)
@@ -355,7 +355,7 @@ def test_rare_images_lose_half_an_interval_and_a_slow_first_step(known: Fit) -> 
 
 
 def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
-    """At a strike each second, with recoveries of 1.2 s, most families have several."""
+    """With a strike each second and recoveries of 1.2 s, most families have several interruptions."""
     scenario = by_the_books(known, replace(VARIANT, mttf_s=1.0, spares=0))
     outcomes, (stops,) = run_with_stops(scenario, draw_histories(scenario, seed=1, replicas=1))
     families = mttrs_s(stops)
@@ -365,8 +365,8 @@ def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
 
 
 def test_it_is_said_how_many_such_runs_outlast_itself_ends(known: Fit) -> None:
-    """Recoveries of 1.2 s: struck each 0.6 s, nearly all such runs have six in a row; struck each
-    minute, none has.
+    """Recoveries take 1.2 s. With a strike each 0.6 s, nearly all runs have six interruptions in a
+    row. With a strike each minute, none has.
     """
     bare = replace(known, spares=0)
     often, rarely = (
@@ -430,7 +430,7 @@ def test_all_that_is_wanted_is_reached_by_predictions_that_are_right() -> None:
     ],
 )
 def test_each_miss_shows_in_its_line(bad: Row, which: int) -> None:
-    """Two of three bad ones: less than 80 %."""
+    """Two of three rows are bad, so less than 80 % are good."""
     rows = [a_row(predicted=0.7, measured=0.7), bad, bad]
     assert reached(*rows)[which] is False
 

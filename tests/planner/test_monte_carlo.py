@@ -1,5 +1,5 @@
-"""Many runs at once are the runs that `course.live` computes, one by one; and what is said of them
-is right.
+"""Monte Carlo computes the same runs as `course.live` computes one by one, and its statistics of
+them are right.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.planner.worlds import (
 
 
 def agree(scenario: Scenario, histories: Histories) -> None:
-    """All that both say, replica by replica."""
+    """Assert that both agree in all results, replica by replica."""
     outcomes = run(scenario, histories)
     near = {"rtol": 1e-6, "atol": 1e-6 * scenario.job.duration_s}
     for replica in range(histories.replicas):
@@ -93,15 +93,17 @@ def test_each_of_many_replicas_is_the_run_that_the_definition_says(
 def test_the_simplest_scenarios_are_the_runs_of_the_definition(
     scenario: Scenario, seed: int
 ) -> None:
-    """One class of failures, one tier, fixed durations: few of the scenarios above are so plain."""
+    """These scenarios have one class of failures, one tier and fixed durations. Few of the
+    scenarios above are so simple.
+    """
     agree(scenario, draw(scenario, seed=seed, replicas=4))
 
 
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=10)
 def test_failures_after_the_end_of_a_run_do_not_count(scenario: Scenario, seed: int) -> None:
-    """Found by hand: it counted the failures of the second half too, and a plan said that a run
-    fails each 4 s, 0 times in all.
+    """This bug was found by hand: the failures of the second half were counted too. So a plan said
+    that a run fails each 4 s, and 0 times in all.
     """
     histories = draw(scenario, seed=seed, replicas=4)
     duration_s = scenario.job.duration_s / 2
@@ -112,8 +114,8 @@ def test_failures_after_the_end_of_a_run_do_not_count(scenario: Scenario, seed: 
 @given(scenario=scenarios(waves=True), seed=st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_stops_last_from_a_failure_until_training_goes_on(scenario: Scenario, seed: int) -> None:
-    """Method: the interruptions of the definition, those that strike during a recovery joined with
-    it. What became of the runs is what `run` says.
+    """Method: take the interruptions of the definition, and join those that strike during a
+    recovery with it. The results of the runs are those of `run`.
     """
     histories = draw(scenario, seed=seed, replicas=5)
     outcomes, stops = run_with_stops(scenario, histories)
@@ -137,7 +139,7 @@ def test_stops_last_from_a_failure_until_training_goes_on(scenario: Scenario, se
 
 
 def test_a_run_of_a_large_cluster_is_the_one_that_the_definition_says() -> None:
-    """Once in the size that is meant: 16,384 GPUs for two days, all of it."""
+    """One run has the intended size: 16,384 GPUs for two days. All of it is compared."""
     failures = (
         FailureRate(FailureClass.GPU, Unit.GPU, Extent.NODE, 3e7, count=250),
         FailureRate(FailureClass.NETWORK, Unit.GPU, Extent.RACK, 5e8, count=30),
@@ -180,11 +182,11 @@ def test_a_run_of_a_large_cluster_is_the_one_that_the_definition_says() -> None:
 def test_the_mean_is_what_daly_says_exactly(
     mttf_s: float, interval_s: float, stall_s: float, restart_s: float
 ) -> None:
-    """tau / (M e^(R/M) (e^((tau + delta)/M) - 1)), for exponential failures, one tier, a restart
-    that starts over when it fails.
+    """Daly's formula is tau / (M e^(R/M) (e^((tau + delta)/M) - 1)). It holds for exponential
+    failures, one tier, and a restart that starts over when it fails.
 
-    Within 4 standard errors of the simulation, and 1e-3; the runs are 1,000 MTTFs long, and what
-    begins and ends them costs less than an interval.
+    The simulation agrees within 4 standard errors and 1e-3. The runs are 1,000 MTTFs long, so their
+    beginnings and ends cost less than an interval.
     """
     failures_s, replicas = 1_000 * mttf_s, 256
     disk = tier("disk", interval_s, stall_s=stall_s, restore_s=restart_s)
@@ -206,10 +208,9 @@ def test_the_mean_is_what_daly_says_exactly(
 
 
 def test_a_run_waits_as_often_as_nodes_in_repair_exceed_its_spares() -> None:
-    """Losses of 1 in 100 s, repairs of 250 s, 5 spares: at a loss the others in repair are
-    Poisson(2.5), and it waits where there are 5 or more (11 %).
-
-    Beside: the same count from the times of the failures alone.
+    """Losses come at 1 in 100 s, repairs take 250 s, and there are 5 spares. When a node is lost,
+    the number of others in repair is Poisson(2.5). The run waits if 5 or more are in repair (11 %).
+    The test also counts that from the times of the failures alone.
     """
     waiting = world(
         duration_s=20_000.0,
@@ -260,7 +261,7 @@ SMALL = world(
 
 
 def test_an_estimate_says_mean_error_and_how_far_one_run_may_be_from_it() -> None:
-    """Beside the outcomes it comes from."""
+    """The estimate is compared with the outcomes from which it is made."""
     told = estimate(SMALL, seed=5, replicas=600)
     outcomes = run(SMALL, draw(SMALL, seed=5, replicas=600))
     ettr = outcomes.position_s / 20_000.0
@@ -304,7 +305,7 @@ def test_unknown_rates_widen_the_interval_of_a_run() -> None:
 
 
 def test_candidates_meet_the_same_luck() -> None:
-    """A shorter restore is better in each replica, not only in the mean."""
+    """A shorter restore is better in each replica, and not only in the mean."""
     faster = replace(SMALL, tiers=(replace(SMALL.tiers[0], restore=constant(1.0)), SMALL.tiers[1]))
     histories = draw(SMALL, seed=2, replicas=300)
     assert (run(faster, histories).position_s >= run(SMALL, histories).position_s - 110).all()
@@ -313,8 +314,8 @@ def test_candidates_meet_the_same_luck() -> None:
 
 
 def test_a_run_with_too_many_failures_is_cut_short_and_says_so() -> None:
-    """The mean is that of the whole run: within what both simulations are unsure of, and 1 % for
-    beginning and end.
+    """The mean is that of the whole run, within the errors of both simulations and 1 % for the
+    beginning and the end.
     """
     whole, cut = (
         estimate(SMALL, seed=7, replicas=600),
@@ -379,8 +380,9 @@ def test_without_failures_the_run_only_stalls() -> None:
 
 
 def test_throughput_knows_heat_and_slow_nodes() -> None:
-    """4 nodes, slow for 100 s each 400 s of a node: one at least for 1 - 1/e of the time, at half
-    the speed. A day's mean of the heat is half its worst.
+    """Each of 4 nodes is slow for 100 s in each 400 s. So for 1 - 1/e of the time at least one node
+    is slow, and the run has half its speed. The mean effect of heat over a day is half of the
+    worst.
     """
     slow = replace(
         SMALL,
@@ -401,7 +403,7 @@ def test_gpu_hours_and_money_are_of_the_job_and_its_spares() -> None:
 
 
 def test_more_lemons_than_reckoned_with_are_told() -> None:
-    """Every repair is missed, and the rate is known from a single failure."""
+    """Every repair misses the fault, and the rate is known from a single failure."""
     rate = FailureRate(FailureClass.GPU, Unit.NODE, Extent.NODE, 2e5, count=1)
     many = world(
         duration_s=20_000.0,

@@ -1,5 +1,5 @@
-"""planner/{sweep,plan,sensitivity,optimise,scale}.py: answers held against closed forms, and
-against each other.
+"""planner/{sweep,plan,sensitivity,optimise,scale}.py: the answers agree with closed forms and with
+each other.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ regroup = "2min"
 
 
 def bare(**values: str) -> Cluster:
-    """A failure each 3 h, a save of 20 s, a restart of 2 min: what Daly's cost describes.
+    """Return a cluster with a failure each 3 h, a save of 20 s and a restart of 2 min, as Daly's
+    cost describes it.
 
-    `values`: by path, with __ for a dot.
+    `values` are inputs by path, with __ for a dot.
     """
     cluster = parse(BARE, source="bare.toml")
     for path, value in values.items():
@@ -73,8 +74,8 @@ def with_nodes(**values: str) -> Cluster:
 
 
 def test_the_answer_is_dalys_exact_efficiency_where_his_assumptions_hold() -> None:
-    """Within four standard errors and the last stretch, which a simulated run keeps though nothing
-    has saved it.
+    """They agree within four standard errors and the last stretch. A simulated run keeps that
+    stretch although it is not saved.
     """
     made = plan(bare(job__duration="20d"), seed=1)
     scenario = made.scenario
@@ -102,7 +103,9 @@ def test_terms_and_ettr_sum_to_the_whole() -> None:
 
 
 def test_the_overhead_is_the_published_one() -> None:
-    """Llama 3 405B on 2 TB/s: 2.1 %, as a second-hand paper gives it and facts recompute it."""
+    """For Llama 3 405B on 2 TB/s it is 2.1 %. A paper cites that figure, and the facts give the
+    same.
+    """
     made = overhead(
         resolve(
             parse('schema = 1\n[[failure]]\nclass = "gpu"\nmttf = "50000h"\n', source="x")
@@ -112,8 +115,8 @@ def test_the_overhead_is_the_published_one() -> None:
 
 
 def test_the_interval_of_the_answer_holds_nine_of_ten_runs() -> None:
-    """Method: other seeds' runs against the interval of one; and luck makes it wide, so both ends
-    differ from the mean.
+    """Method: compare runs of other seeds with the interval of one seed. The random numbers make
+    the interval wide, so both of its ends differ from the mean.
     """
     cluster = bare()
     made = plan(cluster, seed=3)
@@ -136,10 +139,9 @@ def test_a_rate_that_was_hardly_counted_makes_the_interval_wider() -> None:
 
 @pytest.mark.slow
 def test_a_run_too_long_to_simulate_has_the_interval_of_the_whole() -> None:
-    """Method: of a run of about 4,300 failures, the plan simulates 600, and looks at half of these;
-    the whole run is simulated beside it.
-
-    The interval of what is looked at alone would be nearly four times as wide.
+    """Method: a run has about 4,300 failures. The plan simulates 600 of them and uses the second
+    half. The whole run is simulated too. The interval of the used half alone would be nearly four
+    times as wide.
     """
     cluster = bare(
         failure__gpu__mttf="120h",
@@ -180,9 +182,8 @@ def test_a_window_is_long_enough_for_nodes_to_come_back() -> None:
 
 
 def test_a_window_says_what_the_long_run_says() -> None:
-    """Nodes are lacking now and then, which the beginning of a run does not show.
-
-    Method: whole runs of 700 failures beside windows of 100.
+    """At times nodes are missing, which does not happen at the beginning of a run. Method: compare
+    whole runs of 700 failures with windows of 100.
     """
     scenario = resolve(
         with_nodes(job__duration="90d", repair__time="20h", repair__spares="9")
@@ -200,8 +201,8 @@ def test_a_window_says_what_the_long_run_says() -> None:
 
 
 def test_the_way_the_work_is_divided_changes_no_digit() -> None:
-    """Method: one mapper does tasks in order, another backwards; and scenarios that share failures
-    are drawn together or alone.
+    """Method: one mapper does the tasks in order, and another one in reverse order. Scenarios that
+    share failures are drawn together or alone.
     """
 
     def backwards(
@@ -278,8 +279,8 @@ def test_a_run_that_never_fails_is_an_answer() -> None:
 
 
 def test_no_failure_in_sight_is_a_bound_and_not_zero() -> None:
-    """Half a failure in the exposure: the run has an MTTF, and one in twenty draws of the rate is
-    far above it.
+    """Half a failure is expected in the exposure, so the run has an MTTF. One in twenty draws of
+    the rate is far above the mean.
     """
     made = plan(
         parse(BARE.replace('mttf = "3072h"', 'count = 0\nexposure = "6144h"'), source="x"), seed=10
@@ -293,8 +294,8 @@ def test_no_failure_in_sight_is_a_bound_and_not_zero() -> None:
 def test_a_short_record_without_failures_leaves_the_rate_open(
     exposure: str,
 ) -> None:
-    """Found by hand: of a run so short that only a part of the plan is simulated, rates were drawn
-    a billion times too high, and memory ran out.
+    """This bug was found by hand: if a run was so short that only a part of the plan was simulated,
+    rates were drawn a billion times too high. Memory ran out.
     """
     made = plan(
         parse(BARE.replace('mttf = "3072h"', f'count = 0\nexposure = "{exposure}"'), source="x"),
@@ -327,7 +328,9 @@ def test_each_input_moves_the_answer_the_way_it_must() -> None:
 
 
 def test_a_counted_rate_varies_by_what_its_count_leaves_open() -> None:
-    """100 failures: 90 % of the rate's posterior lies within about 0.84 and 1.17 of it."""
+    """With 100 failures, 90 % of the posterior of the rate is between about 0.84 and 1.17 of the
+    rate.
+    """
     cluster = parse(BARE.replace('mttf = "3072h"', 'mttf = "3072h"\ncount = 100'), source="x")
     _, found = tornado(
         resolve(cluster), cluster, seed=11, replicas=256, failures_most=50, everything=False
@@ -353,8 +356,8 @@ def test_a_range_that_is_given_is_what_is_tried() -> None:
 
 
 def test_an_end_that_cannot_be_is_left_out() -> None:
-    """Maintenance that lasts longer than the time between two is no run; the input is then not in
-    the list.
+    """Maintenance that lasts longer than the time between two stops is not possible. That input is
+    not in the list then.
     """
     assert "maintenance.lasts" not in swings(
         bare(maintenance__every="1h", maintenance__lasts="40min")
@@ -365,9 +368,8 @@ def test_an_end_that_cannot_be_is_left_out() -> None:
 
 
 def test_the_search_finds_the_interval_that_is_exact_for_dalys_cost() -> None:
-    """From an interval eight times too long.
-
-    What it finds is no worse than the exact optimum by more than the noise of the comparison.
+    """The search begins with an interval that is eight times too long. Its result is worse than the
+    exact optimum by at most the noise of the comparison.
     """
     found = optimise(
         bare(tier__storage__interval="90min", job__duration="10d"),
@@ -389,7 +391,9 @@ def test_the_search_finds_the_interval_that_is_exact_for_dalys_cost() -> None:
 
 
 def test_spares_are_weighed_against_the_gpus_that_they_are() -> None:
-    """Too few make the run wait, too many stand idle; a budget is kept to the node."""
+    """With too few spares the run waits, and too many are idle. A budget limits the number of spare
+    nodes exactly.
+    """
     cluster = with_nodes(repair__time="1d", job__duration="10d")
     found = optimise(cluster, [Parameter.SPARES], seed=13, replicas=256)
     tight = optimise(
@@ -409,8 +413,8 @@ def test_a_budget_in_money_buys_whole_nodes() -> None:
 
 
 def test_tiers_and_redundancy_are_chosen_together_with_their_intervals() -> None:
-    """A save into the memory of peers is cheap and survives what strikes here: it is taken up; what
-    survives everything is kept, at a day at most.
+    """A save into the memory of peers is cheap and survives these failures, so it is chosen. The
+    tier that survives everything is kept, with an interval of a day at most.
     """
     found = optimise(
         with_nodes(job__state="5TB", repair__spares="20"),
@@ -436,8 +440,8 @@ def test_a_grid_has_two_sizes_in_each_decade_and_both_ends() -> None:
 
 
 def test_each_size_agrees_with_dalys_exact_efficiency() -> None:
-    """Within four standard errors, what is kept at the end without a save, and what whole steps do
-    to the interval.
+    """They agree within four standard errors. The last stretch that is kept without a save, and the
+    rounding of the interval to whole steps, are allowed as well.
     """
     rows = scale(bare(job__step="100ms"), (1024, 10_240, 102_400), seed=15, replicas=256).rows
     for row in rows:
@@ -454,8 +458,8 @@ def test_a_growing_model_costs_more_above_its_given_size() -> None:
 
 
 def test_caps_are_the_published_ones() -> None:
-    """Facts 1.2 and 1.3, from Epoch AI's inputs: about 70 and 4 million GPUs on storage, the rest
-    of the family as recomputed there.
+    """Facts 1.2 and 1.3, with Epoch AI's inputs: the caps on storage are about 70 and 4 million
+    GPUs. The other caps are as the facts compute them.
     """
     text = (
         'schema = 1\n[job]\nstate = "5TB"\n[[failure]]\nclass = "gpu"\nmttf ='
@@ -486,8 +490,9 @@ def test_a_hundred_million_gpus_are_a_row_without_an_overflow() -> None:
 
 
 def test_samples_a_day_count_heat_and_stragglers() -> None:
-    """By hand: steps of 1 s of 10 samples, ETTR 0.5, half of a throttle of 2 %, and one straggler
-    at a time for a share 1 - 1/e of it.
+    """The expected value is computed by hand. Steps take 1 s and have 10 samples, and ETTR is 0.5.
+    Half of a throttle of 2 % is subtracted. One straggler at a time slows a share 1 - 1/e of the
+    run.
     """
     slowing = {"stragglers__mttf": "128h", "stragglers__slowdown": "2", "stragglers__lasts": "1h"}
     scenario = resolve(bare(job__samples_per_step="10", throttle__share="2%", **slowing)).scenario
@@ -503,7 +508,9 @@ def test_money_is_lost_by_what_is_not_productive_and_by_spares() -> None:
 
 
 def test_redundancy_says_its_memory_and_what_a_second_loss_would_do() -> None:
-    """By hand: one copy; a node fails each 384 h; a restart of 2 min: 1 - exp(-2 / (384 x 60))."""
+    """The expected value is computed by hand: one copy, a failure of a node each 384 h and a
+    restart of 2 min give 1 - exp(-2 / (384 x 60)).
+    """
     text = '\n[[tier]]\nname = "peer"\nredundancy = "copies=1"\nstall = "1s"\nwrite = "0s"\n'
     cluster = parse(
         BARE.replace('extent = "process"', 'extent = "node"').replace(

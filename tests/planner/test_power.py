@@ -1,4 +1,4 @@
-"""planner/power.py: swings of a simulated course, in watts."""
+"""planner/power.py: the changes of power of a simulated run, in watts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def test_steps_are_held_against_the_risky_band(step_s: float, in_band: bool) -> 
 
 
 def test_of_steps_nothing_but_the_frequency_is_told() -> None:
-    """How steep and how long is not known, and NaN is no number for programs."""
+    """The slope and the length of the changes are not known, and NaN is not a valid number for
+    programs.
+    """
     step = of([]).facts()["swings"][-1]
     assert (step["ramp_w_per_s"], step["longest_s"], step["frequency_hz"]) == (None, None, 0.2)
 
@@ -80,8 +82,8 @@ def test_a_staggered_restart_flattens_the_rise_and_costs_its_seconds() -> None:
 
 
 def test_a_power_floor_costs_energy_only_while_the_run_stands() -> None:
-    """By hand: down for 1 day of 10 at a floor of 50 % in place of 20 %: 0.1 x 0.3 more, of 0.9 +
-    0.1 x 0.2.
+    """The expected value is computed by hand. The run does not train for 1 day of 10, at a floor of
+    50 % instead of 20 %. That is 0.1 x 0.3 more, of 0.9 + 0.1 x 0.2.
     """
     remedy = of([Stoppage(0.0, DAY_S)], stall_s=0.0).remedies[2]
     assert remedy.amplitude_w == pytest.approx(350_000.0)

@@ -1,5 +1,5 @@
-"""benchmarks/validate_plan: the table of published figures is right, and would say so if it were
-not.
+"""benchmarks/validate_plan: the table of published figures is right, and it would show a wrong
+figure.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def said(ettr: float) -> published.Found:
 
 
 def exact(scenario: Scenario, _seed: int, _replicas: int) -> published.Found:
-    """e^(-R/M) less the first order of what saves and repeated work take: enough to stand in for a
-    simulation.
+    """Return e^(-R/M) less the first-order cost of saves and repeated work. That replaces a
+    simulation here.
     """
     [rate], recovery_s = scenario.failures, scenario.recovery.regroup.mean_s
     mttf_s = rate.mttf_s / scenario.job.units(rate.unit)
@@ -130,8 +130,8 @@ def test_the_recovery_that_leaves_a_share_is_found_or_does_not_exist() -> None:
 
 
 def test_llama_3_needs_shorter_recoveries_the_more_its_saves_take() -> None:
-    """By first-order costs, which the budget of 18.6 min for all causes and unexpected interruption
-    bounds.
+    """The recoveries follow from first-order costs. Their bound is 18.6 min, the budget for each
+    unexpected interruption with all causes.
     """
     rows = list(simulated.llama_rows(exact))
     assert [row.verdict for row in rows] == [Verdict.IMPLIED] * 3
@@ -141,8 +141,8 @@ def test_llama_3_needs_shorter_recoveries_the_more_its_saves_take() -> None:
 
 
 def test_ft_hsdp_is_judged_against_the_exact_form() -> None:
-    """And the one in which each failure's stall takes its time, over drawn failures, is the figure
-    by hand.
+    """It is also compared with a model in which the stall of each failure takes its time, over
+    drawn failures. That model gives the figure that is computed by hand.
     """
     told = list(simulated.hsdp_rows(exact))
     assert [told[at].computed for at in (0, 2, 3, 5)] == ["44.4%", "57.4%", "83.3%", "84.6%"]
@@ -169,8 +169,8 @@ def test_byterobust_is_what_an_interruption_may_cost_and_no_prediction() -> None
 def test_the_simulated_rows_come_from_the_planners_monte_carlo(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With few replicas: FT-HSDP agrees with e^(-R/M), and Llama 3's recoveries are near what
-    first-order costs leave (14 and 4.9 min).
+    """With few replicas, FT-HSDP agrees with e^(-R/M). Llama 3's recoveries are near those that
+    first-order costs allow (14 and 4.9 min).
     """
     monkeypatch.setattr(simulated, "LLAMA_REPLICAS", 24)
     monkeypatch.setattr(simulated, "HSDP_REPLICAS", 16)

@@ -1,5 +1,5 @@
-"""benchmarks/titan.py: the table is read as its operators meant it, and its predictors find truths
-that were put in.
+"""benchmarks/titan.py reads the table as its operators meant it, and its predictors find the laws
+from which a test draws its data.
 """
 
 from __future__ import annotations
@@ -146,10 +146,10 @@ def test_another_table_is_refused() -> None:
 
 
 def world(*, rates: np.ndarray, months: int = 60, old_until: int = 60, seed: int = 1) -> Cells:
-    """Counts of Poisson luck.
+    """Return drawn Poisson counts.
 
-    `rates` (batch, cage, age in months) per board-year: 1,000 old boards in each cage, as many new
-    ones from month 24 on.
+    `rates` are failures in a board-year, by batch, cage and age in months. Each cage has 1,000 old
+    boards, and as many new ones from month 24 on.
     """
     luck = np.random.Generator(np.random.PCG64(seed))
     exposure, count = np.zeros((months, 2, 3, AGES)), np.zeros((months, 2, 3, AGES))
@@ -173,8 +173,8 @@ def stepped(*, ageing: tuple[float, ...] = (1.0, 4.0, 8.0)) -> np.ndarray:
 
 
 def test_proportional_hazards_are_found_and_hold_when_boards_are_replaced() -> None:
-    """Method: a world with hazards as the model has them, in which most old boards leave after the
-    fit: batch and cage carry over, a flat rate does not.
+    """Method: draw from hazards as the model has them, in a world where most old boards leave after
+    the fit. The effects of batch and cage still hold then, and a constant rate does not.
     """
     cells = world(rates=stepped(), old_until=36)
     forecast, fit = hazards(cells, 36)
@@ -193,7 +193,7 @@ def test_proportional_hazards_are_found_and_hold_when_boards_are_replaced() -> N
 
 
 def test_a_cage_that_makes_boards_age_faster_is_found() -> None:
-    """Method: a hazard that rises with age, on clocks of 1, 1.5 and 2."""
+    """Method: a hazard that rises with age, with clocks that run at 1, 1.5 and 2 times the speed."""
     clocks = np.array([1.0, 1.5, 2.0])
     age = (np.arange(AGES) + 0.5) / 12
     rates = np.stack([0.05 * (age[None, :] * clocks[:, None]) ** 2, np.full((3, AGES), 0.05)])
@@ -226,8 +226,8 @@ def test_without_the_data_it_says_so_and_ends_well(
 
 
 def test_titans_table_has_the_boards_hours_and_events_that_were_published() -> None:
-    """30,207 boards, 883.8 million hours, 4,826 DBE and 1,541 OTB; batches as in the operators' own
-    summary.
+    """They are 30,207 boards, 883.8 million hours, 4,826 DBE and 1,541 OTB. The batches are those
+    of the operators' own summary.
     """
     if not DATA.is_file():
         pytest.skip("Titan's table is not there")
