@@ -1,4 +1,4 @@
-"""Plans of drills: which plans are read, which are refused, and which faults are left out by name."""
+"""Plans of drills: plans that are read, plans that are refused, and faults that are left out."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_other_launchers_words_for_the_number_of_ranks_are_known(word: str) -> N
     ],
 )
 def test_a_hint_names_what_is_close_in_shape_or_in_meaning(word: str, meant: str) -> None:
-    """If no option is close, the hint names none, because a wrong name does more harm than no name."""
+    """If no option is close, the hint names none: a wrong name does more harm than no name."""
     assert meant_option(word, OURS).startswith(meant)
     assert bool(meant_option(word, OURS)) == bool(meant)
 

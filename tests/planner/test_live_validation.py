@@ -355,7 +355,7 @@ def test_rare_images_lose_half_an_interval_and_a_slow_first_step(known: Fit) -> 
 
 
 def test_a_strike_during_a_recovery_makes_one_family_of_two(known: Fit) -> None:
-    """With a strike each second and recoveries of 1.2 s, most families have several interruptions."""
+    """At a strike each second and recoveries of 1.2 s, most families have several members."""
     scenario = by_the_books(known, replace(VARIANT, mttf_s=1.0, spares=0))
     outcomes, (stops,) = run_with_stops(scenario, draw_histories(scenario, seed=1, replicas=1))
     families = mttrs_s(stops)

@@ -193,7 +193,7 @@ def test_proportional_hazards_are_found_and_hold_when_boards_are_replaced() -> N
 
 
 def test_a_cage_that_makes_boards_age_faster_is_found() -> None:
-    """Method: a hazard that rises with age, with clocks that run at 1, 1.5 and 2 times the speed."""
+    """Method: a hazard that rises with age, and clocks at 1, 1.5 and 2 times the speed."""
     clocks = np.array([1.0, 1.5, 2.0])
     age = (np.arange(AGES) + 0.5) / 12
     rates = np.stack([0.05 * (age[None, :] * clocks[:, None]) ** 2, np.full((3, AGES), 0.05)])
