@@ -40,11 +40,11 @@ NCCL_ABORT_S = 10.0
 # The threads of an old process group are joined this long after the group is gone. Training does
 # not wait for that.
 GROUP_LET_GO_S = 0.5
-# If something else still refers to such a group, it is checked again, at most so many times. Each
+# If something else still refers to such a group, it is checked again, at most this many times. Each
 # wait is twice as long as the one before.
 GROUP_LET_GO_LOOKS_COUNT = 7
 # A process waits for the threads of its gloo groups to finish their last work. It checks this
-# often, and at most so many times.
+# often, and at most this many times.
 RUN_LOOP_LOOK_S = 0.001
 RUN_LOOP_LOOKS_COUNT = 1000
 THREADS_LOOK_S = 0.1  # how often a rank that cannot start a thread tries again
@@ -119,7 +119,7 @@ PORTS_LEAST_COUNT = 5
 # each time that the second one has passed.
 TRIES_TOLD_FIRST_S = 10.0
 TRIES_TOLD_S = 60.0
-# After so many wrong answers in a row at the start, it is not `outlast run` that listens there.
+# After this many wrong answers in a row at the start, it is not `outlast run` that listens there.
 STRANGE_ANSWERS_COUNT = 3
 LEASE_S = 1.0  # the lease of an agent, in runs with up to LEASE_NODES_COUNT nodes
 LEASE_NODES_COUNT = 64  # with more nodes, leases are longer, so that they cost less
@@ -128,7 +128,7 @@ VOTERS_LEAST = 3  # with fewer nodes, no node can take over
 MISSED_SHARE = 0.6  # a coordinator that is silent for this share of a lease is missing
 CLAIM_STAGGER_S = 0.1  # pause between the attempts of two voters to take over
 VOTERS_RENEW_S = 2.0  # voters are named again this long after one was lost or a node has joined
-# For so many leases after its vote, a voter votes for no other candidate, so that this one can
+# For this many leases after its vote, a voter votes for no other candidate, so that this one can
 # begin.
 CLAIM_LEASES = 2
 # Number of records that wait for a voter that does not acknowledge them, at most.
@@ -174,7 +174,7 @@ RESPAWNS_COUNT = 16
 # progress time, but do not end it.
 RESPAWN_REFILL_STEPS = 0
 RESTARTS_COUNT = 3  # the budget of whole restarts
-REFILL_STEPS = 10  # so many newly committed steps give one restart back
+REFILL_STEPS = 10  # this many newly committed steps give one restart back
 # More interruptions than this at one step, of any kind, are a crash loop. The count ends when the
 # step is executed, even if it was executed before.
 SAME_STEP_FAULTS_COUNT = 5
@@ -193,7 +193,7 @@ STRIKES_PAUSE_S = 0.25
 # The newest interruptions that are remembered for verdicts that come late. The ledger has all.
 INTERRUPTIONS_KNOWN_COUNT = 1_000
 
-# A drain that something interrupts is tried so many times. After that, ranks stay on the node.
+# A drain that something interrupts is tried this many times. After that, ranks stay on the node.
 DRAIN_TRIES_COUNT = 3
 
 # --- spares ---------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ ZYGOTE_BOOT_DEADLINE_S = 120.0
 ZYGOTE_FORK_DEADLINE_S = 10.0
 # While it owes an answer, the kernel is asked this often whether it has a processor.
 STARVING_LOOK_S = 1.0
-# After so many losses without a fork in between, workers are spawned instead.
+# After this many losses without a fork in between, workers are spawned instead.
 ZYGOTE_LOSSES_COUNT = 3
 HELPER_LOOK_S = 0.1  # how often the zygote and the store hosts are checked
 HELPER_STOPPED_S = 0.4  # a helper that the kernel holds stopped for this long is replaced
@@ -233,7 +233,7 @@ HELPER_ANSWER_S = 2.0
 START_RETRY_S = 0.25
 START_RETRY_MAX_S = 5.0  # the longest of these pauses
 START_GIVE_UP_S = 1_500.0  # no more tries after this, because others wait for the process
-FIRST_STARTS_COUNT = 4  # nor after so many tries, if no process of the run has ever started
+FIRST_STARTS_COUNT = 4  # nor after this many tries, if no process of the run has ever started
 START_REPORT_S = 30.0  # how often a process that still cannot be started is reported
 FORKS_IN_FLIGHT_COUNT = 8  # unanswered requests to the zygote; others wait in the agent
 HOUSEKEEPING_S = 0.25  # dead processes are reaped this long after their end was seen
@@ -274,7 +274,7 @@ CONSOLE_LINGER_S = 2.0  # the end does not wait for a console that takes nothing
 # --- vault ----------------------------------------------------------------------------------------
 CHECKSUM_BLOCK_BYTES = 256 << 10
 SLOTS_COUNT = 2
-TWINS_COUNT = 8  # of the ranks that hold the same shards, at most so many are twins of each other
+TWINS_COUNT = 8  # of the ranks that hold the same shards, at most this many are twins of each other
 VAULT_SPARE_BYTES = 16 << 20  # room in /dev/shm that is left for other programs
 # A new run reports the vaults of dead runs if they are larger together.
 LEFT_VAULTS_TOLD_BYTES = 100_000_000
@@ -336,7 +336,7 @@ DOWNLOAD_TRIES_COUNT = 3  # tries for a checkpoint at the start of a run, if byt
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
 STATUS_EVERY_S = 60.0  # how often the status line is printed if the output is not a terminal
-# A flush that fails is reported after so many failures in a row, because a lock may be held for a
+# A flush that fails is reported after this many failures in a row, because a lock may be held for a
 # moment.
 LEDGER_TRIES_COUNT = 3
 
@@ -349,7 +349,7 @@ STACKS_WAIT_S = 0.05
 STACKS_FRESH_S = 30.0  # older stacks belong to an earlier alarm
 DIAGNOSIS_S = 60.0  # time for finding a verdict
 LAST_DIAGNOSIS_S = 15.0  # the same at the end of a run
-# A dump of so many entries takes some ms. That of torch's default takes four times as long.
+# A dump of this many entries takes some ms. That of torch's default takes four times as long.
 FLIGHT_RECORDER_ENTRIES = 512
 # For a test connection to the own address before a run begins, and for one try of an agent.
 CONNECT_TRY_S = 5.0  # deadline of one attempt to connect to another process
@@ -386,7 +386,7 @@ EVIDENCE_LEDGER_MAX_BYTES = 4 << 30
 EVIDENCE_LEDGER_READ_S = 60.0
 # Lines at the beginning and at the end of a log that show its job and its time.
 EVIDENCE_SAMPLE_LINES = 400
-# Of the findings in one file that say the same about the same rank, node and device, so many of the
+# Findings in one file may say the same about the same rank, node and device. Then this many of the
 # first and of the last are kept.
 FINDINGS_FIRST_COUNT, FINDINGS_LAST_COUNT = 32, 8
 FINDINGS_MAX_COUNT = 200_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def growing_pause_s(failures: int, *, first_s: float, most_s: float) -> float:
-    """Return how long to wait after so many failures in a row: twice as long each time.
+    """Return how long to wait after a number of failures in a row: twice as long each time.
 
     After no failure or one it is `first_s`. It is never more than `most_s`.
     """

@@ -7,7 +7,7 @@ A policy is data. Live runs, the simulated world and replays read the same polic
     dry_run = false
     # a drain needs one of these two; neither may be lower than here
     drain = { confidence = 0.8, incidents = 2 }
-    # after so many exclusions, drains, shrinks and stops, there are none for open_s
+    # after this many exclusions, drains, shrinks and stops, there are none for open_s
     breaker = { actions = 3, within_s = 3600, open_s = 3600 }
 
     [budget]                            # of each action, for all rules together

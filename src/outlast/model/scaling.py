@@ -132,7 +132,7 @@ def transfer_s(gpus: float, growth: Growth, network: Network) -> float:
 def cap_gpus(
     unit_mttf_s: float, growth: Growth, network: Network, *, transfers: float = 1.0
 ) -> float:
-    """Return the N at which the time between failures is as long as so many `transfers`.
+    """Return the N at which the time between failures is as long as `transfers` transfers.
 
     1 transfer is a save, and 2 are a save and a load. The result is inf if N is not below 1e40.
 
@@ -159,7 +159,7 @@ def cap_storage_chinchilla_gpus(unit_mttf_s: float, save_s: float, at_gpus: floa
 
 
 def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus: float) -> float:
-    """Return the exponent beta of a network, without latency, whose cap is so many GPUs."""
+    """Return the exponent beta of a network, without latency, whose cap is this number of GPUs."""
     need(unit_mttf_s=unit_mttf_s, bandwidth=bandwidth, above=0.0)
     need(gpus=gpus, least=2.0)
     return 1 - math.log(unit_mttf_s * bandwidth / growth.bytes_at(gpus)) / math.log(gpus)
@@ -170,7 +170,7 @@ def exponent_for_cap(unit_mttf_s: float, growth: Growth, bandwidth: float, gpus:
 
 @dataclass(frozen=True, slots=True)
 class ScaledRun:
-    """A run of so many GPUs, at the interval that is best for it.
+    """A run of `gpus` GPUs, at the interval that is best for it.
 
     costs  by term, the logarithm of the factor by which the run takes longer. They sum to
            -ln(efficiency). "restart" is detection and re-initialisation. "bandwidth" is saves,
@@ -193,7 +193,7 @@ class ScaledRun:
 def run_at_best_interval(
     gpus: float, *, unit_mttf_s: float, growth: Growth, network: Network, restart_s: float
 ) -> ScaledRun:
-    """Return a run of so many GPUs at the best interval of Daly's cost.
+    """Return a run of `gpus` GPUs at the best interval of Daly's cost.
 
     Saving and loading take T(N) each. A restart takes `restart_s` (detection, new members,
     re-initialisation) and a load.

@@ -35,7 +35,7 @@ def shortened(message: Any, *, size_bytes: int, most_bytes: int) -> Any:
 
 
 def end_of(text: str, most_bytes: int) -> str:
-    """Return `text`, or the part of its end that fits into so many bytes of JSON with quotes."""
+    """Return `text`, or the part of its end whose JSON with quotes has at most `most_bytes`."""
     if len(text) * 12 + 2 <= most_bytes or len(_JSON(text)) <= most_bytes:  # 12: as two \\uXXXX
         return text
     room_bytes = most_bytes - (len(_JSON(_LEFT_OUT)) - 2)

@@ -49,7 +49,7 @@ from outlast.planner.scenario import FailureRate, Scenario, Unit
 Floats = NDArray[np.float64]
 
 BLOCK = 256
-ROWS = 8  # the luck of so many failures is drawn at once, for all replicas
+ROWS = 8  # the luck of this many failures is drawn at once, for all replicas
 WEIBULL_STRETCHES = 512
 FAILURES_MAX = 50_000_000  # of one call of `draw`; their times alone take 400 MB
 # Purposes of generators, beside those in Luck. Class c has the purpose _GAMMA + c.

@@ -56,7 +56,7 @@ KINDS: Mapping[str, tuple[FailureClass, Extent]] = {
 RULES = Rules(hangs=frozenset({FailureClass.NETWORK}), parked=False)
 AWAY_S = 60.0  # a lost node has power again after this long
 ROUNDING = 1e-6
-PROBE_STEPS = 9.4  # in a run that measures something, the fault comes after so many steps
+PROBE_STEPS = 9.4  # in a run that measures something, the fault comes after this many steps
 
 
 @dataclass(frozen=True, slots=True)

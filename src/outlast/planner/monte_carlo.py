@@ -7,7 +7,7 @@ Python.
 
 Units      Times are seconds of wall-clock time.
 Limits     If more than `failures_max` failures are expected, only the beginning of the run is
-           simulated (`simulated_s`), in which so many failures are expected. Its progress is
+           simulated (`simulated_s`), in which `failures_max` are expected. Its progress is
            extrapolated to the whole run, and `remarks` says so. That is right only if repairs and
            waves are short compared with the simulated time.
 

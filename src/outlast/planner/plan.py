@@ -43,7 +43,7 @@ from outlast.planner.sweep import (
 )
 
 REPLICAS = 1024
-REPLICAS_LEAST = 256  # histories are drawn in blocks of so many
+REPLICAS_LEAST = 256  # histories are drawn in blocks of this size
 WORK_MOST = 400_000  # failures simulated for the answer; the fewer each run has, the more replicas
 PLAN_FAILURES = 600  # failures simulated in each replica
 SENSITIVITY_REPLICAS = 256

@@ -240,7 +240,7 @@ class Maintenance:
         )
 
     def wall_s(self, worked_s: float) -> float:
-        """Return the wall-clock time after so many seconds of work.
+        """Return the wall-clock time after `worked_s` seconds of work.
 
         If a stop comes then, its end is returned.
         """

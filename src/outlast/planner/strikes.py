@@ -30,7 +30,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Strike:
-    """The k-th failure of the n replicas for which so many were drawn. Each array is (n,).
+    """The k-th failure of each of the n replicas that have a k-th failure. Each array is (n,).
 
     strikes        whether the failure strikes. If it does not, nodes_lost is 0, and the other
                    fields mean nothing

@@ -137,7 +137,7 @@ def run_all(
 ) -> list[Summary]:
     """Return a summary of each scenario, in order. Scenarios with equal rates share failures.
 
-    failures_most  if more failures are expected, a window with so many is simulated; None: whole
+    failures_most  if more are expected, a window with this many is simulated; None: the whole
                    runs are simulated
     """
     whole = scenarios

@@ -49,7 +49,8 @@ from outlast.sim.world.world import World
 
 # the times of an interruption that are in its record, if they are known
 TIMES = ("fault_s", "fault_not_before_s", "left_s", "regrouped_s", "restored_s", "resumed_s")
-COLLECTED_OBJECTS = 200_000  # so many more objects are made than freed before a garbage collection
+# A garbage collection comes when this many more objects were made than freed.
+COLLECTED_OBJECTS = 200_000
 # A run may wait for the longest deadlines, one after the other. In virtual time they cost nothing.
 SLACK_S = 5 * limits.BOOT_DEADLINE_S
 

@@ -177,9 +177,9 @@ class SimulatedMembership:
         self.ready = [spare for spare in self.ready if spare != node]
 
     def enough_s(self, seats: int, *, from_s: float) -> float:
-        """Return the time from which so many nodes are at hand, if none is lost before.
+        """Return the time from which `seats` nodes are at hand, if no node is lost before.
 
-        It is infinite if there are never so many.
+        It is infinite if there will never be enough nodes.
         """
         short = seats - len(self.ready)
         if short <= 0:

@@ -41,7 +41,7 @@ FIRSTS = 5  # a later first step may take this many times as long as one
 LATENCIES = 10
 TOLD_S = 1.0  # a report may still be on its way, or the run was ending
 COMMITS_APART_S = 0.02  # ranks commit one step within this time
-SEEN_STEPS = 2  # after so many steps, an agent has read the beacons again
+SEEN_STEPS = 2  # after this many steps, an agent has read the beacons again
 
 
 class NamedOnce(Checker):

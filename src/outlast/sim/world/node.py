@@ -67,7 +67,7 @@ from outlast.sim.world.timeline import FIXED
 
 TYPICAL_S = {Phase.VOTE: 0.005, Phase.APPLY: 0.005, Phase.SNAPSHOT: 0.005, Phase.DATA: 0.001}
 LOOKED_S = 2.0
-SESSIONS = 1 << 53  # so many differ
+SESSIONS = 1 << 53  # the number of different session ids
 
 
 class Node:

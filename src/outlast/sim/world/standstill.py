@@ -74,7 +74,7 @@ class StandstillFault:
     ) -> None:
         self.agent, self.kernel = Gate(), Gate()
         self._frame = frame
-        self._isolate = isolate  # separate the node from all others for so many seconds
+        self._isolate = isolate  # separate the node from all others for a number of seconds
         self._node = node
         self._stream = stream
         self._went_on_s = 0.0

@@ -10,7 +10,7 @@ import hashlib
 from collections import deque
 
 KEPT_LINES = 120
-AT_ONCE_LINES = 256  # so many lines are added to the digest at once
+AT_ONCE_LINES = 256  # this many lines are added to the digest at once
 
 
 class Trace:
