@@ -58,7 +58,7 @@ when = { class = ["network", "storage"], confidence = 0.5 }
 action = "page"
 backoff = { first_s = 600, factor = 2, most_s = 14400 }
 
-# Nobody knows the cause, and it is the same node again.
+# The cause is not known, and it is the same node again.
 [[rule]]
 id = "unexplained"
 when = { class = "unknown", incidents = 3 }

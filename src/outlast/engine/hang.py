@@ -239,11 +239,11 @@ def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]
         # The rank that is awaited is still in time.
         return HangVerdict(
             (),
-            "somebody stands elsewhere, within its own deadline or the coordinator's: it is not the"
-            " fault of those that wait",
+            "a rank is elsewhere, within its own deadline or the coordinator's, so the ranks that"
+            " wait for it are not to blame",
             awaited=True,
         )
-    return HangVerdict((), "all ranks stand at the same place: nobody can be told from the others")
+    return HangVerdict((), "all ranks are at the same place, so none can be told from the others")
 
 
 def _came_to(member: MemberReport) -> tuple[int, bool, int]:

@@ -118,9 +118,9 @@ class ScriptReports:
         Each message is shown, and the first one is kept for the report.
         """
         if member.life.dead or member.life.condemned or member.rank < 0:
-            return []  # it is being ended, or it is a spare that nobody waits for
+            return []  # it is being ended, or it is a spare, for which the run does not wait
         first, member.script.lingers = not member.script.lingers, True
-        at = f"it stands at {message.where}" if message.where else "nobody can tell where it stands"
+        at = f"it stands at {message.where}" if message.where else "its place is not known"
         text = (
             f"rank {member.rank} (pid {member.process.pid}) has not ended:"
             f" its script was over {message.at_s - message.over_s:.0f} s ago, and {at}"
