@@ -219,7 +219,7 @@ def test_a_table_of_failures_is_calibrated(tmp_path: Path, calibrated: Facts) ->
         200.0,
     )
     assert facts["shapes"]["gpu"]["varies"] is False
-    assert any("a table of failures does not say" in text for text in facts["cannot_tell"])
+    assert any("a table of failures does not have that" in text for text in facts["cannot_tell"])
 
 
 def test_a_table_without_a_failure_has_bounds_too(

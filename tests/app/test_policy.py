@@ -176,7 +176,7 @@ def test_names_that_a_terminal_would_obey_are_made_visible(tmp_path: Path) -> No
         (
             ["policy", "test", "default", "wrong.toml"],
             "wrong.toml, line 1 is not JSON",
-            "what `outlast diagnose --json` prints",
+            "the output of `outlast diagnose --json`",
         ),
         (
             ["policy", "test", "default", "times.jsonl"],
