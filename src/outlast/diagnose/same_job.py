@@ -92,7 +92,6 @@ _START = re.compile(
     rb"|NCCL version \d|NCCL INFO Bootstrap"
 )
 _TIME = re.compile(_DATE + rb"[T _](?:at )?" + _CLOCK)
-_LAUNCHER_WORDS = (b"torch", b"TORCH", b"launch", b"OMP_")
 # a program that starts the ranks of a node, which a scheduler starts on each node
 _LAUNCHER = re.compile(
     rb"torchrun|torch[./]distributed[./](?:run|launch|elastic)|TORCHELASTIC|accelerate launch"
@@ -122,13 +121,16 @@ class Sample:
 
     def look(self, lines: Iterable[bytes]) -> None:
         """Look at some lines of a log: at its first ones, and later at its last ones."""
+        may_be_prose = not self.words.is_log
         for line in lines:
             line = line[:1024]
             if _HINT.search(line):
                 self._identify(line)
-            self.words.look(line)
-            if not self.has_launcher and any(word in line for word in _LAUNCHER_WORDS):
-                self.has_launcher = _LAUNCHER.search(line) is not None
+            if may_be_prose:
+                self.words.look(line)
+                may_be_prose = not self.words.is_log
+            if b"torch" in line or b"launch" in line or b"OMP_" in line or b"TORCH" in line:
+                self.has_launcher = self.has_launcher or _LAUNCHER.search(line) is not None
             at_s = time_of(line)
             if at_s is not None:
                 self.first_s = at_s if self.first_s is None else min(self.first_s, at_s)
