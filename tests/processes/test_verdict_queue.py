@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -33,3 +35,38 @@ def test_a_folder_that_is_gone_holds_up_no_other_verdict(loop: Loop, tmp_path: P
     assert loop.run_until(lambda: len(found) == 2, within_s=30)
     assert found == {number: {"folder": str(folders[number])} for number in (0, 2)}
     assert (folders[2] / "verdict.json").exists()
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from outlast.runtime.agent.verdict_queue import VerdictQueue
+from outlast.runtime.loop import Loop
+loop = Loop()
+script = "import os, time; open('pid.part', 'w').write(str(os.getpid()));"
+script += "os.rename('pid.part', 'pid'); time.sleep(600)"
+queue = VerdictQueue(loop, (sys.executable, "-c", script), lambda number, verdict: None)
+queue.ask(1, Path("."))
+loop.run_until(lambda: False, within_s=0.5)
+while not Path("pid").exists():
+    time.sleep(0.01)
+if sys.argv[1] == "waits":
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", ["waits", "ends"])
+def test_a_search_ends_with_its_launcher(tmp_path: Path, end: str) -> None:
+    """One launcher is killed by SIGKILL. The other one ends well, as one that leads no longer."""
+    with subprocess.Popen([sys.executable, "-c", OWNER, end], cwd=tmp_path) as owner:
+        until_s = time.monotonic() + 60
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        if end == "waits":
+            owner.kill()
+    search = Path("/proc") / (tmp_path / "pid").read_text()
+    until_s = time.monotonic() + 20
+    while search.exists():
+        assert time.monotonic() < until_s, "the search goes on without its launcher"
+        time.sleep(0.01)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from outlast.model import limits
-from outlast.runtime import clock
+from outlast.runtime import clock, linux
 from outlast.runtime.loop import Loop, LoopTimer
 
 OnVerdict = Callable[[int, Mapping[str, object]], None]
@@ -57,6 +57,7 @@ class VerdictQueue:
             return
         interruption, folder = self._waiting.popleft()
         process: subprocess.Popen[bytes] | None = None
+        mine = os.getpid()
         try:
             with (folder / "verdict.part").open("wb") as out:
                 process = subprocess.Popen(
@@ -64,10 +65,12 @@ class VerdictQueue:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.DEVNULL,
+                    # however the launcher ends, also one that leads the run no longer
+                    preexec_fn=lambda: linux.die_with(mine),
                 )
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)
             pidfd = os.pidfd_open(process.pid)
-        except OSError:
+        except (OSError, subprocess.SubprocessError):
             # The folder is gone, or no process can be started or watched. The next search may work.
             if process is not None:
                 process.kill()
