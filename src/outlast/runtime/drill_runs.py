@@ -226,7 +226,11 @@ class _Watching:
             out.trained_s = max(0.0, last_s - self._began[0])
             out.pace_s = out.trained_s / max(1, out.step - self._began[1])
         out.usage = self._usage.result
-        out.left = (len(self._left()), self._run.segments_left())
+        alive = self._left()
+        out.left = (len(alive), self._run.segments_left())
+        if alive:  # the score counts them, and this says which
+            lines = [f"{one.pid} {one.title}\n" for one in alive]
+            Path(f"{out.path}.left").write_text("".join(lines))
 
     def _look_at_usage(self, now_s: float) -> None:
         if now_s - self._usage_s < USAGE_EACH_S:
