@@ -5,7 +5,6 @@ in it as ranks do before they connect.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +147,7 @@ class RealMeeting:
         self._house = house or House(folder)
         self._hosts: list[int] = []
         self._left: set[int] = set()
+        self._watches: dict[int, Any] = {}
         self._threads: list[threading.Thread] = []
 
     def host(self) -> int:
@@ -188,20 +188,21 @@ class RealMeeting:
         from torch.distributed import PrefixStore
 
         from outlast.runtime.worker import groups
+        from outlast.runtime.worker.wake import SocketWatch
 
+        watch = self._watches[visitor] = SocketWatch()
         try:
             with _connecting:
-                client = groups.connect("127.0.0.1", port, 0.5)
+                client = groups.connect("127.0.0.1", port, 0.5, watch)
             store = PrefixStore(f"outlast/{generation}", client)
-            groups._assemble(
-                store, generation, RANKS, time.monotonic() + 20.0, lambda: visitor in self._left
-            )
+            groups.assemble(store, generation, RANKS, 20.0, watch, lambda: visitor in self._left)
             self.came[visitor] = MET
         except RuntimeError:
             self.came[visitor] = FAILED
 
     def leave(self, visitor: int) -> None:
         self._left.add(visitor)
+        self._watches[visitor].wake()
 
     def until(self, done: Callable[[], bool]) -> None:
         assert self._house.loop.run_until(done, within_s=20.0), (self.came, self.news)

@@ -52,11 +52,15 @@ THREADS_LOOK_S = 0.1  # how often a rank that cannot start a thread tries again
 THREAD_WAIT_S = 5.0
 # Before its first step, a run ends if a rank cannot start the threads of its group for this long.
 FIRST_THREADS_WAIT_S = 60.0
-GROUP_POLL_S = 0.0005  # how often a rank checks whether the others have reached the group
+# A rank that waits in the store for its group has left it this long after its connection was cut.
+STORE_CUT_S = 0.1
 # A rank that waits for a vote is woken at once. It also checks this often, in case the wake-up came
 # too early.
 BALLOT_LOOK_S = 0.01
 BALLOT_MAX_BYTES = 512
+# Once the last vote between nodes has passed, the peers of a rank have taken what it sent by then.
+# Otherwise one of them is lost.
+VOTE_SENT_S = 5.0
 
 # --- detection ------------------------------------------------------------------------------------
 TICK_S = 0.05  # how often the agent reads the beacons
@@ -409,7 +413,7 @@ TRIAL_TENSOR_BYTES = 1 << 30
 assert SAVE_LEAST_S <= SAVE_FIRST_S < SAVE_AGAIN_S < SAVE_MOST_S
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert LEAVE_DEADLINE_S < LEAVE_LAST_S < REGROUP_DEADLINE_S
-assert GROUP_POLL_S < COMPANION_WAIT_S and LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
+assert STORE_CUT_S < LEAVE_DEADLINE_S < GROUP_CONNECT_S < REGROUP_DEADLINE_S
 assert (
     TICK_S < LATE_TICK_S < STOPPED_FLOOR_S < STEP_FLOOR_S < STEP_CEILING_S <= FIRST_STEPS_DEADLINE_S
 )

@@ -43,13 +43,13 @@ from outlast.model.limits import (
     GROUP_CONNECT_S,
     GROUP_LET_GO_LOOKS_COUNT,
     GROUP_LET_GO_S,
-    GROUP_POLL_S,
     STORE_LOOK_S,
     STORE_TRY_S,
 )
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.listener import listen_at, listen_in
 from outlast.runtime.worker import nccl_groups, run_loops
+from outlast.runtime.worker.complaints import without_complaint
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
@@ -122,7 +122,7 @@ def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None 
         master_listen_fd=listener.detach(),
     )
     try:
-        with _without_complaint(b"does not support initialization with an listen fd"):
+        with without_complaint(b"does not support initialization with an listen fd"):
             return store()
     except NotImplementedError:  # torch 2.6: only its older server takes a socket
         return store(use_libuv=False)
@@ -169,7 +169,7 @@ def connect(
 
 
 def _client(host: str, port: int, timeout_s: float) -> TCPStore:
-    with _no_dns(), _without_complaint(b"hostname of the client socket cannot be retrieved"):
+    with _no_dns(), without_complaint(b"hostname of the client socket cannot be retrieved"):
         return TCPStore(
             host,
             port,
@@ -207,27 +207,6 @@ def _environment(name: str, value: str) -> Iterator[None]:
             os.environ[name] = before
 
 
-@contextlib.contextmanager
-def _without_complaint(words: bytes) -> Iterator[None]:
-    """Drop lines with `words` that C++ writes to stderr while the block runs.
-
-    All other lines are written at the end.
-    """
-    sys.stderr.flush()
-    real, held = os.dup(2), os.memfd_create("stderr", os.MFD_CLOEXEC)
-    os.dup2(held, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
-        said = os.pread(held, os.fstat(held).st_size, 0)
-        os.close(real)
-        os.close(held)
-        if rest := b"".join(line for line in said.splitlines(keepends=True) if words not in line):
-            os.write(2, rest)
-
-
 def build(
     *,
     store: Store,
@@ -245,12 +224,14 @@ def build(
     It is collective over `world_size` ranks. `device` is this rank's. If that is a GPU, NCCL
     connects on it now, not at the first collective.
 
-    It waits for the other ranks up to `timeout_s`, and leaves as soon as `cancelled()`. Connecting
-    itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after `timeout_s`.
+    It waits for the other ranks up to `timeout_s`. If the generation ends meanwhile, `cancelled()`
+    has to return True, and then `watch.wake()` has to be called: that raises Cancelled here.
+    Connecting itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after
+    `timeout_s`.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
-    _assemble(prefix, generation, world_size, time.monotonic() + timeout_s, cancelled)
+    assemble(prefix, generation, world_size, timeout_s, watch, cancelled)
     group = BuiltGroup(generation, rank, world_size, backend, sys.excepthook, watch)
     try:
         with watch.recording() if watch is not None else contextlib.nullcontext():
@@ -384,23 +365,36 @@ def _initialise(
         group.watch.note(world)
 
 
-def _assemble(
-    store: Store, generation: int, world_size: int, deadline_s: float, cancelled: Callable[[], bool]
+def assemble(
+    store: Store,
+    generation: int,
+    world_size: int,
+    timeout_s: float,
+    watch: SocketWatch | None,
+    cancelled: Callable[[], bool],
 ) -> None:
-    """Wait in Python until all ranks are here.
+    """Wait until all ranks are here. The last one to come tells the others.
 
-    Torch's own wait inside the backend cannot be left without cutting the store.
+    A rank asks the store twice, however long it waits. Raises Cancelled as `build` does, and
+    RuntimeError if ranks are missing after `timeout_s`, or if the store ends.
     """
-    here = store.add("here", 1)
-    while here < world_size:
+    with contextlib.nullcontext() if watch is None else watch.waiting_in_store():
         if cancelled():
             raise Cancelled(f"generation {generation} is over")
-        if time.monotonic() > deadline_s:
+        try:
+            if store.add("here", 1) >= world_size:
+                store.set("all here", "yes")
+            else:
+                store.wait(["all here"], timedelta(seconds=timeout_s))
+        except RuntimeError as error:
+            if cancelled():  # so `watch` has cut the store
+                raise Cancelled(f"generation {generation} is over") from error
+            if not isinstance(error, dist.DistStoreError):
+                raise
+            here = store.add("here", 0)
             raise RuntimeError(
                 f"generation {generation}: {here} of {world_size} ranks came to the group in time"
-            )
-        time.sleep(GROUP_POLL_S)
-        here = store.add("here", 0)
+            ) from error
 
 
 def let_go(left: Iterable[dist.ProcessGroup]) -> None:

@@ -31,15 +31,33 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
+from outlast.model.limits import STORE_CUT_S
 from outlast.runtime.worker import nccl_groups
+from outlast.runtime.worker.complaints import without_complaint
 
 _HELPER = "_new_process_group_helper"  # every way to make a group but split_group goes through it
+# what torch's client of the store writes, with a stack, when its connection is cut
+_CUT_STORE = (b"[c10d]", b"Exception raised from", b"frame #", b"<omitting python frames>")
+
+
+@dataclass(slots=True)
+class NodeKeys:
+    """What the ranks of a group tell each other of their nodes as it is built.
+
+    mine    the key of this process's node, which no other node has; 0: this process shares no
+            memory with other ranks
+    heard   the keys of all ranks of the newest group, by rank
+    """
+
+    mine: int = 0
+    heard: tuple[int, ...] = ()
 
 
 class SocketWatch:
@@ -58,8 +76,12 @@ class SocketWatch:
         # sockets that existed when the group now under construction was begun
         self._before: dict[int, int] | None = None
         self._originals: dict[tuple[Any, str], Any] = {}
+        # set while the main thread does not wait in the store
+        self._out_of_store = threading.Event()
+        self._out_of_store.set()
         # `wake` had to cut the store's connection: connect again before the next group
         self.store_lost = False
+        self.keys = NodeKeys()
 
     @property
     def sockets(self) -> dict[int, int]:
@@ -105,8 +127,18 @@ class SocketWatch:
             with self._lock:
                 self._before = None
 
+    @contextlib.contextmanager
+    def waiting_in_store(self) -> Iterator[None]:
+        """Let `wake` cut the store's connection while the main thread waits for a key."""
+        with self._lock:
+            self._out_of_store.clear()
+        try:
+            yield
+        finally:
+            self._out_of_store.set()
+
     def note(self, group: dist.ProcessGroup) -> None:
-        """Connect every pair of `group` and keep its sockets.
+        """Connect every pair of `group`, keep its sockets, and hear of its members' nodes.
 
         Collective over the group's members.
         """
@@ -117,9 +149,10 @@ class SocketWatch:
             if before.get(fd) != inode and _listens(fd)
         ]
         own = next((port for port in listeners if port), 0)
-        ports = connect_eagerly(group, own)
+        said = connect_eagerly(group, (own, self.keys.mine))
+        self.keys.heard = tuple(key for _, key in said)
         with self._lock:
-            self._ports |= ports
+            self._ports |= {port for port, _ in said} - {0}
             for fd, inode in _sockets().items():
                 if (
                     before.get(fd) != inode
@@ -156,6 +189,7 @@ class SocketWatch:
         """
         with self._lock:
             targets: dict[int, int] = {}
+            in_store = not self._out_of_store.is_set()
             connected = {one for one in self._sockets.items() if self._hold(*one)}
             if self._before is not None:
                 fresh = {
@@ -167,12 +201,24 @@ class SocketWatch:
                 }
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
+            if in_store:
+                self.store_lost = self.store_lost or bool(self._store)
+                self._cut_store_quietly()
         if torch.cuda.is_available():
             nccl_groups.abort(list(distributed_c10d._world.pg_map))
         groups = connected.difference(targets.items())
         return sum(_shut(*one, socket.SHUT_RD) for one in groups) + sum(
             _shut(*one, socket.SHUT_RDWR) for one in targets.items()
         )
+
+    def _cut_store_quietly(self) -> None:
+        """Cut the store's connection, and drop what torch's client writes about that."""
+        with contextlib.ExitStack() as quiet:
+            with contextlib.suppress(OSError):  # no descriptor is left: then people see it
+                quiet.enter_context(without_complaint(*_CUT_STORE))
+            for one in self._store.items():
+                _shut(*one, socket.SHUT_RDWR)
+            self._out_of_store.wait(STORE_CUT_S)
 
     def _hold(self, fd: int, inode: int) -> bool:
         """Keep the connection up when gloo closes it.
@@ -216,23 +262,24 @@ class SocketWatch:
         return split_group
 
 
-def connect_eagerly(group: dist.ProcessGroup, port: int) -> set[int]:
+def connect_eagerly(group: dist.ProcessGroup, words: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Run one all-to-all over `group`, so that no pair connects later.
 
-    Return the ports that its members announced (never 0).
+    Each member gives equally many `words`. Return those of all members, by rank. A group of GPUs
+    alone carries no words: then they are this member's.
     """
     devices = {device.type for device in group._device_types}
     if group.size() < 2 or not devices:
-        return {port} - {0}
+        return [words]
     if "cpu" in devices:
-        said = torch.full((group.size(),), port, dtype=torch.int64)
+        said = torch.tensor(words * group.size(), dtype=torch.int64, device="cpu")
         heard = torch.empty_like(said)
         group.alltoall_base(heard, said, [], []).wait()
-        return {int(value) for value in heard.tolist()} - {0}
+        return [tuple(one) for one in heard.view(group.size(), -1).tolist()]
     # Without a CPU backend there are no sockets to note, but the communicator must exist before the
     # first step.
     group.allreduce([torch.zeros(1, device=next(iter(devices)))]).wait()
-    return set()
+    return [words]
 
 
 def open_sockets() -> dict[int, int]:
