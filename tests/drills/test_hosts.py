@@ -47,6 +47,31 @@ def test_a_run_outlives_a_host_whose_processes_are_all_killed(
 
 
 @pytest.mark.drill
+def test_a_host_with_two_ranks_is_lost_and_its_peers_go_on(
+    tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
+) -> None:
+    """Four ranks on two hosts: those of a host vote through its memory, and the hosts by messages.
+
+    All processes of host 1 are killed at once. Host 2 takes both of its ranks.
+    """
+    arguments = ("--steps", 120)
+    calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=4).digests
+    run = HostRun(
+        three_hosts, tmp_path, *arguments, nodes=2, spares=1, flags=("--nproc-per-node", "2")
+    )
+    run.until(lambda: run.step_of(3) >= 20, "step 20")
+    three_hosts.kill(1)
+    del run.processes[1]
+    codes = run.finish()
+    assert codes == {0: 0, 2: 0}, f"{codes}\n{run}"
+    assert run.digests == calm, str(run)
+    report = run.report()
+    assert report["steps"] == 120
+    assert sorted(report["interruptions"][0]["ranks"]) == [2, 3], report["interruptions"]
+    assert sum(one["steps_lost"] for one in report["interruptions"]) == 0
+
+
+@pytest.mark.drill
 def test_a_host_that_is_cut_off_in_silence_is_replaced_and_fences_itself(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:

@@ -6,29 +6,30 @@ import contextlib
 import mmap
 import threading
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch.distributed as dist
 
-from outlast.runtime.worker import shared_pages
+from outlast.runtime.worker import ballot_box, shared_pages
 from outlast.runtime.worker.shared_rows import Participant
 from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, VoteOutcome, vote
+from tests.worker._node_votes import votes_of
 from tests.worker._ranks import Rank, run_ranks
 
 WORLD = 3
 
 
-def by_collective(rank: Rank) -> list[VoteOutcome]:
-    dist.init_process_group(
-        "gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=WORLD
-    )
-    member: Any = types.SimpleNamespace(
-        world_size=WORLD,
-        pages=None,
-        guards=types.SimpleNamespace(ours=contextlib.nullcontext),
-    )
-    return [vote(member, one) for one in cast(rank.rank)]
+def member_of(where: ballot_box.BallotBox) -> Any:
+    guards = types.SimpleNamespace(ours=contextlib.nullcontext)
+    return types.SimpleNamespace(world_size=WORLD, ballots=where, guards=guards)
+
+
+def on_nodes(rank: Rank, nodes: list[list[int]], memory: str) -> list[VoteOutcome]:
+    votes = votes_of(rank, nodes, memory)
+    told = [vote(member_of(ballot_box.BallotBox(None, votes)), one) for one in cast(rank.rank)]
+    votes.flush()
+    return told
 
 
 def through_shared_memory() -> list[list[VoteOutcome]]:
@@ -37,11 +38,10 @@ def through_shared_memory() -> list[list[VoteOutcome]]:
     told: list[list[VoteOutcome]] = [[] for _ in range(WORLD)]
 
     def one(rank: int) -> None:
-        member: Any = types.SimpleNamespace(world_size=WORLD)
-        member.pages = shared_pages.SharedPages(
+        pages = shared_pages.SharedPages(
             rows, Participant(1, rank, WORLD, timeout_s=10.0, cancelled=lambda: False)
         )
-        told[rank] += [vote(member, each) for each in cast(rank)]
+        told[rank] += [vote(member_of(ballot_box.BallotBox(pages)), each) for each in cast(rank)]
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(WORLD)]
     for thread in threads:
@@ -77,9 +77,20 @@ def cast(rank: int) -> list[Ballot]:
     ]
 
 
-@pytest.mark.parametrize("medium", ["shared_memory", "collective"])
-def test_every_rank_learns_the_same(medium: str) -> None:
-    told = through_shared_memory() if medium == "shared_memory" else run_ranks(WORLD, by_collective)
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([[0, 1, 2]], id="one_node"),
+        pytest.param([[0], [1], [2]], id="three_nodes"),
+        pytest.param([[0, 2], [1]], id="two_nodes"),
+    ],
+)
+def test_every_rank_learns_the_same(nodes: list[list[int]], tmp_path: Path) -> None:
+    told = (
+        through_shared_memory()
+        if len(nodes) == 1
+        else run_ranks(WORLD, on_nodes, nodes, str(tmp_path))
+    )
     assert told[0] == told[1] == told[2]
     well, unsealed, stopped, values, mixed, full, alike, unlike, apart, unsure, late = told[0]
     assert (well.sealed, well.stop) == (True, False)

@@ -172,7 +172,8 @@ _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
 _OWN_WAIT = re.compile(
     r"outlast/runtime/worker/"
-    r"(?:shared_rows|script_position|shared_vote|vote|vote_payload|membership|session)\.py"
+    r"(?:shared_rows|script_position|shared_vote|node_votes|ballot_box|vote|vote_payload|membership"
+    r"|session)\.py"
 )
 # Python's own sockets reach servers, and no peers: torch and NCCL have sockets of their own
 _SOCKET = re.compile(r"\((?:python3[\d.]{0,3}/)?(?:socket|ssl)\.py:|\(http/client\.py:")

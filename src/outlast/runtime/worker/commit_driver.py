@@ -185,7 +185,10 @@ class CommitDriver:
         self._session.enter(Phase.VOTE)
         if command.closing:
             self._attachment.agreement.check_place("ends run.steps")
-        return self._payload.cast(None)
+        outcome = self._payload.cast(None)
+        if command.closing:
+            self._attachment.member.ballots.flush()
+        return outcome
 
     def _deliver_vote(self, command: DeliverVote) -> None:
         assert isinstance(command.result, VoteOutcome)

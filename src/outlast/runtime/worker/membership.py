@@ -38,13 +38,12 @@ from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.runtime import clock
 from outlast.runtime.worker import (
     all_ranks,
+    ballot_box,
     ddp,
     devices,
     groups,
     rank_variables,
-    shared_pages,
     shared_rows,
-    shared_vote,
     threads,
 )
 from outlast.runtime.worker.error_text import one_line, traceback_end
@@ -54,6 +53,7 @@ from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.script_life import ScriptPlace
 from outlast.runtime.worker.session import WorkerSession
+from outlast.runtime.worker.shared_pages import SharedPages
 from outlast.runtime.worker.wake import SocketWatch
 
 # never sent by the kernel or to us: only its Python handler is used
@@ -74,8 +74,7 @@ class Membership:
         self.guards = Guards()
         self.watch = SocketWatch()
         self.script = ScriptPlace()
-        # where this generation's ranks vote, if they are all on this node
-        self.pages: shared_pages.SharedPages | None = None
+        self.ballots = ballot_box.BallotBox()  # of this generation
         self._made = groups.MadeGroups()
         self._rank = 0
         self.world_size = 1
@@ -100,6 +99,11 @@ class Membership:
     def has_group(self) -> bool:
         """Return whether the run's process group is there (the solo group does not count)."""
         return self._made.group is not None
+
+    @property
+    def pages(self) -> SharedPages | None:
+        """Return the memory that all ranks of this generation share; None: they share none."""
+        return self.ballots.pages
 
     @property
     def is_spare(self) -> bool:
@@ -231,6 +235,7 @@ class Membership:
                 backend = devices.backend(self.local_world_size)
                 dist.init_process_group(backend, device_id=device if "nccl" in backend else None)
             self._rank, self.world_size = dist.get_rank(), dist.get_world_size()
+            self.ballots = ballot_box.without_launcher(self._rank, self.world_size)
 
     def _join(self, session: WorkerSession) -> None:
         self.world_size, self.local_world_size = (
@@ -249,6 +254,7 @@ class Membership:
         session.calls.interrupt = self._interrupt
         session.calls.ended = self._ended
         signal.signal(_INTERRUPT, self._on_interrupt)
+        self.watch.keys.mine = ballot_box.node_key(str(session.spec.options.get("serves", "")))
         self.watch.install()
         session.enter(Phase.SETUP)
         if self.is_spare:
@@ -395,7 +401,13 @@ class Membership:
                 watch=self.watch,
                 cancelled=lambda: self.broken,
             )
-        self._open_pages(plan)
+        with self.refusing():  # no rank votes in an older generation: its group is built
+            self.ballots = ballot_box.open_box(
+                self.session,
+                plan,
+                local_world_size=self.local_world_size,
+                keys=self.watch.keys.heard,
+            )
         return clock.now_s() - began_s
 
     def _lacks_threads(self) -> None:
@@ -433,44 +445,20 @@ class Membership:
         return self._made.store
 
     def destroy(self) -> None:
-        """Leave the process group, and close the pages that belong to it."""
+        """Leave the process group, and the votes that belong to it."""
         for group in (self._made.group, self._made.solo):
             if group is not None:
                 groups.destroy(group)
-        self._made.group = self._made.solo = self.pages = None
+        self._made.group = self._made.solo = None
+        self.ballots = ballot_box.BallotBox()
         self.guards.calls.stands_for = None
 
-    def _open_pages(self, plan: Regroup) -> None:
-        """Open the shared pages. The new group is built, so no rank uses those of an older one."""
-        assert self.session is not None
-        machine = self.session.machine
-        if shared_vote.is_offered(
-            world_size=plan.world_size, local_world_size=self.local_world_size
-        ):
-            with self.refusing():
-                rows = self.session.vault.vote_memory(shared_pages.size(plan.world_size))
-            participant = shared_rows.Participant(
-                plan.generation,
-                plan.rank,
-                plan.world_size,
-                timeout_s=limits.GROUP_TIMEOUT_S,
-                cancelled=lambda: not machine.in_time(plan.generation),
-            )
-            self.pages = shared_pages.SharedPages(rows, participant)
-
     def _collectives(self) -> int:
-        """Return how many collectives this rank has entered in this generation, votes included.
-
-        It is -1 if the backend does not count. Any thread may call this.
-        """
-        pages, count = self.pages, groups.collectives()
-        return count if pages is None or count < 0 else count + pages.entered
+        return self.ballots.collectives()
 
     def _wake(self) -> None:
         """End what blocks the main thread in this generation. The listener thread calls this."""
-        pages = self.pages
-        if pages is not None:
-            pages.wake()
+        self.ballots.wake()
         self.watch.wake()
 
     def reenter(self) -> None:
@@ -487,7 +475,13 @@ class Membership:
         session.enter(Phase.SETUP)
 
     def _ended(self) -> None:
-        """Tell peers that wait for this rank in a step that it has left its loop for good."""
+        """Tell peers that wait for this rank in a step that it has left its loop for good.
+
+        This process may end now, so what it has sent in its last vote leaves it first.
+        """
+        if not self.broken:
+            with contextlib.suppress(RuntimeError):  # a peer is lost: the coordinator knows
+                self.ballots.flush()
         if self.pages is not None and self.script.left_loop_at and not self.broken:
             self.pages.has_left(self.script.left_loop_at)
 

@@ -35,6 +35,8 @@ class Participant:
     """One rank of one generation, as it waits for the others.
 
     cancelled   tells that the generation is over
+    names       the ranks, for people, where `rank` and `world_size` count those of one node; ():
+                they are 0, 1, 2 ...
     """
 
     generation: int
@@ -42,6 +44,7 @@ class Participant:
     world_size: int
     timeout_s: float
     cancelled: Callable[[], bool]
+    names: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +123,10 @@ class SharedRows:
             if self._participant.cancelled():
                 raise Cut("the generation is over")
             if clock.now_s() > over_s:
+                names = self._participant.names or self.ranks
                 raise Cut(
-                    f"rank {rank} did not {self._act} within {self._participant.timeout_s:.0f} s"
+                    f"rank {names[rank]} did not {self._act} within"
+                    f" {self._participant.timeout_s:.0f} s"
                 )
             linux.futex_wait(self._address + start, word, BALLOT_LOOK_S)
 

@@ -17,9 +17,9 @@ Each rank gives a row of float64, and gets the rows of all ranks:
 
 Sums are made in the order of the ranks, so that all ranks get the same bits.
 
-Ranks of one node vote through shared memory (`shared_vote`). Otherwise the vote is an all-to-all of
-the default group, which takes as long as one message. Gloo's all-reduce goes round a ring, and its
-2 (n - 1) messages follow one another (measured: three times as long).
+Ranks of one node vote through shared memory (`shared_vote`). Those of several nodes do so on each
+node, and the nodes send each other messages of gloo (`node_votes`). There one rank of each node
+makes the tally for all of its ranks.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-import torch.distributed as dist
 
 from outlast.model.limits import BALLOT_MAX_BYTES
 from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.node_votes import ROW_LENGTH
 
 LOGGED_MAX = 27
-_HEAD = 8
-assert (_HEAD + LOGGED_MAX) * 8 <= BALLOT_MAX_BYTES
+_HEAD = 8  # numbers of a ballot in front of its values
+_TALLY_HEAD = 9  # numbers of a tally in front of its sums
+assert _HEAD + LOGGED_MAX == ROW_LENGTH
+assert (_TALLY_HEAD + LOGGED_MAX) * 8 <= BALLOT_MAX_BYTES
 Values = tuple[tuple[str, float], ...]
 
 
@@ -112,53 +112,50 @@ def vote(member: Membership, mine: Ballot) -> VoteOutcome:
     values = [value for _, value in (*mine.current, *mine.earlier)]
     flags = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.keep
     head = [1.0, float(mine.sealed), float(flags), mine.ready_s, *keys, mine.movers, mine.watched]
-    rows = _exchange(member, head + values)
-    votes, sealed, wished, ready, *same = (
-        column
-        for column, _ in zip(
-            itertools.zip_longest(*rows, fillvalue=0.0), range(_HEAD), strict=False
-        )
-    )
-    assert sum(votes) == member.world_size, f"{sum(votes)} of {member.world_size} ranks voted"
-    *columns, watched = same
-    current, earlier, movers = (len(set(column)) == 1 for column in columns)
-    sums = [
-        sum(column)
-        for column in itertools.zip_longest(*(row[_HEAD:] for row in rows), fillvalue=0.0)
-    ]
-    split = len(mine.current)
-    wished_bits = functools.reduce(operator.or_, map(int, wished))
+    with member.guards.ours():
+        told = member.ballots.exchange(head + values, tally)
+    votes, sealed, wished, least_s, most_s, *same = told[:_TALLY_HEAD]
+    assert votes == member.world_size, f"{votes:g} of {member.world_size} ranks voted"
+    current, earlier, movers, watched = (bool(one) for one in same)
+    sums, split = told[_TALLY_HEAD:], len(mine.current)
+    wished_bits = int(wished)
     return VoteOutcome(
-        sealed=sum(sealed) == member.world_size,
+        sealed=sealed == member.world_size,
         stop=bool(wished_bits & 1),
         current=_named(mine.current, sums[:split]) if current else None,
         earlier=_named(mine.earlier, sums[split:]) if current and earlier else None,
         same_movers=movers,
-        same_watched=len(set(watched)) == 1 or min(watched) * max(watched) <= 0,
-        ready_s=(min(ready), max(ready)),
+        same_watched=watched,
+        ready_s=(least_s, most_s),
         save=bool(wished_bits & 2),
         unsure=wished_bits & 12 == 8,
         keep=wished_bits >> 4,
     )
 
 
-def _exchange(member: Membership, mine: list[float]) -> list[tuple[float, ...]]:
-    """Return every rank's numbers, by rank."""
-    if member.pages is not None:
-        return [
-            struct.unpack(f"<{len(ballot) // 8}d", ballot)
-            for ballot in member.pages.vote.exchange(struct.pack(f"<{len(mine)}d", *mine))
-        ]
-    world = member.world_size
-    sent = torch.tensor(
-        (mine + [0.0] * (_HEAD + LOGGED_MAX - len(mine))) * world, dtype=torch.float64
-    )
-    came = torch.empty_like(sent)
-    group = dist.group.WORLD
-    assert group is not None
-    with member.guards.ours():
-        group.alltoall_base(came, sent, [], []).wait()
-    return [tuple(row) for row in came.view(world, -1).tolist()]
+def tally(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Return what a vote tells of the ballots of all ranks, given by rank:
+
+    votes, sealed                       how many ranks have voted, and how many have sealed
+    flags                               all bits that any rank has set
+    ready                               the least and the most
+    current, earlier, movers, watched   1 where all ranks have said the same, otherwise 0
+    sums ...                            of the logged values; they mean something where all ranks
+                                        have logged the same names
+    """
+    columns = list(itertools.zip_longest(*rows, fillvalue=0.0))
+    votes, sealed, flags, ready, *same = columns[:_HEAD]
+    *alike, watched = same
+    return [
+        sum(votes),
+        sum(sealed),
+        float(functools.reduce(operator.or_, map(int, flags))),
+        min(ready),
+        max(ready),
+        *(float(len(set(column)) == 1) for column in alike),
+        float(len(set(watched)) == 1 or min(watched) * max(watched) <= 0),
+        *(sum(column) for column in columns[_HEAD:]),
+    ]
 
 
 def _key(values: Values) -> float:

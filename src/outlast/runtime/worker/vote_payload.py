@@ -83,12 +83,10 @@ class VotePayload:
     def deliver_without_launcher(self, step: Step) -> None:
         """Deliver logged values without a launcher. Under torchrun, the ranks reduce them first."""
         current, earlier = self._logbook.pending(step)
-        several = self._member.world_size > 1
-        outcome = (
-            vote(self._member, Ballot(True, False, current, earlier))
-            if several
-            else VoteOutcome(True, False, current, earlier)
-        )
+        outcome = VoteOutcome(True, False, current, earlier)
+        if self._member.world_size > 1:
+            outcome = vote(self._member, Ballot(True, False, current, earlier))
+            self._member.ballots.flush()  # the script may end after any step
         self._deliver(outcome, step)
 
     def _deliver(self, outcome: VoteOutcome, step: Step | None) -> None:
