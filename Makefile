@@ -21,7 +21,7 @@ help:  ## say what there is
 
 env: $(STAMP)  ## make the environment, once; again when what it is made from changes
 
-$(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c
+$(STAMP): pyproject.toml constraints.txt src/outlast/runtime/tiers/_stream.c src/outlast/runtime/tiers/_parity.c
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt setuptools
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[torch,data,plot,web,metrics,object-storage,docs,dev]'

@@ -32,6 +32,7 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
         "overhead-2": ["overhead.py", "--workers", "2"],
         "stall": ["stall.py", "--json", str(RESULTS / "stall.json")],
         "durable": ["durable.py"],
+        "parity": ["parity.py"],
         "channel": ["channel.py"],
         "simulator": ["simulator.py"],
         "planner_speed": ["planner_speed.py"],
@@ -93,6 +94,7 @@ def overhead_page(kept: dict) -> list[str]:
 PRINTED = {
     "stall": "One snapshot each step",
     "durable": "A state on disk, and back: outlast.checkpoint, DCP, torch.save, safetensors",
+    "parity": "Parity of four parts, made and rebuilt by one core",
     "channel": "One coordinator, 12,500 agents, 100,000 ranks",
     "simulator": "An hour of a large run in the simulated world",
     "planner_speed": "Lives of a run in a second, beside SimPy, NumPy and numba",

@@ -1,0 +1,3 @@
+AVX2: int
+
+def fold(target: memoryview, source: memoryview, weight: int) -> None: ...
