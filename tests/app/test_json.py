@@ -247,6 +247,9 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--nodes": (of("--nodes", "2", "--ranks", "4"),),
         "--spare-nodes": (of("--spare-nodes", "1", "--nodes", "3", "--ranks", "4"),),
         "--peer-copies": (of("--peer-copies", "--nodes", "2", "--recovery-mode", "sharded"),),
+        "--parity": (
+            of("--parity", "1+1", "--peer-copies", "--nodes", "2", "--recovery-mode", "sharded"),
+        ),
         "--beat-s": (of("--beat-s", "0.3"),),
         "--drift": (of("--drift", "0.001"),),
         "--step-s": (of("--step-s", "0.1"),),

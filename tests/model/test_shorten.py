@@ -57,9 +57,10 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
-    *("votes", "leader", "part", "record", "twin_source", "keeper"),
+    *("votes", "leader", "part", "record", "twin_source", "keeper", "at"),
 }
-ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keeper"}  # numeric, with a port
+# numeric, with a port
+ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keeper", "at"}
 # the own words of outlast, which are short
 WORDS = {
     *("settle", "then", "replicated", "private"),
@@ -94,6 +95,11 @@ MANY = {
     "members": limits.WORKERS_MAX_COUNT,
     "images": RANKS_SEEN,
     "copies": RANKS_SEEN,
+    "parity": limits.PARITY_ROWS_MAX_COUNT * limits.WORKERS_MAX_COUNT,
+    "rows": limits.SLOTS_COUNT,
+    "shares": limits.PARITY_ROWS_MAX_COUNT * limits.PARITY_PARTS_MAX_COUNT,
+    "sources": limits.PARITY_PARTS_MAX_COUNT
+    * (limits.PARITY_PARTS_MAX_COUNT - 1 + limits.PARITY_ROWS_MAX_COUNT),
     "said": 10,
     "causes": 12,
     "seconds": 12,
@@ -119,6 +125,10 @@ def _of(name: str, hint: Any, many: bool) -> st.SearchStrategy[Any]:
         return addresses if name in ADDRESSES else words if name in WORDS else names
     if dataclasses.is_dataclass(hint):
         return largest(hint, many=many)
+    if many and name in ("shares", "sources"):
+        return st.just(())  # an agent leaves them out where it tells many plans
+    if many and name == "ranks":
+        return st.sampled_from([(), (10**6,) * limits.PARITY_PARTS_MAX_COUNT])
     if origin is tuple and arguments[0] is int:
         few = (10**9,) * (limits.TWINS_COUNT + 1 if name == "alike" else 2)
         return st.sampled_from([(), few]) if name in FEW else rows

@@ -60,6 +60,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "moves",
     "replicas",
     "peer_copies",
+    "parity",
 )
 
 
@@ -258,6 +259,11 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         "--peer-copies",
         action=argparse.BooleanOptionalAction,
         help="of sharded state: let another node keep copies of each rank's images",
+    )
+    group.add_argument(
+        "--parity",
+        metavar="K+M",
+        help="with --peer-copies: let several nodes keep parity instead, such as 2+1",
     )
     group.add_argument(
         "--spare-nodes",

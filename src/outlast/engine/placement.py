@@ -1,6 +1,6 @@
 """On which node each rank lives: first placement, and places for ranks that were lost.
 
-Also on which node the copies of a rank's images lie.
+Also on which node the copies of a rank's images lie, and which nodes keep parity of them.
 
 This module is pure.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 
 def place(
@@ -53,6 +54,50 @@ def keepers(homes: Mapping[int, str]) -> dict[int, str]:
         return {}
     after = dict(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
     return {rank: after[home] for rank, home in homes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """Parts of images of several ranks that are summed up, and the nodes that keep the sums.
+
+    The rank at place c gives part c of its image. All nodes of a stripe differ.
+
+    number    unique among the stripes of one placement
+    ranks     the rank at each place; -1: its node has fewer ranks than others, and gives nothing
+    holders   the node that keeps each row of parity
+    """
+
+    number: int
+    ranks: tuple[int, ...]
+    holders: tuple[str, ...]
+
+
+def stripes(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[Stripe, ...]:
+    """Return the stripes in which parity of all images is kept. Empty: there are too few nodes.
+
+    The nodes that hold ranks form a ring, in the order of their lowest ranks. At each node of the
+    ring a stripe begins: this node and those after it give a part, `data` of them, and the `rows`
+    nodes after these keep the sums. So each image is divided into `data` parts in as many stripes,
+    each node keeps the same share of parity, and holders rotate. Any `rows` nodes can be lost at
+    once, because no node has two places in a stripe. If a node has several ranks, its first ones
+    form stripes with each other, then its second ones, and so on. A node that takes over all ranks
+    of a lost one takes its place in the ring.
+    """
+    on: dict[str, list[int]] = {}
+    for rank in sorted(homes):
+        on.setdefault(homes[rank], []).append(rank)
+    ring = list(on)
+    count = len(ring)
+    if count < data + rows:
+        return ()
+    out = []
+    for layer in range(max(map(len, on.values()))):
+        for begin in range(count):
+            nodes = [ring[(begin + at) % count] for at in range(data + rows)]
+            ranks = tuple(on[node][layer] if layer < len(on[node]) else -1 for node in nodes[:data])
+            if any(rank >= 0 for rank in ranks):
+                out.append(Stripe(layer * count + begin, ranks, tuple(nodes[data:])))
+    return tuple(out)
 
 
 def offers(

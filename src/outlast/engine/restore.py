@@ -11,7 +11,8 @@ it had sealed.
 Sharded state (FSDP2): a dead rank's shard exists only in its image. So all ranks go to the newest
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
 (HSDP), the image of a rank that was lost with its node is with its twin in another replica, too.
-Another node may keep a copy of it (`--keep peers=1`).
+Another node may keep a copy of it (`--keep peers=1`), or several nodes have parity of it (`--keep
+parity=4+2`).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -168,13 +169,15 @@ def decide_sharded(
     holdings: Sequence[Holding],
     twins: Mapping[int, tuple[int, ...]] = NONE,
     copies: Mapping[int, tuple[int, ...]] = NONE,
+    rebuilt: Mapping[int, tuple[int, ...]] = NONE,
 ) -> RestoreVerdict:
     """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
 
     twins    for each rank whose images are lost: ranks that hold the same shards, and have images
     copies   for each rank whose images are lost: the steps of which another node keeps a copy
+    rebuilt  for each rank whose images are lost: the steps of which parity can rebuild its image
     """
-    sealed = _sealed_by(holdings, twins, copies)
+    sealed = _sealed_by(holdings, twins, (copies, rebuilt))
     common = set(sealed[0]).intersection(*sealed[1:]) if sealed else set()
     if not common:
         # There is no step whose image all owners have sealed.
@@ -196,16 +199,22 @@ def decide_sharded(
     if copied:
         ranks = ", ".join(map(str, copied))
         why += f"; of ranks {ranks}, whose node is lost, another node keeps a copy"
+    if by_parity := sorted(rank for rank, steps in rebuilt.items() if step in steps):
+        ranks = ", ".join(map(str, by_parity))
+        why += f"; the images of ranks {ranks}, whose node is lost, are rebuilt from parity"
     return RestoreVerdict(step, {}, -1, (), why)
 
 
 def _sealed_by(
     holdings: Sequence[Holding],
     twins: Mapping[int, tuple[int, ...]],
-    copies: Mapping[int, tuple[int, ...]],
+    elsewhere: tuple[Mapping[int, tuple[int, ...]], ...],
 ) -> list[tuple[int, ...]]:
-    """Return for each holding the steps that it, a twin, or a copy on another node can restore."""
-    if not twins and not copies:
+    """Return for each holding the steps that can be restored.
+
+    It has them itself, or a twin does, or other nodes do: `elsewhere`, by rank.
+    """
+    if not twins and not any(elsewhere):
         return [held.sealed for held in holdings]
     by_rank = {rank: held.sealed for held in holdings for rank in held.ranks}
     found = []
@@ -213,6 +222,7 @@ def _sealed_by(
         own = set(held.sealed)
         for twin in twins.get(held.ranks[0], ()):
             own.update(by_rank[twin])
-        own.update(copies.get(held.ranks[0], ()))
+        for of_ranks in elsewhere:
+            own.update(of_ranks.get(held.ranks[0], ()))
         found.append(tuple(sorted(own, reverse=True)))
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model import limits
+from outlast.model.redundancy import Code
 from outlast.sim.draws import Stream
 
 # the recovery modes of a simulated script; "sharded" is "reenter" with sharded state
@@ -34,6 +36,8 @@ RECORDED_AS: Mapping[str, str] = {"recovery_mode": "way"}
 # runs with fewer steps have no barriers, because faults may strike at each of their steps
 LONG_LIFE_STEPS = 30
 RANKS_MAX, SPARES_MAX, STEPS_MAX, NODES_MAX, FAILURES_MAX = 100_000, 16, 1_000_000, 20_000, 10_000
+PARITIES = ("1+1", "2+1", "1+2", "3+1", "2+2")
+_PARITY = r"[1-9]\d?\+[12]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Options:
     voters             True: agents that miss a dead coordinator ask voters, and go on without it
     replicas           with sharded state, the number of ranks that hold each shard
     peer_copies        True: with sharded state, another node keeps copies of each rank's images
+    parity             with `peer_copies`: no copies, but parity, such as "2+1"; "": copies
     """
 
     recovery_mode: str = "in_place"
@@ -90,6 +95,7 @@ class Options:
     voters: bool = False
     replicas: int = 1
     peer_copies: bool = False
+    parity: str = ""
 
     def alike_with(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shard as `rank`; empty if no other rank does."""
@@ -104,6 +110,14 @@ class Options:
         There is one, and one more after a phase.
         """
         return 2 if step == self.phase_after else 1
+
+    @property
+    def code(self) -> Code | None:
+        """Return the parity that is kept of images; None: there is none."""
+        if not (self.peer_copies and self.parity):
+            return None
+        data, rows = self.parity.split("+")
+        return Code(int(data), int(rows))
 
     @property
     def hangs_after_s(self) -> float:
@@ -257,6 +271,15 @@ def draw_peer_copies(stream: Stream, options: Options) -> Options:
     return replace(options, peer_copies=stream.chance(0.5) and may)
 
 
+def draw_parity(stream: Stream, options: Options) -> Options:
+    """Draw whether parity is kept instead of copies. It is drawn apart, as checkpoints are."""
+    some, which = stream.chance(0.5), stream.below(1000)
+    ring = min(options.nodes - options.spare_nodes, options.ranks)
+    codes = [code for code in PARITIES if sum(map(int, code.split("+"))) <= ring]
+    may = some and options.peer_copies and codes
+    return replace(options, parity=codes[which % len(codes)] if may else "")
+
+
 def draw_policy(stream: Stream, options: Options) -> Options:
     """Draw whether interruptions are diagnosed, and which policy acts on the verdicts."""
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
@@ -294,6 +317,11 @@ def check(options: Options) -> None:
         raise UsageError(
             f"copies in the vault are not possible with {options.nodes} nodes",
             hint="no vault has the images of all ranks then",
+        )
+    if options.parity and (not options.peer_copies or not re.fullmatch(_PARITY, options.parity)):
+        raise UsageError(
+            f"--parity {options.parity!r}",
+            hint="K+M with M of 1 or 2, such as 2+1, and together with --peer-copies",
         )
     if options.peer_copies and (options.nodes == 1 or options.failures):
         raise UsageError(

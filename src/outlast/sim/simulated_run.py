@@ -37,6 +37,7 @@ from outlast.sim.options import (
     draw_moves,
     draw_options,
     draw_pace,
+    draw_parity,
     draw_peer_copies,
     draw_policy,
     draw_replicas,
@@ -157,6 +158,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_replicas(Stream(seed, "replicas"), options)
     if "peer_copies" not in given:
         options = draw_peer_copies(Stream(seed, "peer copies"), options)
+    if "parity" not in given:
+        options = draw_parity(Stream(seed, "parity"), options)
     # an option that is drawn together with others may be given alone
     return replace(options, **given)
 

@@ -47,6 +47,7 @@ from outlast.model.messages import (
     Grant,
     Images,
     LinkMessage,
+    ParityKept,
     ToNode,
     TurnedAway,
     Welcome,
@@ -149,15 +150,17 @@ class AgentSession:
         session: int,
         now_s: float,
         copies: tuple[Images, ...] = (),
+        parity: tuple[ParityKept, ...] = (),
     ) -> list[Output]:
         """Enrol over a new connection.
 
-        `images`, `copies` and `transfer` say what is sealed in the vault. `session` is a fresh
-        random number, which is used only if a new session begins with this connection.
+        `images`, `copies`, `parity` and `transfer` say what is sealed in the vault. `session` is a
+        fresh random number, which is used only if a new session begins with this connection.
         """
         self._link.opens()
         late = self._fence_if_lease_is_out(now_s)
-        return [*late, *self._enrol(images, copies, transfer, session, now_s)]
+        elsewhere = copies, parity
+        return [*late, *self._enrol(images, elsewhere, transfer, session, now_s)]
 
     def on_disconnected(self) -> list[Output]:
         """Note that the connection is lost. The lease goes on."""
@@ -167,7 +170,7 @@ class AgentSession:
     def _enrol(
         self,
         images: tuple[Images, ...],
-        copies: tuple[Images, ...],
+        elsewhere: tuple[tuple[Images, ...], tuple[ParityKept, ...]],
         transfer: tuple[int, ...],
         session: int,
         now_s: float,
@@ -200,7 +203,7 @@ class AgentSession:
             self._offer.serves,
             self._offer.votes,
             self._offer.software,
-            copies,
+            *elsewhere,
         )
         return [*out, SendOverLink(enrol)]
 

@@ -111,6 +111,9 @@ class HousedWorker:
     def report(self) -> Housed:
         """Return the report on this worker for a new coordinator."""
         plan = None if self.plan is None else self.plan.held_by(self.rank)
+        if plan is not None:
+            # Nobody follows it a second time, and of many ranks they may not fit into one message.
+            plan = replace(plan, shares=(), sources=())
         # A message that several workers sent at once is kept as that of the first one.
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
         return Housed(

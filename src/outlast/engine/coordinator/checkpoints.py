@@ -46,13 +46,20 @@ def _on_copy(run: RunParts, message: Checkpointed) -> list[Output]:
 
 
 def on_copy_refused(run: RunParts, now_s: float, message: CopyRefused) -> list[Output]:
-    """Handle the report of a rank that it could not read a copy. No plan names that copy again."""
+    """Handle the report of a rank that it could not read a copy, or rebuild it from parity.
+
+    No plan names that copy, or that parity, again.
+    """
     if message.generation != run.lifecycle.generation:
         # The refusal is of a generation that is over.
         return []
     run.roster.remains.copies.refuse(message.rank, message.step)
-    what = f"the copy of the image of rank {message.rank} of step {message.step}"
-    why = f"{what}, which another node keeps, was refused: {message.reason}"
+    run.roster.remains.parity.refuse(message.rank, message.step)
+    image = f"the image of rank {message.rank} of step {message.step}"
+    if run.options.parity is None:
+        why = f"the copy of {image}, which another node keeps, was refused: {message.reason}"
+    else:
+        why = f"{image} was not rebuilt from parity: {message.reason}"
     return [event(now_s, "copy_refused", {"why": why}), Tell(f"warning: {why}")]
 
 

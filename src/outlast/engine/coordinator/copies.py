@@ -8,11 +8,14 @@ from __future__ import annotations
 from outlast.engine.coordinator.members import Roster
 
 
-def count_copies(roster: Roster, *, kept_step: int, at_peers: bool = False) -> dict[str, object]:
+def count_copies(
+    roster: Roster, *, kept_step: int, at_peers: bool = False, parity: bool = False
+) -> dict[str, object]:
     """Return, as plain data, how much can be lost now before a checkpoint is needed.
 
     kept_step   as in `RestoreSources`
-    at_peers    the run keeps copies of images on other nodes
+    at_peers    the run keeps copies or parity of images on other nodes
+    parity      it keeps parity, and no copies
 
     The keys of the answer:
 
@@ -33,7 +36,11 @@ def count_copies(roster: Roster, *, kept_step: int, at_peers: bool = False) -> d
         "spares_ready": sum(1 for member in roster.spares() if member.process.parked),
         "kept_step": kept_step or None,
         "nodes_to_lose": (
-            roster.remains.copies.survives_loss(roster.homes)
+            (
+                roster.remains.parity.survives_losses(roster.homes, roster.remains.imageless)
+                if parity
+                else roster.remains.copies.survives_loss(roster.homes)
+            )
             if at_peers and roster.outlast and roster.sharded
             else None
         ),

@@ -33,15 +33,16 @@ def decide_restore(
     checkpoint: Checkpoint,
     twins: Mapping[int, tuple[int, ...]],
     copies: Mapping[int, tuple[int, ...]] = NONE,
+    rebuilt: Mapping[int, tuple[int, ...]] = NONE,
 ) -> RestoreVerdict:
     """Decide which step all ranks go on from.
 
-    decided         as for `decide_replicated`
-    twins, copies   as for `decide_sharded`
+    decided                  as for `decide_replicated`
+    twins, copies, rebuilt   as for `decide_sharded`
     """
     if not sharded:
         return decide_replicated(holdings=holdings, decided=decided)
-    restore = decide_sharded(holdings=holdings, twins=twins, copies=copies)
+    restore = decide_sharded(holdings=holdings, twins=twins, copies=copies, rebuilt=rebuilt)
     durable = checkpoint.step
     if restore.step is not None and restore.step < durable:
         # A checkpoint is newer than the images, so it wins.
@@ -150,6 +151,7 @@ class SlotFacts:
     lacks         they are known not to hold the step, because the rank's last holder is gone
     twin          a rank that holds the same shards, and has sealed the step; -1: none is known
     copied_on     a node that keeps a copy of the rank's image of the step; "": none is known
+    has_parity    the rank's image of the step can be rebuilt from parity
     """
 
     lies_sealed: bool
@@ -157,6 +159,7 @@ class SlotFacts:
     lacks: bool
     twin: int = -1
     copied_on: str = ""
+    has_parity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,8 @@ def decide_own_state(
     if not slots.has_images and sharded and slots.copied_on:
         # A copy goes before a twin, because it has the rank's own random state as well.
         return OwnState("copy", folder, f"node {slots.copied_on} keeps a copy of the rank's image")
+    if not slots.has_images and sharded and slots.has_parity:
+        return OwnState("parity", folder, "the rank's image is rebuilt from parity")
     if not slots.has_images and sharded and slots.twin >= 0:
         return OwnState("twin", folder, f"rank {slots.twin} holds the same shards")
     if not slots.has_images:

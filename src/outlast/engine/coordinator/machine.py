@@ -56,6 +56,7 @@ from outlast.model.messages import (
     Inventory,
     Joined,
     Lived,
+    ParityKept,
     Parked,
     Pong,
     Preempted,
@@ -286,6 +287,9 @@ class Coordinator:
                 return self._inquiry.on_report(now_s, node, message)
             case CopyKept():
                 self.roster.remains.copies.kept(message, node)
+                return []
+            case ParityKept():
+                self.roster.remains.parity.kept(message, node)
                 return []
             case Preempted():
                 return self.requests.preempted(now_s, node, message.reason)

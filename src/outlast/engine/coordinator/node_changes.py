@@ -6,6 +6,8 @@ what lay in its memory is gone. This module is pure.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.orders import lost_node
 from outlast.engine.coordinator.policy_actions import UNBARRED
@@ -15,7 +17,7 @@ from outlast.engine.coordinator.restore_sources import Transfer
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
-from outlast.engine.placement import keepers
+from outlast.engine.placement import keepers, stripes
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import Enrol, Images, StoreLost
@@ -140,6 +142,20 @@ class NodeChanges:
         for copies in enrol.copies:
             if keeps.get(copies.rank) == enrol.node:
                 remains.copies.found(copies.rank, enrol.node, copies.steps)
+        code = self.run.options.parity
+        if code is None or not enrol.parity:
+            return
+        placed = stripes(remains.homes, data=code.data, rows=code.parity)
+        remains.parity.place(placed)
+        of = {
+            (stripe.number, row, stripe.ranks)
+            for stripe in placed
+            for row, node in enumerate(stripe.holders)
+            if node == enrol.node
+        }
+        for one in enrol.parity:
+            rows = tuple(row for row in one.rows if (one.stripe, row.row, row.ranks) in of)
+            remains.parity.found(replace(one, rows=rows), enrol.node)
 
     def note_ended(self, images: Images, generation: int, planned: int) -> None:
         """Note the newest step that ended holders of a rank committed, and that nothing has undone.

@@ -9,6 +9,7 @@ from outlast.engine.default_policy import default_policy
 from outlast.engine.save_interval import ExpectedFailures
 from outlast.model import limits
 from outlast.model.policy import Policy
+from outlast.model.redundancy import Code
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class CoordinatorOptions:
                        so many steps; 0: no copies are made
     expected_failures  `--keep disk:auto`: the coordinator asks for checkpoints, and this is the
                        rate of failures until it has seen one. None: it asks for none
+    parity             no whole copies, but parity of parts is kept on other nodes, as often as
+                       `peer_copies` says; None: no parity is kept
     """
 
     world_size: int
@@ -51,4 +54,5 @@ class CoordinatorOptions:
     greets: bool = True
     peer_copies: int = 0
     expected_failures: ExpectedFailures | None = None
+    parity: Code | None = None
     policy: Policy = field(default_factory=default_policy)

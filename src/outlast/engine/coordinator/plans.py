@@ -26,16 +26,17 @@ from outlast.engine.coordinator.decisions import (
 )
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
+from outlast.engine.coordinator.parity_rows import shares_of
 from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
-from outlast.engine.placement import keepers, place
+from outlast.engine.placement import keepers, place, stripes
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
-from outlast.model.messages import Donated, Regroup, StartWorker, StoreUp
+from outlast.model.messages import Donated, PartSource, Regroup, Share, StartWorker, StoreUp
 from outlast.model.terms import Rung
 
 
@@ -97,6 +98,7 @@ class Plans:
         plans = self._shared(
             Restart(step),
             "keeper",
+            "shares",
             "replicated",
             "settle",
             "then",
@@ -106,7 +108,7 @@ class Plans:
             phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
         )
-        keepers_of = self._keepers(roster.homes)
+        keepers_of, shares_of_rank = self._keepers(roster.homes), self._shares(roster.homes)
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
@@ -119,8 +121,9 @@ class Plans:
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
             gives = donates and rank == restore.donor
-            keeper, replay = keepers_of.get(rank, ""), fresh and replays
-            member.path.plan = plans.of(*own, keeper, healed, settle, then, gives, replay)
+            sends = keepers_of.get(rank, ""), shares_of_rank.get(rank, ())
+            replay = fresh and replays
+            member.path.plan = plans.of(*own, *sends, healed, settle, then, gives, replay)
             member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
 
@@ -277,9 +280,9 @@ class Plans:
         self._next_generation(start.step)
         run.lifecycle.enter(Stage.STARTING)
         out: list[Output] = []
-        plans = self._shared(start, "keeper", source=self._source_of(-1))
+        plans = self._shared(start, "keeper", "shares", source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
-        keepers_of = self._keepers(homes)
+        keepers_of, shares_of_rank = self._keepers(homes), self._shares(homes)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             # The plan is made after the member is added, because images of a rank that has moved
@@ -287,6 +290,7 @@ class Plans:
             member.path.plan = plans.of(
                 *self.of_rank(rank, start.private, start.step, start.checkpoint),
                 keepers_of.get(rank, ""),
+                shares_of_rank.get(rank, ()),
             )
             order = StartWorker(member.worker, rank, "rank", run.lifecycle.generation)
             out.append(ToAgent(order, member.home))
@@ -299,9 +303,21 @@ class Plans:
 
         `homes` has the node of each rank.
         """
-        if not self.run.options.peer_copies:
+        if not self.run.options.peer_copies or self.run.options.parity is not None:
             return {}
         return {rank: self.run.nodes.serves(node) for rank, node in keepers(homes).items()}
+
+    def _shares(self, homes: Mapping[int, str]) -> dict[int, tuple[Share, ...]]:
+        """Return where each rank sends parts of its images for parity; empty: no parity is kept.
+
+        `homes` has the node of each rank.
+        """
+        code = self.run.options.parity
+        if code is None:
+            return {}
+        placed = stripes(homes, data=code.data, rows=code.parity)
+        self.run.roster.remains.parity.place(placed)
+        return shares_of(placed, self.run.nodes.serves)
 
     def _begin_from(self, start: Restart) -> None:
         """Let all begin from `start` instead, and book how many more steps that loses."""
@@ -357,6 +373,7 @@ class Plans:
             checkpoint=run.sources.checkpoint,
             twins=run.roster.remains.twins_of_imageless(),
             copies=run.roster.remains.copies_of_imageless(),
+            rebuilt=run.roster.remains.rebuilt_of_imageless(),
         )
 
     def source_facts(self) -> SourceFacts:
@@ -365,7 +382,12 @@ class Plans:
         remains = roster.remains
         lost = remains.imageless.difference(remains.twins_of_imageless())
         step = self.run.sources.begin_from.step
-        lost = {rank for rank in lost if step not in remains.copies.steps(rank)}
+        rebuilt = remains.rebuilt_of_imageless()
+        lost = {
+            rank
+            for rank in lost
+            if step not in (*remains.copies.steps(rank), *rebuilt.get(rank, ()))
+        }
         return self.run.sources.facts(sharded=roster.sharded, imageless=lost)
 
     def source(self, restore: RestoreVerdict, *, finished: bool) -> SourceVerdict:
@@ -393,6 +415,7 @@ class Plans:
             member.path.raised = None
         run.sources.begin_generation(generation=run.lifecycle.generation, step=step)
         run.roster.remains.copies.note_rollback(generation=run.lifecycle.generation, step=step)
+        run.roster.remains.parity.note_rollback(generation=run.lifecycle.generation, step=step)
 
     def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
         """Return the maker of this generation's plans, which begin from `start`.
@@ -410,6 +433,7 @@ class Plans:
             "high_water",
             "twin",
             "twin_source",
+            "sources",
             *own,
             generation=run.lifecycle.generation,
             rank=-1,
@@ -424,15 +448,17 @@ class Plans:
 
     def of_rank(
         self, rank: int, private: str, step: int, folder: str = ""
-    ) -> tuple[str, str, int, int, str]:
-        """Return `private`, `checkpoint`, `high_water`, `twin` and `twin_source` of a plan."""
+    ) -> tuple[str, str, int, int, str, tuple[PartSource, ...]]:
+        """Return the fields of a plan in which ranks differ, in the order of `_shared`."""
         run, remains = self.run, self.run.roster.remains
-        twin, keeps = -1, ""
+        twin, keeps, sources = -1, "", self._sources(rank, step) if private == "slot" else ()
         if private == "slot":
             twin, keeps = run.roster.twin(rank, step), remains.copies.node_of(rank, step)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
-                slots=SlotFacts(sealed, remains.has_images(rank), lacks, twin, keeps),
+                slots=SlotFacts(
+                    sealed, remains.has_images(rank), lacks, twin, keeps, bool(sources)
+                ),
                 step=step,
                 sharded=run.roster.sharded,
                 folder=folder,
@@ -444,10 +470,26 @@ class Plans:
         before = max(run.options.start.step, run.options.committed_before)
         high_water = max(remains.done(rank), before)
         if private == "copy":
-            return private, folder, high_water, -1, run.nodes.serves(keeps)
+            return private, folder, high_water, -1, run.nodes.serves(keeps), ()
+        if private == "parity":
+            return private, folder, high_water, -1, "", sources
         if private != "twin":
-            return private, folder, high_water, -1, ""
-        return private, folder, high_water, twin, run.nodes.serves(remains.homes.get(twin, ""))
+            return private, folder, high_water, -1, "", ()
+        at = run.nodes.serves(remains.homes.get(twin, ""))
+        return private, folder, high_water, twin, at, ()
+
+    def _sources(self, rank: int, step: int) -> tuple[PartSource, ...]:
+        """Return from what parity rebuilds the image of `rank`; empty: it has one, or cannot be."""
+        remains = self.run.roster.remains
+        if rank not in remains.imageless:
+            return ()
+        return remains.parity.sources(
+            rank,
+            step,
+            remains.imageless,
+            home=lambda one: remains.homes.get(one, ""),
+            serves=self.run.nodes.serves,
+        )
 
     def send(self, members: Iterable[Member]) -> list[Output]:
         """Send each member its plan, once, if everything that the plan waits for is there.

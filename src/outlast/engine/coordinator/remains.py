@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from outlast.engine.coordinator.parity_rows import ParityRows
 from outlast.engine.coordinator.peer_copies import PeerCopies
 from outlast.engine.restore import Holding
 from outlast.model.messages import WorkerExited
@@ -47,6 +48,7 @@ class Remains:
     homes       the node on which each rank lives, or lived last
     imageless   ranks whose images are lost
     copies      copies of images on other nodes
+    parity      parity of images on other nodes
     """
 
     def __init__(self) -> None:
@@ -57,6 +59,7 @@ class Remains:
         self._moved: dict[int, str] = {}  # homes that are not written down yet
         self._alike: dict[int, tuple[int, ...]] = {}  # ranks that hold the same shards
         self.copies = PeerCopies()
+        self.parity = ParityRows()
 
     # --- where ranks live ----------------------------------------------------------------------
 
@@ -94,9 +97,11 @@ class Remains:
     def lose_images(self, node: str) -> None:
         """Note that the memory of `node` is lost.
 
-        With it go the images of the ranks that live there, and the copies of other ranks' images.
+        With it go the images of the ranks that live there, and the copies and parity of other
+        ranks' images.
         """
         self.copies.lose_node(node)
+        self.parity.lose_node(node)
         for rank, home in self.homes.items():
             if home == node:
                 self.lose_rank(rank)
@@ -166,6 +171,10 @@ class Remains:
     def copies_of_imageless(self) -> dict[int, tuple[int, ...]]:
         """Return the steps that other nodes keep of each rank whose images are lost."""
         return self.copies.steps_of(self.imageless)
+
+    def rebuilt_of_imageless(self) -> dict[int, tuple[int, ...]]:
+        """Return the steps that parity can rebuild of each rank whose images are lost."""
+        return self.parity.steps_of(self.imageless)
 
     # --- what was committed ----------------------------------------------------------------------
 

@@ -100,13 +100,15 @@ class RunParts:
     def committed_for_good(self) -> int:
         """Return the newest step of this generation that counts as committed.
 
-        If the run keeps copies on other nodes, a step counts once its copies are there; see
-        `PeerCopies.committed`.
+        If the run keeps copies or parity on other nodes, a step counts once they are there; see
+        `PeerCopies.committed` and `ParityRows.committed`.
         """
         committed, copies = self.progress.since_plan.committed, self.roster.remains.copies
         if self.options.peer_copies != 1 or not self.roster.sharded:
             # No copies are made, or not of each step: a lost node takes the steps since with it.
             return committed
+        if self.options.parity is not None:
+            return self.roster.remains.parity.committed(committed)
         return copies.committed(committed, world_size=self.options.world_size)
 
     def first_commit_s(self, members: Iterable[Member]) -> float | None:

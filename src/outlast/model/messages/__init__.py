@@ -38,7 +38,9 @@ from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, S
 from outlast.model.messages.from_agent import (
     CopyKept,
     FromAgent,
+    KeptRow,
     Lived,
+    ParityKept,
     Preempted,
     Progress,
     ProgressReport,
@@ -72,7 +74,7 @@ from outlast.model.messages.from_worker import (
     Underway,
     Warned,
 )
-from outlast.model.messages.image_link import AskImage, ImageHead, PutImage
+from outlast.model.messages.image_link import AskImage, ImageHead, PartSource, PutImage, Share
 from outlast.model.messages.node_link import (
     Admitted,
     Beat,
@@ -142,13 +144,16 @@ __all__ = [
     "Judged",
     "Keep",
     "Kept",
+    "KeptRow",
     "KillWorker",
     "Knock",
     "Leave",
     "LinkMessage",
     "Lived",
     "Message",
+    "ParityKept",
     "Parked",
+    "PartSource",
     "Ping",
     "Pong",
     "Preempted",
@@ -164,6 +169,7 @@ __all__ = [
     "RequestAnswer",
     "RunOver",
     "SaveNow",
+    "Share",
     "StartStore",
     "StartWorker",
     "Stop",
@@ -201,5 +207,8 @@ Message = (
     | AskImage
     | ImageHead
     | PutImage
+    | Share
+    | PartSource
+    | KeptRow
     | Asking
 )

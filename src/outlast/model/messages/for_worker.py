@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
+from outlast.model.messages.image_link import PartSource, Share
 from outlast.model.shorten import Text
 from outlast.model.terms import Cause
 
@@ -39,13 +40,15 @@ class Regroup:
     replicated  the source of the replicated state of a replaced rank: "none", "donor", "transfer",
                 "kept" or "checkpoint"
     private     the source of this rank's private and sharded state: "keep", "slot", "kept", "twin",
-                "copy", "checkpoint" or "none"
+                "copy", "parity", "checkpoint" or "none"
     twin        with "twin": the rank whose image is read, because it holds the same shards
     twin_source the address that serves this image, as HOST:PORT: with "twin", on the node of that
                 rank; with "copy", on the node that keeps a copy of this rank's image. It is "" if
                 the run has one node
     keeper      the address to which this rank sends copies of its images, as HOST:PORT; "" if it
                 sends none
+    shares      the nodes to which it sends parts of its images, to be summed up as parity
+    sources     with "parity": the sources from which the parts of this rank's image are rebuilt
     checkpoint  folder of the checkpoint, or ""
     high_water  the newest step that this rank has ever committed. Executing it again is booked as
                 repeated work
@@ -81,6 +84,8 @@ class Regroup:
     twin: int = -1
     twin_source: str = ""
     keeper: str = ""
+    shares: tuple[Share, ...] = ()
+    sources: tuple[PartSource, ...] = ()
 
     @property
     def brings_state(self) -> bool:
@@ -89,7 +94,7 @@ class Regroup:
         Otherwise the run begins with the state that the script makes.
         """
         from_a_peer = self.replicated in ("donor", "transfer")
-        sealed = self.private in ("slot", "twin", "copy")
+        sealed = self.private in ("slot", "twin", "copy", "parity")
         return bool(self.step or from_a_peer or self.checkpoint or sealed)
 
     @property

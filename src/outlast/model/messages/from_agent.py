@@ -205,6 +205,33 @@ class CopyKept:
     steps: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRow:
+    """A row of parity that a node keeps, complete.
+
+    row         which of the sums of these parts it is
+    ranks       whose parts it is made of, by place; -1: there is none at this place
+    generation  in which the ranks sent their parts
+    step        of the images
+    """
+
+    row: int
+    ranks: tuple[int, ...]
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParityKept:
+    """This node keeps these rows of parity of one stripe, the newest first.
+
+    There are none if it had no room for a part.
+    """
+
+    stripe: int
+    rows: tuple[KeptRow, ...]
+
+
 FromAgent = (
     WorkerStarted
     | WorkerExited
@@ -219,4 +246,5 @@ FromAgent = (
     | ZygoteLost
     | Preempted
     | CopyKept
+    | ParityKept
 )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from outlast.model.messages.for_agent import ForAgent
 from outlast.model.messages.for_worker import Regroup
-from outlast.model.messages.from_agent import FromAgent, StoreUp, WorkerExited
+from outlast.model.messages.from_agent import FromAgent, ParityKept, StoreUp, WorkerExited
 from outlast.model.messages.from_worker import (
     Broke,
     Committed,
@@ -181,6 +181,7 @@ class Enrol:
     votes     the address at which it answers as a voter, as HOST:PORT; "" if it is not a voter
     software  the software that is installed there (runtime/software.py); "" if that is not known
     copies    the copies of other ranks' images that it keeps for other nodes
+    parity    the rows of parity of other ranks' images that it keeps
     """
 
     node: str
@@ -201,6 +202,7 @@ class Enrol:
     votes: str = ""
     software: str = ""
     copies: tuple[Images, ...] = ()
+    parity: tuple[ParityKept, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

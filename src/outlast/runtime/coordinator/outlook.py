@@ -86,6 +86,7 @@ class Outlook:
                 coordinator.roster,
                 kept_step=coordinator.run.sources.kept_step,
                 at_peers=coordinator.run.options.peer_copies > 0,
+                parity=coordinator.run.options.parity is not None,
             ),
         }
 

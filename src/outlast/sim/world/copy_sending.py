@@ -1,4 +1,4 @@
-"""Send copies of images of sharded state to other nodes, and let ranks wait for them.
+"""Send copies and parity of images of sharded state to other nodes, and let ranks wait for them.
 
 This replaces `CopySender` and `CopyKeeper` of the runtime. A copy may arrive after its sender has
 died, because its bytes were on their way.
@@ -6,10 +6,11 @@ died, because its bytes were on their way.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Protocol
 
-from outlast.model.messages import CopyKept, Images, Regroup
+from outlast.model.messages import CopyKept, FromAgent, Images, Regroup, Share
 from outlast.model.terms import Cause, Phase
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess, Thread
@@ -91,31 +92,33 @@ class CopySending:
         self._world = world
         self._p = process
         self._plan: Regroup | None = None
-        self._sent = self._arrived = -1
-        self._tries_s = 0.0  # when the present copy has arrived, or is known to be lost
+        self._sent = -1
+        # where the image of `_sent` has to go and has not arrived; None: as a whole, to the keeper
+        self._missing: set[Share | None] = set()
+        self._tries_s = 0.0  # when what is on its way has arrived, or is known to be lost
 
     @property
     def is_on(self) -> bool:
-        """Return whether copies are made in this generation."""
-        return self._plan is not None and bool(self._plan.keeper)
+        """Return whether copies or parity are made in this generation."""
+        return self._plan is not None and bool(self._plan.keeper or self._plan.shares)
 
     def follow(self, plan: Regroup) -> None:
-        """Begin to send copies to the keeper that `plan` names."""
-        self._plan, self._sent, self._arrived = plan, -1, -1
+        """Begin to send where `plan` says."""
+        self._plan, self._sent, self._missing = plan, -1, set()
 
     def send(self, step: int) -> None:
-        """Send the image of `step`, unless it was sent before."""
-        if self.is_on and step > self._sent:
-            self._sent = step
+        """Send the image of `step`, unless that was done."""
+        if self._plan is not None and self.is_on and step > self._sent:
+            self._sent, self._missing = step, {*(self._plan.shares or (None,))}
             self._try()
 
     def wait(self) -> Thread:
-        """Wait until the keeper has the copy of the newest image."""
-        if not self.is_on or self._arrived >= self._sent:
+        """Wait until the newest image has arrived wherever it has to go."""
+        if not self.is_on or not self._missing:
             return
         phase, cause = self._p.beacon.phase, self._p.book.cause
         self._world.enter(self._p, Phase.CHECKPOINT, cause=Cause.STALL)
-        while self._arrived < self._sent:
+        while self._missing:
             yield "sleep", LOOK_S
             if self._p.machine.broken or self._p.group is None:
                 raise PeerFailure("the generation is over")
@@ -126,20 +129,36 @@ class CopySending:
     def _try(self) -> None:
         plan, step, world = self._plan, self._sent, self._world
         assert plan is not None, "without a plan nothing is sent"
-        takes_s = world.lasting(self._p, COPY_S, COPY_MOST_S)
-        self._tries_s = world.now_s + takes_s + LOOK_S
-        keeper = next(node for node in world.population.nodes if node.name == plan.keeper)
-        world.timeline.after(takes_s, lambda: self._arrives(keeper, plan, step))
+        self._tries_s = world.now_s
+        nodes = {node.name: node for node in world.population.nodes}
+        for share in sorted(self._missing, key=_order):
+            takes_s = world.lasting(self._p, COPY_S, COPY_MOST_S)
+            self._tries_s = max(self._tries_s, world.now_s + takes_s + LOOK_S)
+            keeper = nodes[plan.keeper if share is None else share.at]
+            arrives = functools.partial(self._arrives, keeper, plan, step, share)
+            world.timeline.after(takes_s, arrives)
 
-    def _arrives(self, keeper: Home, plan: Regroup, step: int) -> None:
+    def _arrives(self, keeper: Home, plan: Regroup, step: int, share: Share | None) -> None:
         parted = self._world.paths.heals_s(self._p.node, keeper) > self._world.now_s
         if keeper.lives and not parted:
-            keeper.still.agent.through(lambda: self._is_put(keeper, plan, step))
+            keeper.still.agent.through(lambda: self._is_put(keeper, plan, step, share))
 
-    def _is_put(self, keeper: Home, plan: Regroup, step: int) -> None:
-        kept = keeper.copies.put(plan.rank, plan.generation, step) if keeper.lives else None
-        if kept is None:
+    def _is_put(self, keeper: Home, plan: Regroup, step: int, share: Share | None) -> None:
+        if not keeper.lives:
             return
-        keeper.heard_by_agent(kept)
-        if plan is self._plan:
-            self._arrived = max(self._arrived, step)
+        said: Iterable[FromAgent] | None
+        if share is None:
+            copy = keeper.copies.put(plan.rank, plan.generation, step)
+            said = None if copy is None else (copy,)
+        else:
+            said = keeper.rows.put(share, plan.rank, plan.generation, step)
+        if said is None:
+            return  # the sender was given up
+        for one in said:
+            keeper.heard_by_agent(one)
+        if plan is self._plan and step == self._sent:
+            self._missing.discard(share)
+
+
+def _order(share: Share | None) -> tuple[int, int]:
+    return (-1, -1) if share is None else (share.stripe, share.row)

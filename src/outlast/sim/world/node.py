@@ -60,6 +60,7 @@ from outlast.sim.world.node_clock import NodeClock
 from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readings_of
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
+from outlast.sim.world.parity_on_node import SimulatedRows
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
 from outlast.sim.world.processes import PeerFailure, SimulatedProcess
 from outlast.sim.world.standstill import StandstillFault
@@ -173,6 +174,10 @@ class Node:
         return self._memory.copies
 
     @property
+    def rows(self) -> SimulatedRows:
+        return self._memory.rows
+
+    @property
     def heard_s(self) -> dict[int, float]:
         return self._memory.heard_s
 
@@ -277,12 +282,12 @@ class Node:
 
     def _on_connected(self) -> None:
         if self.agent_session is not None and self.lives:
-            transfer = self._world.image_on(self)
+            memory, transfer = self._memory, self._world.image_on(self)
             session = 1 + self._world.chance.sessions.below(SESSIONS)
             self.do(
                 self.agent_session.on_connected(
-                    images=self._memory.images(), transfer=transfer, session=session,
-                    now_s=self.now_s, copies=self._memory.copies.kept_images(),
+                    images=memory.images(), transfer=transfer, session=session, now_s=self.now_s,
+                    copies=memory.copies.kept_images(), parity=memory.rows.all_rows(),
                 )
             )  # fmt: skip  # one argument a line would hide what happens
 

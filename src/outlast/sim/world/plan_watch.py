@@ -324,11 +324,21 @@ def see_begun(frame: Frame, coordinator: Coordinator) -> None:
 
 
 def _own_node_copies(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
-    """Return the ranks that have to send copies of their images to their own node."""
+    """Return the ranks that have to send copies of their images to their own node.
+
+    Parity of a part may not lie on the node of any rank that gives a part to it.
+    """
+    homes = coordinator.roster.homes
     return tuple(
         m.rank
         for m in coordinator.roster.members()
         if m.path.plan is not None
         and m.path.plan.generation == generation
-        and m.path.plan.keeper == m.home != ""
+        and (
+            m.path.plan.keeper == m.home != ""
+            or any(
+                share.at in {homes[rank] for rank in share.ranks if rank >= 0}
+                for share in m.path.plan.shares
+            )
+        )
     )

@@ -12,7 +12,7 @@ from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import CopyKept, FromAgent
+from outlast.model.messages import CopyKept, FromAgent, KeptRow, ParityKept, Share
 from outlast.model.terms import Cause
 from outlast.sim.draws import ProcessDraws
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
@@ -32,6 +32,18 @@ class CopiesOnNode(Protocol):
     def steps(self, rank: int) -> tuple[int, ...]: ...
 
     def made_in(self, rank: int, step: int) -> int | None: ...
+
+
+class RowsOnNode(Protocol):
+    """The rows of parity that a node keeps of images of ranks of other nodes."""
+
+    def put(
+        self, share: Share, rank: int, generation: int, step: int
+    ) -> tuple[ParityKept, ...] | None: ...
+
+    def rows(self, stripe: int) -> tuple[KeptRow, ...]: ...
+
+    def all_rows(self) -> tuple[ParityKept, ...]: ...
 
 
 class Door(Protocol):
@@ -84,6 +96,9 @@ class Home(Protocol):
 
     @property
     def copies(self) -> CopiesOnNode: ...
+
+    @property
+    def rows(self) -> RowsOnNode: ...
 
     @property
     def heard_s(self) -> dict[int, float]: ...

@@ -7,11 +7,13 @@ follows runtime/worker/{membership,attach,run}.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outlast.engine.commit.image_place import BEGUN, ScriptPosition, choose_image
 from outlast.errors import Reenter
 from outlast.model import limits
 from outlast.model.booking import Book
-from outlast.model.messages import IMAGE, Hello, Parked, Regroup, Warned
+from outlast.model.messages import IMAGE, Hello, KeptRow, Parked, Regroup, Warned
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.sim.rules.observations import Restored, StartedOver
 from outlast.sim.world.commit_commands import APART_FROM_STEP
@@ -259,12 +261,14 @@ class Main:
             yield from self.reads_twin(plan)
         if plan.private == "copy":
             yield from self.reads_copy(plan)
+        if plan.private == "parity":
+            yield from self.reads_parity(plan)
         if plan.private == "none" and plan.then == "start":
             self.starts_over(plan)
         if plan.private == "checkpoint":
             yield from self.read_checkpoint(plan)
         self.takes_over_late(plan, loop)
-        sealed = plan.private in ("slot", "twin", "copy")
+        sealed = plan.private in ("slot", "twin", "copy", "parity")
         whole = plan.replicated != "none" or (self.thread.sharded and sealed)
         # the state that the script makes is that before the first step
         self.p.holds(plan.step if whole else 0)
@@ -294,6 +298,25 @@ class Main:
         if not found:
             raise PeerFailure("the node that kept the copy has lost it")
         self.reads("copies of another node", plan, found)
+        slot = plan.step % limits.SLOTS_COUNT
+        self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, ScriptPosition(BEGUN, 0), 0)}
+
+    def reads_parity(self, plan: Regroup) -> Thread:
+        """Rebuild this rank's image from images of other ranks and rows of parity."""
+        nodes = {node.name: node for node in self.world.population.nodes}
+        for part in sorted({source.part for source in plan.sources}):
+            rows, images = [], set()
+            for source in (one for one in plan.sources if one.part == part):
+                node = nodes[source.at]
+                yield from self.reach(node, "what a lost image is rebuilt from cannot be reached")
+                if source.rank >= 0 and plan.step in node.slots.get(source.rank, {}).values():
+                    images.add(source.rank)
+                of_stripe = node.rows.rows(source.stripe) if source.row >= 0 else ()
+                rows += [row for row in of_stripe if row.row == source.row]
+            if not rows:
+                raise PeerFailure("the nodes that kept parity have lost what lay there")
+            found = sorted({row.step for row in rows if _rebuilds(row, rows, images)})
+            self.reads("parity on other nodes", plan, tuple(found))
         slot = plan.step % limits.SLOTS_COUNT
         self.p.node.slots[self.p.rank] = {slot: SealedStep(plan.step, ScriptPosition(BEGUN, 0), 0)}
 
@@ -418,3 +441,9 @@ class Main:
     def check_lives(self) -> None:
         if self.p.group is None:
             raise PeerFailure("woken while it restored")
+
+
+def _rebuilds(row: KeptRow, rows: Sequence[KeptRow], images: set[int]) -> bool:
+    """Return whether the `rows` like `row` and these ranks' images restore all parts of it."""
+    like = {one.row for one in rows if (one.ranks, one.step) == (row.ranks, row.step)}
+    return len(like) >= sum(1 for rank in row.ranks if rank >= 0 and rank not in images)

@@ -99,13 +99,46 @@ class StateHolders:
     def copied(self) -> int:
         """Return the newest step for whose copies a vote waited, if it is available; else -1.
 
-        It is available if each rank's image of it is on its own node, or copied to another node.
+        It is available if each rank's image of it is on its own node, or copied to another node, or
+        can be rebuilt from parity.
         """
         step, ranks = self._copied[1], range(self._options.ranks)
-        there = step >= 0 and all(
-            step in self._slots_of(rank).values() or self._is_copied(rank, step) for rank in ranks
+        if step < 0:
+            return -1
+        lost = {rank for rank in ranks if step not in self._slots_of(rank).values()}
+        there = all(
+            self._is_copied(rank, step) or self._is_rebuilt(rank, step, lost) for rank in lost
         )
         return step if there else -1
+
+    def _is_rebuilt(self, rank: int, step: int, lost: set[int]) -> bool:
+        """Return True if nodes keep parity that restores each part of the image of `rank`.
+
+        `lost` are all ranks without an image.
+        """
+        code, coordinator = self._options.code, self._coordinator()
+        if code is None:
+            return False
+        known = coordinator.roster.remains.parity.steps_of(lost) if self._took_over() else {}
+        if self._took_over() and step not in known.get(rank, ()):
+            return False
+        rows = {
+            (kept.stripe, row.ranks, row.row)
+            for node in self._population.nodes
+            if node.lives and node.name in coordinator.nodes
+            for kept in node.rows.all_rows()
+            for row in kept.rows
+            if row.step == step
+            and not any(row.generation < later and back < step for later, back in self._backs)
+        }
+        parts = {
+            ranks.index(rank)
+            for stripe, ranks, _ in rows
+            if rank in ranks
+            and len(lost.intersection(ranks))
+            <= sum(1 for one in rows if one[:2] == (stripe, ranks))
+        }
+        return parts == set(range(code.data))
 
     def _is_copied(self, rank: int, step: int) -> bool:
         """Return True if a node keeps a copy that the present coordinator knows of.
