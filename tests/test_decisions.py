@@ -16,6 +16,9 @@ ALLOWED = {  # file -> why a branch there is no decision about the run
     "agent/copy_keeper.py": (
         "bytes that a process of an older generation had under way are refused: the fence itself"
     ),
+    "tiers/held_parity.py": (
+        "parts that were sent in different generations are never in one sum: the fence itself"
+    ),
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
     "worker/marks.py": "a drill's order says in which generation it strikes",
     "worker/shared_rows.py": (

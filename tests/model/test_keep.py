@@ -6,6 +6,7 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
+from outlast.model.redundancy import Code
 
 
 @pytest.mark.parametrize(
@@ -21,6 +22,12 @@ from outlast.model.keep import AUTO, NEVER, Every, KeepOption, read_keep
         ("peers=1:step", KeepOption(peers=Every(steps=1))),
         ("vault:step, peers = 1:5steps", KeepOption(vault=Every(steps=1), peers=Every(steps=5))),
         ("peers=1:never", KeepOption(peers=NEVER)),
+        ("parity=4+2", KeepOption(parity=Every(steps=1), code=Code(4, 2))),
+        ("parity = 2+1:10steps", KeepOption(parity=Every(steps=10), code=Code(2, 1))),
+        (
+            "parity=4+2:never,peers=1",
+            KeepOption(peers=Every(steps=1), parity=NEVER, code=Code(4, 2)),
+        ),
         ("disk:1h30m,vault:2s", KeepOption(Every(seconds=2.0), Every(seconds=5400.0))),
         (
             "disk:10min, s3://bucket/run:1h",
@@ -48,7 +55,16 @@ def test_places_and_intervals_are_read(text: str, kept: KeepOption) -> None:
         ("peers=1:auto", "not by the clock"),
         ("peers=1:10min", "not by the clock"),
         ("peers=1, peers=1:step", "names peers twice"),
-        ("parity=4+2:step", "'parity=4+2' is no place"),
+        ("parity:step", "parity is K+M"),
+        ("parity=:step", "parity is K+M"),
+        ("parity=4:step", "parity is K+M"),
+        ("parity=4+3:step", "parity is K+M, with K of 1 to 16 and M of 1 or 2"),
+        ("parity=0+1:step", "parity is K+M"),
+        ("parity=17+2:step", "parity is K+M"),
+        ("parity=4+2:10min", "not by the clock"),
+        ("parity=4+2:auto", "not by the clock"),
+        ("parity=4+2, parity=2+1", "names parity twice"),
+        ("parity=4+2:step, peers=1:step", "names peers and parity"),
         ("s4://bucket/run:1h", "s4:// is no scheme"),
         ("s3://a/b:1h, s3://a/c:1h", "names two URLs"),
         ("s3://bucket/run:auto", "'auto' means nothing for a URL"),

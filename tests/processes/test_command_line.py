@@ -20,6 +20,7 @@ from outlast.errors import CapacityError, UsageError
 from outlast.model.keep import Every
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT, WORKERS_MAX_COUNT
 from outlast.model.policy import Action
+from outlast.model.redundancy import Code
 from outlast.runtime.agent.oom import OomKill, OomWatch
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.worker.arguments import parse
@@ -306,6 +307,13 @@ def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
         assert (options.peer_copies, options.snapshot_every) == (True, 5)
 
 
+def test_parity_is_kept_only_if_that_is_asked_for(reader: ZygoteClient, script: str) -> None:
+    options = read(reader, *_SEVERAL, "--keep", "parity=1+1", script)
+    assert (options.peer_copies, options.parity) == (True, Code(1, 1))
+    for said in (["--keep", "parity=1+1:never"], ["--keep", "peers=1"], []):
+        assert read(reader, *_SEVERAL, *said, script).parity is None
+
+
 @pytest.mark.parametrize(
     ("argv", "says"),
     [
@@ -360,6 +368,14 @@ def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
         (
             [*_SEVERAL, "--snapshot-every", "5", "--keep", "peers=1:step", "SCRIPT"],
             "they seal every 5 steps\n\nhint: .*peers=1:5steps",
+        ),
+        (
+            [*_SEVERAL, "--keep", "parity=2+1:step", "SCRIPT"],
+            "lie on 3 nodes, and this run has 2\n\nhint: start it on 3 nodes",
+        ),
+        (
+            [*_SEVERAL, "--keep", "parity=1+1:10steps", "SCRIPT"],
+            "they seal each step\n\nhint: .*or write parity=1.1:1steps",
         ),
         (["--tee", "5", "SCRIPT"], "--tee 5"),
         (["--local-ranks-filter", "a", "SCRIPT"], "--local-ranks-filter a"),

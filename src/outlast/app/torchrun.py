@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outlast.app.command_line import address, need_package
+from outlast.app.kept_elsewhere import copies_at_peers, parity_of
 from outlast.app.nodes import NodeArguments, is_several, read_nodes
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
@@ -32,6 +33,7 @@ from outlast.model.limits import (
 from outlast.model.policy import Policy, parse
 from outlast.model.quantities import QuantityKind
 from outlast.model.quantities import parse as quantity
+from outlast.model.redundancy import Code
 from outlast.runtime.agent.logs import ConsolePolicy, parse_streams
 from outlast.runtime.agent.zygote_client import ZygoteClient
 from outlast.runtime.given import is_program, read_small, read_text
@@ -155,6 +157,7 @@ class RunOptions:
     nodes              the options of several nodes; None: the run has one node
     copies             how often replicated state is copied to the vault
     peer_copies        True if each image of sharded state is copied to another node
+    parity             the parity that is kept of these images instead of copies; None for none
     run_dir, log_dir   "": the usual place
     notes              the flags without effect here, a sentence each
     """
@@ -168,6 +171,7 @@ class RunOptions:
     snapshot_every: int
     copies: Every
     peer_copies: bool
+    parity: Code | None
     console: ConsolePolicy
     status: StatusOptions
     preload: tuple[str, ...]
@@ -208,6 +212,9 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     keep = _keep(asked)
     snapshot_every = asked["snapshot_every"] or (keep.vault or NEVER).steps or 1
     nodes = read_nodes(asked, given)
+    elsewhere = {"snapshot_every": snapshot_every, "nodes": 1 if nodes is None else nodes.count}
+    at_peers = copies_at_peers(keep.peers, **elsewhere)
+    parity = parity_of(keep, **elsewhere)
     if nodes is not None and asked["spares"] is None:
         spares = workers * nodes.spares
     return RunOptions(
@@ -221,9 +228,8 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         snapshot_every=snapshot_every,
         copies=AUTO if keep.vault is None else keep.vault,
-        peer_copies=_copies_at_peers(
-            keep.peers, snapshot_every=snapshot_every, nodes=1 if nodes is None else nodes.count
-        ),
+        peer_copies=at_peers or parity is not None,
+        parity=parity,
         console=_console(asked, prefix),
         status=StatusOptions(
             asked["quiet"],
@@ -423,25 +429,6 @@ def _objects(asked: dict[str, Any], keep: KeepOption) -> ObjectOptions | None:
         0.0 if rate is None else quantity(rate, QuantityKind.BANDWIDTH, name="--upload-rate")
     )
     return ObjectOptions(keep.url, keep.objects, bytes_per_s)
-
-
-def _copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> bool:
-    """Return whether images are copied to other nodes. Raises UsageError if they cannot be."""
-    if peers is None or peers.is_never:
-        return False
-    if nodes < 2:
-        raise UsageError(
-            "--keep peers=1: the copy of an image lies on another node, and this run has one node",
-            hint="start it on several nodes (--nnodes 2), or leave peers out of --keep",
-        )
-    if peers.steps != snapshot_every:
-        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
-        raise UsageError(
-            f"--keep peers=1:{peers.steps}steps: a peer copies what the ranks seal, and they seal"
-            f" {what}",
-            hint=f"add --snapshot-every {peers.steps}, or write peers=1:{snapshot_every}steps",
-        )
-    return True
 
 
 def _metrics(asked: str | None) -> str:

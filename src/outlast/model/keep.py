@@ -6,12 +6,14 @@
     disk:auto               a checkpoint on the disk as often as it pays
     vault:never             no copies in shared memory
     peers=1:step            one copy of each image of sharded state, on another node
+    parity=4+2:step         no copies, but parity: each image in 4 parts, and of each 4 parts of
+                            several nodes 2 sums on other nodes. Any 2 nodes can be lost
     s3://bucket/run:1h      a copy of the newest checkpoint in object storage, each hour
 
 A list of WHERE[:EVERY], with commas. EVERY is `step`, a number of steps, a time with its unit,
-`auto` or `never`; `step` if it is left out. Peers copy what the ranks seal. So a time means nothing
-there, and a number of steps has to be that of `--snapshot-every`. To a URL checkpoints are copied,
-so there `step` means each checkpoint.
+`auto` or `never`; `step` if it is left out. Peers copy what the ranks seal, and parity is made of
+that. So a time means nothing there, and a number of steps has to be that of `--snapshot-every`. To
+a URL checkpoints are copied, so there `step` means each checkpoint.
 
 This module is pure.
 """
@@ -22,10 +24,14 @@ import re
 from dataclasses import dataclass
 
 from outlast.errors import UsageError
+from outlast.model.limits import PARITY_PARTS_MAX_COUNT, PARITY_ROWS_MAX_COUNT
 from outlast.model.quantities import QuantityKind, parse, parse_count
+from outlast.model.redundancy import Code
 from outlast.model.store_url import is_url, read_url
 
-PLACES = ("vault", "disk", "peers")
+PLACES = ("vault", "disk", "peers", "parity")
+_PARITY = re.compile(r"parity\s*(?:=\s*(\S*))?")
+_CODE = re.compile(r"(\d{1,4})\+(\d{1,4})")
 _PEERS = re.compile(r"peers\s*(?:=\s*(\S*))?")
 _STEPS = re.compile(r"(\S+?)\s*steps?")
 _HINT = "for example --keep 'vault:auto, disk:10min'"
@@ -53,19 +59,24 @@ NEVER, AUTO = Every(), Every(auto=True)
 
 @dataclass(frozen=True, slots=True)
 class KeepOption:
-    """Say where state is kept. None: the option does not name this place. `objects`: at `url`."""
+    """Say where state is kept. None: the option does not name this place. `objects`: at `url`.
+
+    code   of the parity; None where there is none
+    """
 
     vault: Every | None = None
     disk: Every | None = None
     peers: Every | None = None
     objects: Every | None = None
     url: str = ""
+    parity: Every | None = None
+    code: Code | None = None
 
 
 def read_keep(text: str) -> KeepOption:
     """Read the value of `--keep`. Raises UsageError."""
     found: dict[str, Every] = {}
-    url = ""
+    url, code = "", None
     for entry in text.split(","):
         where, every = _split(entry.strip())
         if is_url(where):
@@ -74,21 +85,53 @@ def read_keep(text: str) -> KeepOption:
             url = read_url(where, name=f"--keep {text!r}").text
             found["objects"] = _read_every_of_url(every, text)
             continue
+        if parity := _PARITY.fullmatch(where):
+            where, code = "parity", _read_code(parity[1], text)
         where = _read_peers(where, text)
         if where not in PLACES:
             raise UsageError(
                 f"--keep {text!r}: {where!r} is no place where state can be kept",
-                hint=f"the places are vault, disk, peers=1 and a URL; {_HINT}",
+                hint=f"the places are vault, disk, peers=1, parity=K+M and a URL; {_HINT}",
             )
         if where in found:
             raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
         found[where] = _read_every(every, text)
-    if (peers := found.get("peers")) is not None and not (peers.steps or peers.is_never):
+    _check_other_nodes(found, text)
+    return KeepOption(**found, url=url, code=code)
+
+
+def _check_other_nodes(found: dict[str, Every], whole: str) -> None:
+    """Raise UsageError for what cannot be kept on other nodes."""
+    peers, parity = found.get("peers", NEVER), found.get("parity", NEVER)
+    if not (peers.steps or peers.is_never):
         raise UsageError(
-            f"--keep {text!r}: a peer copies each image when it is sealed, and not by the clock",
+            f"--keep {whole!r}: a peer copies each image when it is sealed, and not by the clock",
             hint="write peers=1:step, or the steps of --snapshot-every: peers=1:10steps",
         )
-    return KeepOption(**found, url=url)
+    if not (parity.steps or parity.is_never):
+        raise UsageError(
+            f"--keep {whole!r}: parity is made of each image when it is sealed, and not by the"
+            " clock",
+            hint="write parity=2+1:step, or the steps of --snapshot-every: parity=2+1:10steps",
+        )
+    if not (peers.is_never or parity.is_never):
+        raise UsageError(
+            f"--keep {whole!r} names peers and parity",
+            hint="choose one of them: parity takes less memory, and peers less time to restore",
+        )
+
+
+def _read_code(text: str | None, whole: str) -> Code:
+    """Return the code that `text` names: 4+2. Raises UsageError."""
+    found = _CODE.fullmatch(text or "")
+    data, rows = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not (1 <= data <= PARITY_PARTS_MAX_COUNT and 1 <= rows <= PARITY_ROWS_MAX_COUNT):
+        raise UsageError(
+            f"--keep {whole!r}: parity is K+M, with K of 1 to {PARITY_PARTS_MAX_COUNT} and M of 1"
+            f" or {PARITY_ROWS_MAX_COUNT}",
+            hint="parity=4+2 keeps half as many bytes as the state has, and survives two losses",
+        )
+    return Code(data, rows)
 
 
 def _split(entry: str) -> tuple[str, str]:

@@ -1,9 +1,11 @@
-"""`CopyKeeper`: receives and keeps copies of images that ranks of other nodes have sealed.
+"""`CopyKeeper`: keeps copies or parity of images that ranks of other nodes have sealed.
 
 A rank connects, says which image it sends, and proves that it belongs to the run (image_server.py).
 Then its connection is handed to the keeper, which runs on the loop of this node's agent. Memory is
 allocated and bytes are read in small pieces, so that the agent can do its other work in between.
-Once all bytes are there, the copy is sealed, and the coordinator and the rank are told.
+Once all bytes are there, the copy is sealed, and the coordinator and the rank are told. A part that
+is sent for parity is added to the row of its stripe. The rank is told once its part is in the row,
+and the coordinator once the row has the parts of all its ranks.
 """
 
 from __future__ import annotations
@@ -14,31 +16,44 @@ from collections.abc import Callable
 from outlast.errors import CapacityError, CorruptError, OutlastError
 from outlast.model import limits
 from outlast.model.manifest import Seal, unpack_seal
-from outlast.model.messages import CopyKept, ImageHead, Images, PutImage, TurnedAway
+from outlast.model.messages import (
+    CopyKept,
+    ImageHead,
+    Images,
+    ParityKept,
+    PutImage,
+    TurnedAway,
+)
 from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.tiers.held_copies import HeldCopies, Incoming
+from outlast.runtime.tiers.held_parity import HeldParity, IncomingPart
+from outlast.runtime.tiers.parity import part_of
 from outlast.runtime.tiers.vault import Vault
 
 
-def _nobody(_: CopyKept) -> None:
+def _nobody(_: CopyKept | ParityKept) -> None:
     return None
 
 
 class CopyKeeper:
-    """Keep copies for ranks of other nodes, in one vault.
+    """Keep copies and parity for ranks of other nodes, in one vault.
 
     held      the copies
-    on_kept   is called when the copies of a rank have changed, to tell the coordinator
+    parity    the rows of parity
+    on_kept   is called when the copies of a rank or the rows of a stripe have changed, to tell the
+              coordinator
     """
 
     def __init__(self, loop: Loop, vault: Vault) -> None:
         self.held = HeldCopies(vault)
-        self.on_kept: Callable[[CopyKept], object] = _nobody
+        self.parity = HeldParity(vault)
+        self.on_kept: Callable[[CopyKept | ParityKept], object] = _nobody
         self._loop = loop
         self._generations: dict[int, int] = {}  # rank -> the newest that it has sent a copy in
-        self._incoming_copies: dict[int, _IncomingCopy] = {}
+        # by rank, and by the stripe of a part; -1: a whole copy
+        self._incoming_copies: dict[tuple[int, int], _IncomingCopy] = {}
 
     def kept_images(self) -> tuple[Images, ...]:
         """Return which copies are here, for a coordinator that does not know them."""
@@ -54,19 +69,29 @@ class CopyKeeper:
             sock.close()
             return
         self._generations[put.rank] = put.generation
-        if (before := self._incoming_copies.pop(put.rank, None)) is not None:
+        if (before := self._incoming_copies.pop(_key(put), None)) is not None:
             before.close()
+        if put.share is not None and self.parity.is_older(put.share.stripe, put.generation):
+            # Another rank of the stripe is in the next generation already. This one will be, too.
+            sock.close()
+            return
+        incoming: Incoming | IncomingPart | None
         try:
-            incoming = self.held.begin(put.rank, seal)
+            if put.share is None:
+                incoming, whole = self.held.begin(put.rank, seal), seal.length
+            else:
+                incoming = self.parity.begin(put.share, put.generation, seal)
+                begin, end = part_of(seal.length, data=len(put.share.ranks), place=put.share.place)
+                whole = end - begin
         except (CapacityError, CorruptError) as error:
             self.refuse(sock, put, error)
             return
         if incoming is None:
             self._tell(put)
-            send_short(sock, ImageHead(put.seal, seal.length))
+            send_short(sock, ImageHead(put.seal, whole))
             sock.close()
             return
-        self._incoming_copies[put.rank] = _IncomingCopy(self._loop, sock, put, incoming, self)
+        self._incoming_copies[_key(put)] = _IncomingCopy(self._loop, sock, put, incoming, self)
 
     def close(self) -> None:
         """Close all connections and files."""
@@ -74,37 +99,49 @@ class CopyKeeper:
             one.close()
         self._incoming_copies.clear()
         self.held.close()
+        self.parity.close()
 
     # --- what a connection says ------------------------------------------------------------------
 
     def on_sealed(self, put: PutImage) -> None:
-        """Tell the coordinator that a copy was sealed."""
+        """Tell the coordinator that a copy was sealed, or that a row is complete."""
         self._tell(put)
 
-    def on_closed(self, rank: int, coming: _IncomingCopy) -> None:
+    def on_closed(self, put: PutImage, coming: _IncomingCopy) -> None:
         """Forget a connection that was closed."""
-        if self._incoming_copies.get(rank) is coming:
-            del self._incoming_copies[rank]
+        if self._incoming_copies.get(_key(put)) is coming:
+            del self._incoming_copies[_key(put)]
 
     def _tell(self, put: PutImage) -> None:
+        if put.share is not None:
+            self.on_kept(self.parity.rows(put.share.stripe))
+            return
         self.on_kept(CopyKept(put.rank, put.generation, self.held.steps(put.rank)))
 
     def refuse(self, sock: socket.socket, put: PutImage, error: OutlastError) -> None:
-        """Tell the rank why there is no copy, and forget its older copies.
+        """Tell the rank why there is no copy, and forget its older ones, or the rows of its stripe.
 
         They are of steps that may be rolled back without any word to this node.
         """
-        self.held.forget(put.rank)
+        if put.share is None:
+            self.held.forget(put.rank)
+        else:
+            self.parity.forget(put.share.stripe)
         self._tell(put)
         send_short(sock, TurnedAway(error.message))
         sock.close()
 
 
 class _IncomingCopy:
-    """One copy that is being received."""
+    """One copy, or one part for parity, that is being received."""
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, put: PutImage, incoming: Incoming, keeper: CopyKeeper
+        self,
+        loop: Loop,
+        sock: socket.socket,
+        put: PutImage,
+        incoming: Incoming | IncomingPart,
+        keeper: CopyKeeper,
     ) -> None:
         self._loop = loop
         self._sock = sock
@@ -122,7 +159,7 @@ class _IncomingCopy:
             self._patience.cancel()
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        self._keeper.on_closed(self._put.rank, self)
+        self._keeper.on_closed(self._put, self)
 
     def _make_room(self) -> None:
         if self._sock.fileno() < 0:
@@ -131,14 +168,17 @@ class _IncomingCopy:
             ready = self._incoming.make_room(limits.COPY_ROOM_BYTES)
         except CapacityError as error:
             self._keeper.refuse(self._sock, self._put, error)
-            self._keeper.on_closed(self._put.rank, self)
+            self._keeper.on_closed(self._put, self)
             return
         if not ready:
             self._loop.call_at(now_s(), self._make_room)
             return
         self._wait()
         self._loop.add_reader(self._sock.fileno(), self._read)
-        send_short(self._sock, ImageHead(self._put.seal, 0))
+        if self._incoming.received == self._incoming.length:
+            self._finish()  # it is empty
+            return
+        send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
 
     def _wait(self) -> None:
         if self._patience is not None:
@@ -147,6 +187,9 @@ class _IncomingCopy:
 
     def _read(self) -> None:
         """Read the next piece. The loop does other work between two pieces."""
+        if self._incoming.is_over:
+            self.close()
+            return
         try:
             count = self._sock.recv_into(self._incoming.rest(limits.IMAGE_PIECE_BYTES))
         except BlockingIOError:
@@ -156,13 +199,20 @@ class _IncomingCopy:
         if not count:
             self.close()
             return
-        self._incoming.received += count
+        self._incoming.took(count)
         self._wait()
-        if self._incoming.received == self._incoming.seal.length:
-            self._incoming.seal_it()
+        if self._incoming.received == self._incoming.length:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._incoming.finish():
             self._keeper.on_sealed(self._put)
-            send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
-            self.close()
+        send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
+        self.close()
+
+
+def _key(put: PutImage) -> tuple[int, int]:
+    return put.rank, -1 if put.share is None else put.share.stripe
 
 
 def _read_seal(text: str) -> Seal | None:

@@ -76,6 +76,8 @@ class ImageServer:
 
     def find(self, asked: AskImage) -> tuple[Path, Seal] | None:
         """Return the image that is asked for, and the file it is in; None: it is not here."""
+        if asked.stripe >= 0:
+            return self.keeper.parity.find(asked.stripe, asked.row, asked.step)
         if asked.rank < 0:
             return self._vault.sealed_transfer(asked.generation, asked.step)
         if asked.copy:
@@ -163,6 +165,7 @@ class _Sender:
         found = self._server.find(asked)
         if found is None:
             what = "transfer image" if asked.rank < 0 else f"image of rank {asked.rank}"
+            what = what if asked.stripe < 0 else f"row {asked.row} of parity"
             self._say(TurnedAway(f"no {what} of step {asked.step} is sealed here"))
             self.close()
             return

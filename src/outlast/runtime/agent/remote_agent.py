@@ -32,6 +32,7 @@ from outlast.model.messages import (
     Images,
     Lived,
     Message,
+    ParityKept,
     Preempted,
     RunOver,
     StoreUp,
@@ -221,7 +222,7 @@ class RemoteAgent:
             del self._told.lives[key]
         self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
-    def _on_copy_kept(self, message: CopyKept) -> None:
+    def _on_copy_kept(self, message: CopyKept | ParityKept) -> None:
         if self.over is None:
             self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
@@ -241,6 +242,7 @@ class RemoteAgent:
                 session=trust.session(),
                 now_s=clock.now_s(),
                 copies=() if keeper is None else keeper.kept_images(),
+                parity=() if keeper is None else keeper.parity.all_rows(),
             )
         )
 

@@ -99,7 +99,8 @@ class HeldCopies:
 
 
 class Incoming:
-    """A copy that comes in: first `make_room` until it returns True, then `fill`, then `seal_it`.
+    """A copy that comes in: first `make_room` until it returns True, then `rest` and `took` in turn
+    until all bytes are there, then `finish`.
 
     Each of these does a piece only, so that the caller can serve others between two of them.
     """
@@ -108,6 +109,8 @@ class Incoming:
         self.rank = rank
         self.seal = seal
         self.received = 0
+        self.length = seal.length
+        self.is_over = False  # no other copy is made in its place
         self._area = area
         self._slot = slot
         self._slot_bytes = slot_bytes
@@ -137,9 +140,14 @@ class Incoming:
             self._target = slot[: self.seal.length]
         return self._target[self.received : self.received + at_most]
 
-    def seal_it(self) -> None:
-        """Seal the copy, now that all of its bytes are there."""
+    def took(self, count: int) -> None:
+        """Note that so many bytes were written to where `rest` said."""
+        self.received += count
+
+    def finish(self) -> bool:
+        """Seal the copy, now that all of its bytes are there. Return True: that is news."""
         self._area.put_seal(self._slot, self.seal)
+        return True
 
 
 def _no_room(rank: int, error: OSError) -> CapacityError:

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
 
 from outlast.errors import CorruptError
+from outlast.model.limits import PARITY_ROWS_MAX_COUNT
 
 __all__ = [
     "IS_COMPILED",
@@ -32,7 +33,7 @@ __all__ = [
     "weights_to_rebuild",
 ]
 
-ROWS_MAX = 2
+ROWS_MAX = PARITY_ROWS_MAX_COUNT
 PLACES_MAX = 255  # powers of 2 differ up to there, so any two columns are independent
 _VALUES, _POLYNOMIAL = 256, 0x11D
 

@@ -221,7 +221,8 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         " each with a number of steps (10steps), a time (10min), auto or never. vault:auto copies"
         " as often as it can without costing more than half a percent of the time. disk:auto weighs"
         " what a checkpoint costs against how often one is needed. With sharded state"
-        " on several nodes, peers=1:step keeps a copy of each rank's image on another node."
+        " on several nodes, peers=1:step keeps a copy of each rank's image on another node,"
+        " and parity=4+2:step keeps parity of it, so that any 2 nodes can be lost."
         " s3://BUCKET/PATH:1h (also gs://, az:// and file:///PATH) copies the newest checkpoint"
         " there each hour."
         " Default: vault:auto.",

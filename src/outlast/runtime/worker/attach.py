@@ -218,10 +218,10 @@ class Attachment:
         self.images.begin(step)
         self._send_copy()
         self.copies.forget_after(step)
-        if plan.keeper and not self.state.sharded:
+        if (plan.keeper or plan.shares) and not self.state.sharded:
             session.warn(
-                "--keep peers=1: the state is replicated, so each node has all of it, and no copies"
-                " are made"
+                "--keep peers, parity: the state is replicated, so each node has all of it, and no"
+                " copies are made"
             )
         self._first_need = self.member.guards.first_need  # collectives of steps do not count
         self.register()
@@ -353,7 +353,7 @@ class Attachment:
             self._load_slot(plan, donated)
         elif plan.private == "twin":
             self._take_twin(plan)
-        elif plan.private == "copy":
+        elif plan.private in ("copy", "parity"):
             self._take_copy(plan)
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
@@ -431,7 +431,7 @@ class Attachment:
             self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which had the same shards,")
 
     def _take_copy(self, plan: Regroup) -> None:
-        """Load the copy of this rank's image that another node keeps, because its own was lost.
+        """Load this rank's image from another node, or rebuild it: its own was lost.
 
         A copy that cannot be read is reported (CopyRefused), and the next plan names another
         source.

@@ -1,10 +1,13 @@
-"""Send each image that this rank seals to the node that keeps copies of it.
+"""Send each image that this rank seals to the node that keeps copies of it, or its parts to those
+that keep parity.
 
     sealed    `send`: a thread sends the bytes from the vault while the main thread computes
-    a vote    `wait`: no rank votes before its keeper has the copy of its newest image
+    a vote    `wait`: no rank votes before its keeper has the copy of its newest image, or all parts
+              of it are in the rows of parity that they belong to
 
-So once a vote has passed, the step before it survives the loss of any one node. An image is not
-overwritten while it is sent, because its slot is reused only after the next vote.
+So once a vote has passed, the step before it survives the loss of any one node, or of as many as
+there are rows. An image is not overwritten while it is sent, because its slot is reused only after
+the next vote.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from outlast.errors import CapacityError, CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal
-from outlast.model.messages import ImageHead, PutImage, Regroup, TurnedAway
+from outlast.model.messages import ImageHead, PutImage, Regroup, Share, TurnedAway
 from outlast.model.terms import Cause, Phase, Tier
 from outlast.runtime import trust
+from outlast.runtime.tiers.parity import part_of
 from outlast.runtime.worker import image_dialogue, threads
 from outlast.runtime.worker.image_dialogue import Server
 from outlast.runtime.worker.session import WorkerSession
@@ -29,17 +34,34 @@ from outlast.runtime.worker.shared_rows import Cut
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One image that is to be copied to another node, which `keeper` names."""
+    """One image that is to be copied to another node, or whose parts are to be sent to several.
+
+    left   where it has not arrived yet
+    """
 
     rank: int
     generation: int
-    keeper: Server
     path: Path
     seal: Seal
+    left: list[_Target]
+
+
+class _Target(NamedTuple):
+    """A node, and the part that it is to get; None: the whole image."""
+
+    server: Server
+    share: Share | None
+
+    def bytes_of(self, length: int) -> tuple[int, int]:
+        """Return where the part begins and ends in an image of so many bytes."""
+        share = self.share
+        if share is None:
+            return 0, length
+        return part_of(length, data=len(share.ranks), place=share.place)
 
 
 class CopySender:
-    """Send this rank's images to the node that its plan names. Without one it does nothing."""
+    """Send this rank's images to the nodes that its plan names. Without any it does nothing."""
 
     def __init__(self, session: WorkerSession | None) -> None:
         self._session = session
@@ -51,14 +73,19 @@ class CopySender:
         self._runs = False
 
     def follow(self, plan: Regroup) -> None:
-        """Begin to send to the keeper of `plan`. What was to be sent before is dropped."""
+        """Begin to send where `plan` says. What was to be sent before is dropped."""
         with self._changed:
             self._plan, self._job, self._sent, self._is_off = plan, None, -1, False
 
     def send(self, step: int) -> None:
         """Send the image of `step`, unless it was sent: it is the newest that is sealed."""
         plan, session = self._plan, self._session
-        if plan is None or session is None or not plan.keeper or self._is_off or step <= self._sent:
+        if plan is None or session is None or self._is_off or step <= self._sent:
+            return
+        targets: list[tuple[str, Share | None]] = [(share.at, share) for share in plan.shares]
+        if plan.keeper:
+            targets.append((plan.keeper, None))
+        if not targets:
             return
         found = session.vault.sealed_image(plan.rank, step)
         if found is None:
@@ -66,12 +93,13 @@ class CopySender:
         self._start()
         with self._changed:
             self._sent = step
-            keeper = Server(plan.keeper, session.image_key)
-            self._job = _Job(plan.rank, plan.generation, keeper, *found)
+            key = session.image_key
+            left = [_Target(Server(address, key), share) for address, share in targets]
+            self._job = _Job(plan.rank, plan.generation, *found, left)
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until the keeper has the copy of the newest image.
+        """Wait until the newest image has arrived wherever it has to go.
 
         Raises Cut if the generation is over.
         """
@@ -87,7 +115,8 @@ class CopySender:
                 if session.machine.broken:
                     raise Cut("the generation is over")
                 self._changed.wait(limits.COPY_LOOK_S)
-        session.enter(phase, cause=cause, tier=Tier.PEER)
+        is_parity = self._plan is not None and bool(self._plan.shares)
+        session.enter(phase, cause=cause, tier=Tier.PARITY if is_parity else Tier.PEER)
 
     # --- the thread ------------------------------------------------------------------------------
 
@@ -105,7 +134,9 @@ class CopySender:
                 job = self._job
             lack = ""
             try:
-                _Sending(job, self).run()
+                while job.left:
+                    _Sending(job, job.left[-1], self).run()
+                    job.left.pop()
             except (OSError, EOFError, CorruptError):
                 # The keeper may come back, and if its node is lost, this generation ends.
                 time.sleep(limits.STORE_LOOK_S)
@@ -126,16 +157,18 @@ class CopySender:
     def _warn(self, job: _Job, lack: str) -> None:
         assert self._session is not None, "only a run with a launcher sends copies"
         self._session.warn(
-            f"the node at {job.keeper.address} keeps no copy of the state of rank {job.rank}:"
-            f" {lack}; if this rank's node is lost, the run goes back to the newest checkpoint"
+            f"the node at {job.left[-1].server.address} keeps no copy and no parity of the state of"
+            f" rank {job.rank}: {lack}; if this rank's node is lost, the run goes back to the"
+            " newest checkpoint"
         )
 
 
 class _Sending:
-    """One image on its way, over one connection."""
+    """One image, or a part of it, on its way over one connection."""
 
-    def __init__(self, job: _Job, sender: CopySender) -> None:
+    def __init__(self, job: _Job, target: _Target, sender: CopySender) -> None:
         self._job = job
+        self._target = target
         self._sender = sender
 
     def run(self) -> None:
@@ -144,27 +177,29 @@ class _Sending:
             # The main thread has stopped waiting, or is about to.
             time.sleep(limits.COPY_LOOK_S)
             raise EOFError("the generation is over")
-        job, length = self._job, self._job.seal.length
-        put = PutImage(trust.nonce(), job.rank, job.generation, job.seal.pack().hex())
-        with image_dialogue.connect(job.keeper) as sock:
+        job, target = self._job, self._target
+        begin, end = target.bytes_of(job.seal.length)
+        length, seal = end - begin, job.seal.pack().hex()
+        put = PutImage(trust.nonce(), job.rank, job.generation, seal, target.share)
+        with image_dialogue.connect(target.server) as sock:
             sock.settimeout(limits.IMAGE_QUIET_S)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             receive = image_dialogue.receive_from(sock)
-            arrived = _offset(image_dialogue.ask(sock, put, key=job.keeper.key, receive=receive))
+            key = target.server.key
+            arrived = _offset(image_dialogue.ask(sock, put, key=key, receive=receive))
             if arrived < length:
-                self._send_bytes(sock, length)
+                self._send_bytes(sock, begin + arrived, end)
                 arrived = _offset(image_dialogue.read_answer(receive))
             if arrived != length:
                 raise CorruptError(f"{arrived:,} of {length:,} bytes have arrived")
 
-    def _send_bytes(self, sock: socket.socket, length: int) -> None:
+    def _send_bytes(self, sock: socket.socket, at: int, end: int) -> None:
         """Send the bytes from the vault's file. The kernel copies them, without the interpreter."""
-        sent = 0
         with self._job.path.open("rb") as file:
-            while sent < length:
+            while at < end:
                 if not self._sender.still_wants(self._job):
                     raise EOFError("the generation is over")
-                sent += sock.sendfile(file, sent, min(length - sent, limits.IMAGE_PIECE_BYTES))
+                at += sock.sendfile(file, at, min(end - at, limits.IMAGE_PIECE_BYTES))
 
 
 def _offset(answer: ImageHead | TurnedAway) -> int:

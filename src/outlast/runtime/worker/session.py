@@ -39,6 +39,7 @@ from outlast.runtime.worker import (
     image_dialogue,
     image_fetch,
     marks,
+    parity_fetch,
     rank_variables,
     run_ends_folder,
     threads,
@@ -302,8 +303,13 @@ class WorkerSession:
     def fetch_copy(self, plan: Regroup) -> bool:
         """Fetch the copy of this rank's image, and store it as one that the rank has sealed.
 
-        Return False if this node keeps the copy itself. It raises as `fetch_transfer` does.
+        If the plan says so, the image is rebuilt from parity. Return False if this node keeps the
+        copy itself. It raises as `fetch_transfer` does, and CorruptError.
         """
+        if plan.private == "parity":
+            self.exit_if_lease_is_over()
+            parity_fetch.rebuild(self.vault, plan, self.image_key, lambda: self.machine.broken)
+            return True
         wanted = image_fetch.Wanted(None, plan.step, plan.rank, plan.rank, copy=True)
         return self._fetch(wanted, plan.twin_source)
 

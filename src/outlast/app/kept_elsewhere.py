@@ -1,0 +1,52 @@
+"""What `--keep` says of the memory of other nodes: copies of images, or parity of them.
+
+It is refused if the run has too few nodes, or if it is to be made more or less often than images
+are sealed.
+"""
+
+from __future__ import annotations
+
+from outlast.errors import UsageError
+from outlast.model.keep import NEVER, Every, KeepOption
+from outlast.model.redundancy import Code
+
+
+def copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> bool:
+    """Return whether images are copied to other nodes. Raises UsageError if they cannot be."""
+    if peers is None or peers.is_never:
+        return False
+    if nodes < 2:
+        raise UsageError(
+            "--keep peers=1: the copy of an image lies on another node, and this run has one node",
+            hint="start it on several nodes (--nnodes 2), or leave peers out of --keep",
+        )
+    if peers.steps != snapshot_every:
+        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
+        raise UsageError(
+            f"--keep peers=1:{peers.steps}steps: a peer copies what the ranks seal, and they seal"
+            f" {what}",
+            hint=f"add --snapshot-every {peers.steps}, or write peers=1:{snapshot_every}steps",
+        )
+    return True
+
+
+def parity_of(keep: KeepOption, *, snapshot_every: int, nodes: int) -> Code | None:
+    """Return the code of parity that is kept; None: none is. Raises UsageError if it cannot be."""
+    code, every = keep.code, keep.parity or NEVER
+    if code is None or every.is_never:
+        return None
+    name = f"parity={code.data}+{code.parity}"
+    if nodes < code.size:
+        raise UsageError(
+            f"--keep {name}: the parts of an image and their parity lie on {code.size} nodes, and"
+            f" this run has {nodes}",
+            hint=f"start it on {code.size} nodes that hold ranks, or choose a smaller K+M",
+        )
+    if every.steps != snapshot_every:
+        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
+        raise UsageError(
+            f"--keep {name}:{every.steps}steps: parity is made of what the ranks seal, and they"
+            f" seal {what}",
+            hint=f"add --snapshot-every {every.steps}, or write {name}:{snapshot_every}steps",
+        )
+    return code

@@ -1,0 +1,73 @@
+"""FSDP2 on several hosts, which keep parity of each other's images, and spare hosts. Some are lost.
+
+The hosts are network namespaces on this machine, as in test_hosts.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.drills._host_run import HostRun
+from tests.drills._hosts import Hosts, may_be_made
+from tests.drills._run import CalmRun
+
+pytestmark = [
+    pytest.mark.drill,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
+]
+STEPS = 30
+
+
+@pytest.mark.parametrize(
+    ("code", "hosts_count", "lost"),
+    [("2+1", 3, [1]), ("2+1", 3, [0]), ("2+2", 4, [1, 2])],
+    ids=["2+1, another host", "2+1, the host that leads", "2+2, two hosts at once"],
+)
+def test_fsdp2_goes_on_from_parity_when_hosts_are_lost(
+    tmp_path: Path, calm_run: CalmRun, code: str, hosts_count: int, lost: list[int]
+) -> None:
+    """All of each host is killed at step 10, its shared memory with it. Its rank goes on from an
+    image that is rebuilt from those of other hosts and from parity: no committed step is lost, none
+    is committed twice on a rank, and the weights are those of a run on a single host that nothing
+    happened to.
+    """
+    calm = calm_run("fsdp.py", "--steps", STEPS, "--way", "main", workers=hosts_count).digests
+    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", f"parity={code}:step")
+    spares = len(lost)
+    with Hosts(hosts_count + spares) as hosts:
+        run = HostRun(
+            hosts,
+            tmp_path,
+            "--steps",
+            STEPS,
+            "--step-s",
+            "0.1",
+            "--way",
+            "main",
+            nodes=hosts_count,
+            spares=spares,
+            flags=flags,
+            within_s=360.0,
+            script=("fsdp.py",),
+        )
+        run.until(lambda: min(map(run.step_of, range(hosts_count))) >= 10, "step 10")
+        for host in lost:
+            hosts.kill(host)
+            del run.processes[host]
+        codes = run.finish()
+        left = {*range(hosts_count + spares)}.difference(lost)
+        assert codes == dict.fromkeys(left, 0), f"{codes}\n{run}"
+        report = run.report()
+        found = report["interruptions"]
+        assert sorted({rank for one in found for rank in one["ranks"]}) == lost, f"{found}\n{run}"
+        assert sum(one["steps_lost"] for one in found) == 0, f"{found}\n{run}"
+        assert any("rebuilt from parity" in one["reason"] for one in found), f"{found}\n{run}"
+        assert report["steps"] == STEPS
+        digests = [line.split()[2] for line in str(run).splitlines() if line.startswith("digest ")]
+        assert (len(digests), {*digests}) == (hosts_count, {*calm.values()}), str(run)
+        for rank in range(hosts_count):
+            steps = [step for of, step, _ in run.commits if of == rank]
+            assert (len(steps), steps[-1]) == (len({*steps}), STEPS), f"rank {rank}: {steps}\n{run}"
