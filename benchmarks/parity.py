@@ -4,9 +4,10 @@
 
 Workload   k = 4 parts of `--bytes` each, with one row of parity (XOR) and with two (GF(256)). One
            thread; nothing else runs.
-Measured   encode   seconds until all rows of all parts are there
-           rebuild  seconds until as many parts as there are rows are rebuilt from the others
-           The rate is that of the data: 4 parts, in GB a second. A copy moves the same 4 parts.
+Measured   encode   processor seconds until all rows of all parts are there
+           rebuild  the same until as many parts as there are rows are rebuilt from the others
+           The rate is that of the data: 4 parts, in GB for each second of one core. A copy moves
+           the same 4 parts. Processor seconds, as other work on the machine takes none of them.
 Variants   copy     each part into memory that was touched before, by one call of memmove
            outlast  `parity.fold` in pieces of a megabyte, one part after the other, as a holder of
                     parity receives them (4+1 and 4+2)
@@ -16,7 +17,8 @@ Method     All variants in one process, alternating, each round beginning with a
            with 95 % intervals. What was rebuilt is compared with the parts once, before the clock.
 Goals      4+1 at least at 50 % of the rate of the copy; 4+2 at least 1 GB a second. Reached or
            missed when the whole interval says so, else undetermined. Exit code 0, 1 or 3.
-Limits     zfec returns new memory for what it makes, and outlast sums into memory that is there.
+Limits     Other work still shares the caches and the memory with the core that is measured.
+           zfec returns new memory for what it makes, and outlast sums into memory that is there.
 """
 
 from __future__ import annotations
@@ -128,9 +130,9 @@ def measure(group: Group, *, repeats: int) -> dict[str, list[float]]:
 
     def timed(name: str, go: Callable[[], object]) -> Callable[[], None]:
         def run() -> None:
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             go()
-            found.setdefault(name, []).append(time.perf_counter() - began_s)
+            found.setdefault(name, []).append(time.thread_time() - began_s)
 
         return run
 
