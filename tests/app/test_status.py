@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app.status import copies_words
 from outlast.model.records import LEADS, Event
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run
@@ -232,3 +233,11 @@ def test_what_no_launcher_would_say_is_not_shown(
         assert outlast("status", folder.path).returncode == 0
     assert facts["target_step"] is None
     assert facts["logged"] is None
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "no node can"), (1, "any one node can"), (2, "any 2 nodes can")]
+)
+def test_it_says_how_many_nodes_of_sharded_state_can_be_lost(count: int, said: str) -> None:
+    redundancy = {"sharded": True, "copies": None, "nodes": None, "nodes_to_lose": count}
+    assert copies_words(redundancy).startswith(f"{said} be lost now")

@@ -351,13 +351,17 @@ def checkpoint_words(facts: Facts) -> str:
 def copies_words(redundancy: Facts | None) -> str:
     """Return `4 copies of the state on 1 node`, or "" where that is not known.
 
-    The text also names the copy in shared memory, if there is one. If sharded state is copied to
-    peers, the text says whether a node can be lost now.
+    The text also names the copy in shared memory, if there is one. If other nodes keep
+    copies or parity of sharded state, it says how many nodes can be lost now.
     """
     if redundancy and redundancy.get("nodes_to_lose") is not None:
-        if redundancy["nodes_to_lose"]:
-            return "any one node can be lost now: another one keeps copies of its images"
-        return "no node can be lost now: not all images lie on two nodes"
+        match redundancy["nodes_to_lose"]:
+            case 0:
+                return "no node can be lost now: other nodes could not restore its images"
+            case 1:
+                return "any one node can be lost now: other nodes can restore its images"
+            case count:
+                return f"any {count} nodes can be lost now: other nodes can restore their images"
     if not redundancy or not redundancy.get("copies"):
         return ""
     copies = words.count(redundancy["copies"], "copy", "copies")
