@@ -5,56 +5,82 @@ The hosts are network namespaces on this machine, as in test_hosts.py.
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from outlast.runtime.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
-from tests.drills._hosts import Hosts, may_be_made
 from tests.drills._run import CalmRun
 
 pytestmark = [
     pytest.mark.drill,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"),
 ]
 STEPS = 30
 
 
+def generation_of(run: HostRun) -> int:
+    """The newest generation in the ledger of a run that goes on."""
+    with contextlib.closing(
+        sqlite3.connect(f"file:{run.folder}/ledger.db?mode=ro", uri=True)
+    ) as db:
+        newest: int | None = db.execute("SELECT max(generation) FROM generations").fetchone()[0]
+    return newest or 0
+
+
 @pytest.mark.parametrize(
-    ("code", "hosts_count", "lost"),
-    [("2+1", 3, [1]), ("2+1", 3, [0]), ("2+2", 4, [1, 2])],
-    ids=["2+1, another host", "2+1, the host that leads", "2+2, two hosts at once"],
+    ("code", "hosts_count", "lost", "generation"),
+    [
+        ("2+1", 3, [1], 0),
+        ("2+1", 3, [0], 0),
+        ("2+2", 4, [1, 2], 0),
+        ("4+2", 6, [1, 3], 0),
+        ("4+2", 6, [1, 3], 2),
+    ],
+    ids=[
+        "2+1, another host",
+        "2+1, the host that leads",
+        "2+2, two hosts at once",
+        "4+2, two hosts at once",
+        "4+2, the second during the rebuild",
+    ],
 )
 def test_fsdp2_goes_on_from_parity_when_hosts_are_lost(
-    tmp_path: Path, calm_run: CalmRun, code: str, hosts_count: int, lost: list[int]
+    tmp_path: Path, calm_run: CalmRun, code: str, hosts_count: int, lost: list[int], generation: int
 ) -> None:
     """All of each host is killed at step 10, its shared memory with it. Its rank goes on from an
     image that is rebuilt from those of other hosts and from parity: no committed step is lost, none
     is committed twice on a rank, and the weights are those of a run on a single host that nothing
     happened to.
+
+    generation   the next host is killed as soon as this one has begun; 2: while the images of the
+                 first host are rebuilt
     """
-    calm = calm_run("fsdp.py", "--steps", STEPS, "--way", "main", workers=hosts_count).digests
+    given = ("--steps", STEPS, "--way", "main", "--batch", 2 * hosts_count)
+    calm = calm_run("fsdp.py", *given, workers=hosts_count).digests
     flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", f"parity={code}:step")
     spares = len(lost)
     with Hosts(hosts_count + spares) as hosts:
         run = HostRun(
             hosts,
             tmp_path,
-            "--steps",
-            STEPS,
+            *given,
             "--step-s",
             "0.1",
-            "--way",
-            "main",
             nodes=hosts_count,
             spares=spares,
             flags=flags,
-            within_s=360.0,
+            within_s=560.0,
             script=("fsdp.py",),
         )
         run.until(lambda: min(map(run.step_of, range(hosts_count))) >= 10, "step 10")
         for host in lost:
+            if host != lost[0]:
+                run.until(lambda: generation_of(run) >= generation, "the next generation")
             hosts.kill(host)
             del run.processes[host]
         codes = run.finish()

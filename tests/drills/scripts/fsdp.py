@@ -104,7 +104,8 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
     data = TensorDataset(
         torch.randn(256, args.width, generator=torch.Generator().manual_seed(args.seed))
     )
-    loader = DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=4, seed=args.seed))
+    sampler = outlast.StepSampler(data, batch_size=args.batch, seed=args.seed)
+    loader = DataLoader(data, batch_sampler=sampler)
     state = run.state(model=model, optimizer=optimizer, schedule=schedule, loader=loader)
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
@@ -129,6 +130,7 @@ def main() -> None:
     parser.add_argument("--hsdp", action="store_true")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=4, help="samples of a step, on all ranks")
     args = parser.parse_args()
     if args.way == "main":
         outlast.main(lambda run: train(run, args))
