@@ -206,3 +206,17 @@ def test_a_lost_host_without_ranks_interrupts_nothing() -> None:
     held = outcomes([struck(1, "lose_node", rank=-1, at_s=5.0, ranks=(1,))], report(), WELL)
     assert not wrong(scored(idle, report()), idle, "")
     assert "no interruption for 1 faults" in wrong(scored(held, report()), held, "")[0]
+
+
+def test_a_fault_before_a_lost_host_is_noticed_belongs_to_that_interruption() -> None:
+    """Nothing goes on until the lease has ended. A rank that hung just before is given up then."""
+    faults = [
+        struck(1, "deaf", rank=3, at_s=4.8),
+        struck(2, "lose_node", rank=-1, at_s=5.0, ranks=(1,)),
+        struck(3, "abort", rank=0, at_s=6.0),
+    ]
+    lost = interruption(1, "lost_node", 8.0, ranks=[1, 3], resumed_s=9.0)
+    found = outcomes(faults, report(lost), WELL)
+    assert [one.interruption for one in found] == [1, 1, 1]
+    assert [one.mttr_s for one in found] == pytest.approx([4.2, 4.0, 3.0])
+    assert not wrong(scored(found, report(lost)), found, "")

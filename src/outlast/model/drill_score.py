@@ -107,14 +107,20 @@ def _owners(
     had to begin again; such a fault has no verdict of its own.
     """
     owned: dict[str, tuple[Facts, bool]] = {}
+    since_s: dict[int, float] = {}  # when the fault struck that began an interruption
     for one in interruptions:
         able = [fault for fault in struck if fault.id not in owned and _begins(one, fault)]
         if able:
-            owned[max(able, key=lambda fault: fault.at_s).id] = (one, True)
+            first = max(able, key=lambda fault: fault.at_s)
+            owned[first.id], since_s[one["id"]] = (one, True), first.at_s
     for fault in struck:
         if fault.id in owned or not fault.interrupts:
             continue
-        around = [one for one in interruptions if _spans(one, fault.at_s)]
+        around = [
+            one
+            for one in interruptions
+            if _spans(one, fault.at_s, since_s.get(one["id"], math.inf)) or _took(one, fault)
+        ]
         if around:
             owned[fault.id] = (around[-1], False)
     return owned
@@ -139,9 +145,23 @@ def _begins(one: Facts, fault: Struck) -> bool:
     return -EARLY_S <= late_s <= (HANG_LATE_S if hangs else LATE_S)
 
 
-def _spans(one: Facts, at_s: float) -> bool:
+def _spans(one: Facts, at_s: float, since_s: float) -> bool:
+    """Return whether an interruption lasted at this time. `since_s`: when what began it struck.
+
+    The loss of a host is noticed seconds after its strike, and nothing goes on in between.
+    """
     until_s = math.inf if one["resumed_s"] is None else one["resumed_s"]
-    return bool(_began_s(one) - EARLY_S <= at_s <= until_s + EARLY_S)
+    return bool(min(_began_s(one), since_s) - EARLY_S <= at_s <= until_s + EARLY_S)
+
+
+def _took(one: Facts, fault: Struck) -> bool:
+    """Return whether a rank that hung was lost before its hang was noticed, in this interruption.
+
+    Another fault began it meanwhile.
+    """
+    late_s = float(one["detected_s"]) - fault.at_s
+    hangs = fault.kind.leaves is Leaves.STACK
+    return hangs and fault.rank in one["ranks"] and -EARLY_S <= late_s <= HOST_LATE_S
 
 
 def _outcome(
