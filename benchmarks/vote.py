@@ -41,9 +41,7 @@ from _timing import summarise
 from hosts import HOSTS, Contestant, Trial, contestants
 from side_by_side import HOME, PEERS, write_result
 
-sys.path.insert(0, str(HOME))  # the hosts are those of the tests
-
-from tests.drills._hosts import Hosts, may_be_made
+from outlast.runtime.drill_hosts import Hosts, may_be_made
 
 GOAL = 1.5
 PORT = 29_600
