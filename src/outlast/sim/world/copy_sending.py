@@ -12,6 +12,7 @@ from typing import Protocol
 
 from outlast.model.messages import CopyKept, FromAgent, Images, Regroup, Share
 from outlast.model.terms import Cause, Phase
+from outlast.sim.world.parity_on_node import SimulatedRows
 from outlast.sim.world.paths import Paths
 from outlast.sim.world.processes import Home, PeerFailure, SimulatedProcess, Thread
 from outlast.sim.world.timeline import Timeline
@@ -27,6 +28,7 @@ class SimulatedCopies:
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, int]] = {}  # rank -> step -> generation of its sender
         self._generations: dict[int, int] = {}
+        self.rows = SimulatedRows()  # of parity, which is kept instead of copies
 
     def put(self, rank: int, generation: int, step: int) -> CopyKept | None:
         """Store a copy, and return the agent's report; None if the sender was given up."""
@@ -53,6 +55,7 @@ class SimulatedCopies:
     def clear(self) -> None:
         """Lose everything, because the node has no power."""
         self._steps.clear()
+        self.rows.clear()
         self._generations.clear()
 
 
@@ -151,7 +154,7 @@ class CopySending:
             copy = keeper.copies.put(plan.rank, plan.generation, step)
             said = None if copy is None else (copy,)
         else:
-            said = keeper.rows.put(share, plan.rank, plan.generation, step)
+            said = keeper.copies.rows.put(share, plan.rank, plan.generation, step)
         if said is None:
             return  # the sender was given up
         for one in said:

@@ -60,7 +60,6 @@ from outlast.sim.world.node_clock import NodeClock
 from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readings_of
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
-from outlast.sim.world.parity_on_node import SimulatedRows
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
 from outlast.sim.world.processes import PeerFailure, SimulatedProcess
 from outlast.sim.world.standstill import StandstillFault
@@ -174,10 +173,6 @@ class Node:
         return self._memory.copies
 
     @property
-    def rows(self) -> SimulatedRows:
-        return self._memory.rows
-
-    @property
     def heard_s(self) -> dict[int, float]:
         return self._memory.heard_s
 
@@ -287,7 +282,7 @@ class Node:
             self.do(
                 self.agent_session.on_connected(
                     images=memory.images(), transfer=transfer, session=session, now_s=self.now_s,
-                    copies=memory.copies.kept_images(), parity=memory.rows.all_rows(),
+                    copies=memory.copies.kept_images(), parity=memory.copies.rows.all_rows(),
                 )
             )  # fmt: skip  # one argument a line would hide what happens
 

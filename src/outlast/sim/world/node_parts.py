@@ -18,7 +18,6 @@ from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.copy_sending import SimulatedCopies
 from outlast.sim.world.links import Links
 from outlast.sim.world.message_watch import MessageWatch
-from outlast.sim.world.parity_on_node import SimulatedRows
 from outlast.sim.world.processes import SimulatedProcess, Thread
 
 PINGS_KEPT = 4
@@ -55,8 +54,7 @@ class NodeMemory:
 
     slots     for each rank that was here, the step in each of its slots
     kept      the same for the copies that all ranks go on from if all are lost
-    copies    copies of images that ranks of other nodes have sealed
-    rows      rows of parity of such images
+    copies    copies or parity of images that ranks of other nodes have sealed
     heard_s   when each worker last printed something
     doomed    workers that the agent has killed, even if they were not forked yet
     pinged    when each worker was asked whether it lives
@@ -66,7 +64,6 @@ class NodeMemory:
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
     kept: dict[int, dict[int, int]] = field(default_factory=dict)
     copies: SimulatedCopies = field(default_factory=SimulatedCopies)
-    rows: SimulatedRows = field(default_factory=SimulatedRows)
     heard_s: dict[int, float] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     pinged: dict[int, deque[float]] = field(default_factory=dict)
@@ -76,7 +73,6 @@ class NodeMemory:
         self.slots.clear()
         self.kept.clear()
         self.copies.clear()
-        self.rows.clear()
 
     def images(self) -> tuple[Images, ...]:
         """Return the images that are sealed here, by rank, the newest step first."""

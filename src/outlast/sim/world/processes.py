@@ -24,16 +24,6 @@ Thread = Generator[Act, Any, Any]
 TORN = -2
 
 
-class CopiesOnNode(Protocol):
-    """The copies that a node keeps of images of ranks of other nodes."""
-
-    def put(self, rank: int, generation: int, step: int) -> CopyKept | None: ...
-
-    def steps(self, rank: int) -> tuple[int, ...]: ...
-
-    def made_in(self, rank: int, step: int) -> int | None: ...
-
-
 class RowsOnNode(Protocol):
     """The rows of parity that a node keeps of images of ranks of other nodes."""
 
@@ -44,6 +34,19 @@ class RowsOnNode(Protocol):
     def rows(self, stripe: int) -> tuple[KeptRow, ...]: ...
 
     def all_rows(self) -> tuple[ParityKept, ...]: ...
+
+
+class CopiesOnNode(Protocol):
+    """The copies that a node keeps of images of ranks of other nodes."""
+
+    def put(self, rank: int, generation: int, step: int) -> CopyKept | None: ...
+
+    def steps(self, rank: int) -> tuple[int, ...]: ...
+
+    def made_in(self, rank: int, step: int) -> int | None: ...
+
+    @property
+    def rows(self) -> RowsOnNode: ...
 
 
 class Door(Protocol):
@@ -96,9 +99,6 @@ class Home(Protocol):
 
     @property
     def copies(self) -> CopiesOnNode: ...
-
-    @property
-    def rows(self) -> RowsOnNode: ...
 
     @property
     def heard_s(self) -> dict[int, float]: ...

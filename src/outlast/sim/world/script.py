@@ -311,7 +311,7 @@ class Main:
                 yield from self.reach(node, "what a lost image is rebuilt from cannot be reached")
                 if source.rank >= 0 and plan.step in node.slots.get(source.rank, {}).values():
                     images.add(source.rank)
-                of_stripe = node.rows.rows(source.stripe) if source.row >= 0 else ()
+                of_stripe = node.copies.rows.rows(source.stripe) if source.row >= 0 else ()
                 rows += [row for row in of_stripe if row.row == source.row]
             if not rows:
                 raise PeerFailure("the nodes that kept parity have lost what lay there")

@@ -126,7 +126,7 @@ class StateHolders:
             (kept.stripe, row.ranks, row.row)
             for node in self._population.nodes
             if node.lives and node.name in coordinator.nodes
-            for kept in node.rows.all_rows()
+            for kept in node.copies.rows.all_rows()
             for row in kept.rows
             if row.step == step
             and not any(row.generation < later and back < step for later, back in self._backs)
