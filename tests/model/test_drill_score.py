@@ -208,7 +208,7 @@ def test_a_lost_host_without_ranks_interrupts_nothing() -> None:
     assert "no interruption for 1 faults" in wrong(scored(held, report()), held, "")[0]
 
 
-def test_a_fault_before_a_lost_host_is_noticed_belongs_to_that_interruption() -> None:
+def test_a_fault_before_a_lost_host_is_noticed_belongs_to_its_loss() -> None:
     """Nothing goes on until the lease has ended. A rank that hung just before is given up then."""
     faults = [
         struck(1, "deaf", rank=3, at_s=4.8),

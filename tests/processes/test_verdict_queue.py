@@ -12,6 +12,7 @@ import pytest
 
 from outlast.runtime.agent.verdict_queue import VerdictQueue
 from outlast.runtime.loop import Loop
+from tests.drills._pids import alive, until
 
 COMMAND = (sys.executable, "-S", "-c", "import sys; print('{\"folder\": \"' + sys.argv[1] + '\"}')")
 
@@ -65,8 +66,5 @@ def test_a_search_ends_with_its_launcher(tmp_path: Path, end: str) -> None:
             time.sleep(0.01)
         if end == "waits":
             owner.kill()
-    search = Path("/proc") / (tmp_path / "pid").read_text()
-    until_s = time.monotonic() + 20
-    while search.exists():
-        assert time.monotonic() < until_s, "the search goes on without its launcher"
-        time.sleep(0.01)
+    search = int((tmp_path / "pid").read_text())
+    until("the search has ended with its launcher", lambda: not alive([search]), within_s=20.0)
