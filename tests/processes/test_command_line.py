@@ -307,6 +307,27 @@ def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
         assert (options.peer_copies, options.snapshot_every) == (True, 5)
 
 
+def test_a_cluster_file_says_how_often_a_run_is_expected_to_fail(
+    reader: ZygoteClient, script: str, tmp_path: Path
+) -> None:
+    """Without one it is the rate of Llama 3's GPUs. Without `disk:auto` nothing is expected."""
+    assert read(reader, script).checkpoints.expected is None
+    llama = read(reader, "--keep", "disk:auto", "--nproc-per-node", "4", script).checkpoints
+    assert llama.are_written
+    assert llama.timed.auto
+    assert llama.expected is not None
+    assert llama.expected.source == "the rate of Llama 3's GPUs, for 4 GPUs"
+    ours = tmp_path / "ours.toml"
+    ours.write_text(
+        'schema = 1\n[[failure]]\nname = "all"\nclass = "gpu"\nunit = "gpu"\nmttf = "100h"\n'
+    )
+    flags = ("--keep", "disk:auto", "--cluster", str(ours))
+    expected = read(reader, *flags, "--nproc-per-node", "4", script).checkpoints.expected
+    assert expected is not None
+    assert expected.mttf_s == pytest.approx(100 * 3600 / 4)
+    assert expected.source == f"{ours}, for 4 GPUs"
+
+
 def test_parity_is_kept_only_if_that_is_asked_for(reader: ZygoteClient, script: str) -> None:
     options = read(reader, *_SEVERAL, "--keep", "parity=1+1", script)
     assert (options.peer_copies, options.parity) == (True, Code(1, 1))
@@ -357,6 +378,8 @@ def test_parity_is_kept_only_if_that_is_asked_for(reader: ZygoteClient, script: 
         (["--spares", "-1", "SCRIPT", "--lr"], "--spares.*at least 0"),
         (["--hang-after", "nan", "SCRIPT"], "--hang-after.*seconds above 0"),
         (["--checkpoint-every", "0", "SCRIPT"], "--checkpoint-every.*at least 1"),
+        (["--cluster", "ours.toml", "SCRIPT"], "--cluster.*\n\nhint: add --keep disk:auto"),
+        (["--keep", "disk:auto", "--cluster", "none.toml", "SCRIPT"], "none.toml"),
         (
             ["--keep", "peers=1:step", "SCRIPT"],
             "this run has one node\n\nhint: start it on several nodes",
