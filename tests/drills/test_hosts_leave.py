@@ -60,11 +60,13 @@ def stopped_without_loss(run: HostRun, *, killed: bool = False) -> dict[str, Any
     for one in report["interruptions"]:
         assert (one["steps_lost"], one["steps_repeated"] <= 1) == (0, True), one
     for rank in range(2):
-        commits = [(step, pid) for of, step, pid in run.commits if of == rank]
-        assert commits[0][0] == 1, f"rank {rank}: {commits}\n{run}"
-        for (before, left), (after, came) in itertools.pairwise(commits):
-            may_lack = int(killed and left != came)
-            assert 1 <= after - before <= 1 + may_lack, f"rank {rank}: {commits}\n{run}"
+        # Processes of two hosts may have the same pid, because each host has numbers of its own.
+        commits = [step for of, step, _ in run.commits if of == rank]
+        lacking = [after - before - 1 for before, after in itertools.pairwise(commits)]
+        may_lack = sum(killed and rank in one["ranks"] for one in report["interruptions"])
+        assert commits[0] == 1, f"rank {rank}: {commits}\n{run}"
+        assert set(lacking) <= {0, 1}, f"rank {rank}: {commits}\n{run}"
+        assert sum(lacking) <= may_lack, f"rank {rank}: {commits}\n{run}"
     return report
 
 
