@@ -312,4 +312,4 @@ def test_checkpoints_come_by_themselves_as_often_as_they_pay(tmp_path: Path) -> 
     assert "the rate of Llama 3's GPUs, for 4 GPUs" in str(decided[0].data["why"])
     saved = [one for one in records.sessions[-1].events if one.kind == "checkpoint"]
     assert len(saved) == 2
-    assert saved[0].at_s - records.sessions[-1].started_s >= limits.SAVE_FIRST_S
+    assert saved[0].at_s - records.sessions[-1].began_s >= limits.SAVE_FIRST_S
