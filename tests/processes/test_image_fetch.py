@@ -18,7 +18,8 @@ from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import ImageUnreached, Wanted, fetch
+from outlast.runtime.worker.image_fetch import Wanted, fetch
+from outlast.runtime.worker.image_receiver import ImageUnreached
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
 SIZE = 3 << 20

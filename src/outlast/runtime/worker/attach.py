@@ -24,7 +24,7 @@ from outlast.runtime.worker import ddp
 from outlast.runtime.worker.agreement import Agreement
 from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
 from outlast.runtime.worker.error_text import one_line
-from outlast.runtime.worker.image_fetch import ImageUnreached
+from outlast.runtime.worker.image_receiver import ImageUnreached
 from outlast.runtime.worker.images import (
     RankImages,
     holds_shared,

@@ -19,14 +19,11 @@ from outlast.errors import CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal, unpack_seal
 from outlast.model.messages import AskImage, ImageHead, TurnedAway
-from outlast.runtime import clock, trust
+from outlast.runtime import trust
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import image_dialogue
 from outlast.runtime.worker.image_dialogue import Server
-
-
-class ImageUnreached(RuntimeError):
-    """The node that holds the transfer image cannot be reached, or the generation is over."""
+from outlast.runtime.worker.image_receiver import ImageReceiver, ImageUnreached
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,35 +92,20 @@ class _Fetch:
     ) -> None:
         self._vault = vault
         self._wanted = wanted
-        self._server = server
-        self._cancelled = cancelled
+        self._receiver = ImageReceiver(server, cancelled)
         self._received = 0
         self._seal: Seal | None = None
-        self._moved_s = clock.now_s()  # when a byte of the image came last
 
     def run(self) -> None:
         while True:
             try:
-                with self._connected() as sock:
+                with self._receiver.connected() as sock:
                     self._take(sock)
                 return
             except (OSError, EOFError, CorruptError) as error:
                 if self._wanted.copy and isinstance(error, CorruptError):
                     raise  # it is not there, and will not be: another source is tried
-                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
-                    where = self._server.address
-                    raise ImageUnreached(f"no image from {where}: {error}") from error
-                self._look()
-                time.sleep(limits.STORE_LOOK_S)
-
-    def _look(self) -> None:
-        if self._cancelled():
-            raise ImageUnreached("the generation is over")
-
-    def _connected(self) -> socket.socket:
-        sock = image_dialogue.connect(self._server)
-        sock.settimeout(limits.IMAGE_LOOK_S)
-        return sock
+                self._receiver.pause(error, "image")
 
     def _take(self, sock: socket.socket) -> None:
         """Ask for the image, or for the rest of it, and write it into the vault."""
@@ -142,7 +124,10 @@ class _Fetch:
             nonce, wanted.generation, wanted.step, self._received, known, wanted.of, wanted.copy
         )
         answer = image_dialogue.ask(
-            sock, asked, key=self._server.key, receive=lambda target: self._some(sock, target)
+            sock,
+            asked,
+            key=self._receiver.server.key,
+            receive=lambda target: self._receiver.some(sock, target),
         )
         if isinstance(answer, TurnedAway):
             raise CorruptError(answer.reason)
@@ -150,19 +135,5 @@ class _Fetch:
 
     def _fill(self, sock: socket.socket, slot: memoryview) -> None:
         while self._received < len(slot):
-            self._received += self._some(sock, slot[self._received :])
-            self._moved_s = clock.now_s()
-
-    def _some(self, sock: socket.socket, target: memoryview) -> int:
-        """Receive some bytes. Raises EOFError at the end, and OSError after IMAGE_QUIET_S."""
-        while True:
-            try:
-                count = sock.recv_into(target[: limits.IMAGE_PIECE_BYTES])
-            except TimeoutError:
-                self._look()
-                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
-                    raise
-                continue
-            if not count:
-                raise EOFError("the connection was closed")
-            return count
+            self._received += self._receiver.some(sock, slot[self._received :])
+            self._receiver.moved()

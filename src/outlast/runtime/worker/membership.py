@@ -48,7 +48,7 @@ from outlast.runtime.worker import (
 )
 from outlast.runtime.worker.error_text import one_line, traceback_end
 from outlast.runtime.worker.guards import Guards
-from outlast.runtime.worker.image_fetch import ImageUnreached
+from outlast.runtime.worker.image_receiver import ImageUnreached
 from outlast.runtime.worker.onlooker import GROUP_HINT
 from outlast.runtime.worker.peers import is_peer_failure
 from outlast.runtime.worker.script_life import ScriptPlace

@@ -16,7 +16,6 @@ Promises   Sources are only mixed if the heads of all rows name the same images,
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,13 +25,13 @@ from outlast.errors import CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal, unpack_seal
 from outlast.model.messages import AskImage, PartSource, Regroup, TurnedAway
-from outlast.runtime import clock, trust
+from outlast.runtime import trust
 from outlast.runtime.tiers.held_parity import head_bytes, read_head
 from outlast.runtime.tiers.parity import fold, part_of, rows_to_try, weights_to_rebuild
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker import image_dialogue
 from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import ImageUnreached
+from outlast.runtime.worker.image_receiver import ImageReceiver
 
 Seals = tuple[Seal | None, ...]  # of the images of a stripe, by place
 Take = Callable[[memoryview], None]
@@ -201,11 +200,9 @@ class _Stream:
         key: bytes,
         cancelled: Callable[[], bool],
     ) -> None:
-        self._server = Server(source.at, key)
+        self._receiver = ImageReceiver(Server(source.at, key), cancelled)
         self._asks = asks
         self._seal = seal
-        self._cancelled = cancelled
-        self._moved_s = clock.now_s()  # when a byte came last
         self._piece = memoryview(bytearray(limits.IMAGE_PIECE_BYTES))
 
     def run(self, begin: int, end: int | None, take: Take) -> Seal:
@@ -216,21 +213,17 @@ class _Stream:
         at = begin
         while True:
             try:
-                with image_dialogue.connect(self._server) as sock:
-                    sock.settimeout(limits.IMAGE_LOOK_S)
+                with self._receiver.connected() as sock:
                     seal = self._ask(sock, at)
                     last = seal.length if end is None else min(end, seal.length)
                     while at < last:
-                        count = self._some(sock, self._piece[: min(last - at, len(self._piece))])
+                        count = self._receiver.some(sock, self._piece[: last - at])
+                        self._receiver.moved()
                         take(self._piece[:count])
                         at += count
                     return seal
             except (OSError, EOFError) as error:
-                self._look()
-                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
-                    where = self._server.address
-                    raise ImageUnreached(f"nothing comes from {where}: {error}") from error
-                time.sleep(limits.STORE_LOOK_S)
+                self._receiver.pause(error, "part of an image")
 
     def _ask(self, sock: socket.socket, at: int) -> Seal:
         """Ask for the bytes from `at` on. Raises CorruptError if they are of another image."""
@@ -240,34 +233,19 @@ class _Stream:
             trust.nonce(), None, one.step, at, text, one.rank, stripe=one.stripe, row=one.row
         )
         answer = image_dialogue.ask(
-            sock, asked, key=self._server.key, receive=lambda target: self._some(sock, target)
+            sock,
+            asked,
+            key=self._receiver.server.key,
+            receive=lambda target: self._receiver.some(sock, target),
         )
         if isinstance(answer, TurnedAway):
             raise CorruptError(answer.reason)
         seal = unpack_seal(bytes.fromhex(answer.seal))
         if seal is None or answer.offset != at or (self._seal is not None and seal != self._seal):
-            where, what = self._server.address, f"what lies there of step {one.step}"
+            where, what = self._receiver.server.address, f"what lies there of step {one.step}"
             raise CorruptError(f"{where}: {what} is not what the parity was made of")
         self._seal = seal
         return seal
-
-    def _some(self, sock: socket.socket, target: memoryview) -> int:
-        while True:
-            try:
-                count = sock.recv_into(target)
-            except TimeoutError:
-                self._look()
-                if clock.now_s() - self._moved_s > limits.IMAGE_QUIET_S:
-                    raise
-                continue
-            if not count:
-                raise EOFError("the connection was closed")
-            self._moved_s = clock.now_s()
-            return count
-
-    def _look(self) -> None:
-        if self._cancelled():
-            raise ImageUnreached("the generation is over")
 
 
 def _lost(seals: Seals, members: dict[int, PartSource]) -> Sequence[int]:

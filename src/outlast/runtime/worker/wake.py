@@ -49,7 +49,7 @@ _CUT_STORE = (b"[c10d]", b"Exception raised from", b"frame #", b"<omitting pytho
 
 @dataclass(slots=True)
 class NodeKeys:
-    """What the ranks of a group tell each other of their nodes as it is built.
+    """Hold the keys by which the ranks of a group know which of them share a node.
 
     mine    the key of this process's node, which no other node has; 0: this process shares no
             memory with other ranks
