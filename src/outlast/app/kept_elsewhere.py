@@ -20,13 +20,7 @@ def copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> 
             "--keep peers=1: the copy of an image lies on another node, and this run has one node",
             hint="start it on several nodes (--nnodes 2), or leave peers out of --keep",
         )
-    if peers.steps != snapshot_every:
-        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
-        raise UsageError(
-            f"--keep peers=1:{peers.steps}steps: a peer copies what the ranks seal, and they seal"
-            f" {what}",
-            hint=f"add --snapshot-every {peers.steps}, or write peers=1:{snapshot_every}steps",
-        )
+    _check_rhythm(peers, "peers=1", "a peer copies", snapshot_every=snapshot_every)
     return True
 
 
@@ -42,11 +36,16 @@ def parity_of(keep: KeepOption, *, snapshot_every: int, nodes: int) -> Code | No
             f" this run has {nodes}",
             hint=f"start it on {code.size} nodes that hold ranks, or choose a smaller K+M",
         )
-    if every.steps != snapshot_every:
-        what = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
-        raise UsageError(
-            f"--keep {name}:{every.steps}steps: parity is made of what the ranks seal, and they"
-            f" seal {what}",
-            hint=f"add --snapshot-every {every.steps}, or write {name}:{snapshot_every}steps",
-        )
+    _check_rhythm(every, name, "parity is made of", snapshot_every=snapshot_every)
     return code
+
+
+def _check_rhythm(every: Every, where: str, does: str, *, snapshot_every: int) -> None:
+    """Raise UsageError if `where` is to be kept more or less often than images are sealed."""
+    if every.steps == snapshot_every:
+        return
+    sealed = "each step" if snapshot_every == 1 else f"every {snapshot_every} steps"
+    raise UsageError(
+        f"--keep {where}:{every.steps}steps: {does} what the ranks seal, and they seal {sealed}",
+        hint=f"add --snapshot-every {every.steps}, or write {where}:{snapshot_every}steps",
+    )
