@@ -111,7 +111,8 @@ def test_only_a_loss_that_needed_a_checkpoint_counts(both: bool) -> None:
     assert world.interruptions
     timed = world.host.coordinator.requests.timed_saves
     assert timed is not None
-    why = timed.on_saved(1e3, step=99, error="") + timed.on_saved(2e3, step=99, error="")
+    timed.on_shard(Checkpointed(1, 1, 0, 99, "f", 1, "00", "", paused_s=1.0))
+    why = timed.on_saved(1e3, step=99, error="")
     assert ("one was needed 1 time in" in str(why)) is both
 
 
@@ -129,3 +130,14 @@ def test_the_longest_pause_of_a_rank_decides() -> None:
     )
     assert "it pauses training for 900 ms" in str(recorded)
     assert said == []
+
+
+def test_a_checkpoint_for_somebody_else_does_not_say_how_long_one_takes() -> None:
+    """Such as the one of a stop: nobody here knows when it was asked for."""
+    world = saving()
+    timed = world.host.coordinator.requests.timed_saves
+    assert timed is not None
+    ran(world)
+    timed.on_shard(Checkpointed(1, 1, 0, 99, "f", 1, "00", "", paused_s=0.9))
+    (recorded, *_) = timed.on_saved(1e3, step=99, error="")
+    assert "it is complete 9.97 s after it was asked for" in str(recorded)

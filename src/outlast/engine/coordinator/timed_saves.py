@@ -40,6 +40,7 @@ class TimedSaves:
         self._begun: Restart | None = None  # what all ranks began from last
         self._needed_count = 0  # how often that was a checkpoint, or the beginning
         self._asked: tuple[float, int] | None = None  # when, and in which generation
+        self._write_s = 0.0  # how long the newest one took that was asked for here
         self._pauses: dict[int, float] = {}  # step -> the longest pause of a rank for it
         self._recorded_s = 0.0  # the interval that the ledger has
 
@@ -88,9 +89,11 @@ class TimedSaves:
         if error:
             self._due_s = now_s + limits.SAVE_AGAIN_S
             return []
+        if asked is not None:  # of one that others have asked for this is not known
+            self._write_s = now_s - asked[0]
         decided = decide_interval(
             pause_s=self._pauses.pop(step, 0.0),
-            write_s=0.0 if asked is None else now_s - asked[0],
+            write_s=self._write_s,
             needed_count=self._needed_count,
             watched_s=now_s - self._began_s,
             expected=self._expected,
