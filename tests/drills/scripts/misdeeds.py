@@ -46,8 +46,11 @@ def run_another_program() -> None:
 
 
 def leave_a_daemon() -> None:
-    """Start a process that holds this one's pipes, in a session of its own; then die."""
-    _kept.append(subprocess.Popen(["sleep", "8"], start_new_session=True))
+    """Start a process that holds this one's pipes, in a session of its own; then die.
+
+    It ends sooner than the run's leftovers are looked for, however fast the run is over.
+    """
+    _kept.append(subprocess.Popen(["sleep", "4"], start_new_session=True))
     os.kill(os.getpid(), signal.SIGKILL)
 
 
