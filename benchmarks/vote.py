@@ -70,7 +70,7 @@ def rank_main(
 
     @dataclass(frozen=True)
     class Member:
-        """What `vote` asks of a membership."""
+        """This is what `vote` asks of a membership."""
 
         world_size: int
         ballots: ballot_box.BallotBox

@@ -68,7 +68,7 @@ class Rung(str, Enum):
 
 
 class Phase(str, Enum):
-    """What the main thread of a worker is doing. Each phase has its own learned deadline."""
+    """A phase is what the main thread of a worker is doing. Each has its own learned deadline."""
 
     BOOT = "boot"  # from the start of the process to outlast.join()
     SETUP = "setup"  # from join() to the first step: user code
@@ -112,7 +112,7 @@ class Tier(str, Enum):
 
 
 class Cause(str, Enum):
-    """What the seconds of a rank were used for. Over all causes they sum to wall-clock time.
+    """A cause says what seconds of a rank were used for. All causes sum to wall-clock time.
 
     `MEANING` defines each of them, and docs/reference/account.md explains them. Beacon, ledger,
     planner and reports use these names. Causes may be added, but none is renamed.

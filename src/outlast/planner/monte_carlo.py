@@ -39,7 +39,9 @@ INTERVAL = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class Estimate:
-    """What to expect of one run of `duration_s`. Most values are means over replicas.
+    """An estimate says what to expect of one run of `duration_s`.
+
+    Most values are means over replicas.
 
     simulated_s        the part of the run that was simulated
     ettr_mean          productive seconds kept / duration

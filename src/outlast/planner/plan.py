@@ -62,7 +62,7 @@ class Ettr:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to expect of one run, and the choices made for it.
+    """A plan says what to expect of one run, and which choices were made for it.
 
     `plan` makes it from a cluster. The ETTR and the shares are means over simulated runs. The
     intervals and spares that were chosen are in `resolved.inputs`, each with its reason.

@@ -94,7 +94,7 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What every launcher is started with."""
+    """Every launcher is started with these."""
 
     run: Path
     words: Sequence[str]

@@ -80,7 +80,7 @@ _POD_NODE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """Whose lines follow; None: the heading does not say."""
+    """A heading says whose lines follow. None: it does not say."""
 
     node: str | None = None
     rank: int | None = None

@@ -184,7 +184,7 @@ def unseen_rates(records: Sequence[Observed]) -> tuple[ClassRate, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SpreadVerdict:
-    """Whether failures came in clumps, and why.
+    """This verdict says whether failures came in clumps, and why.
 
     `ratio` is the variance of the counts of equal periods, divided by their mean. It is 1 for a
     constant rate, and None if there are too few failures.
@@ -236,7 +236,7 @@ def decide_clumped(record: Observed) -> SpreadVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ScaleVerdict:
-    """Whether the failures of a run grow with its ranks, and why.
+    """This verdict says whether the failures of a run grow with its ranks, and why.
 
     `slope` is the power of the growth. It is None if runs of only one size were seen.
     """

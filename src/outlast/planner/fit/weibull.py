@@ -121,7 +121,7 @@ class WeibullFit:
 
 @dataclass(frozen=True, slots=True)
 class ShapeVerdict:
-    """Whether the rate changes with age.
+    """This verdict says whether the rate changes with age.
 
     fit     the fitted law; None if no law could be fitted
     varies  True: use the shape of `fit`. False: use a constant rate
