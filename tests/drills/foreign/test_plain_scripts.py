@@ -37,7 +37,8 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
     assert outcome.code == 0, outcome
     assert begun_behind(outcome) == [0, 20], outcome
     (one,) = outcome.interruptions
-    assert one["step"] >= 35, outcome
+    # rank 0 has printed step 35, and rank 1 may have been killed in its own call of the optimizer
+    assert one["step"] >= 34, outcome
     assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one
     assert (outcome.report["steps"], outcome.report["calls_outlast"]) == (60, False), outcome
     assert one["mttr_s"] > 0.1, one  # until the next step, not until the processes run

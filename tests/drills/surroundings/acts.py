@@ -418,9 +418,9 @@ def remove_temporary(around: Around) -> Undo:
 
 
 def lock_ledger(around: Around) -> Undo:
-    other = sqlite3.connect(
-        around.folder / "ledger.db", timeout=30, isolation_level=None, check_same_thread=False
-    )
+    path = around.folder / "ledger.db"
+    around.drill.until(path.exists, str(path))  # a lock before that would itself make the file
+    other = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     around.closing.callback(other.close)
     return lambda: other.execute("ROLLBACK")
