@@ -1,5 +1,5 @@
-"""What the agent makes of beacons that stand: news are told, and learned from, though none of them
-has moved.
+"""The agent reads beacons that do not move: it still reports what is new in them, and learns from
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.engine.test_phases import plan
 from tests.engine.test_silence import Node
 
 
-def stands(
+def set_beacon(
     node: Node,
     worker: int,
     *,
@@ -38,9 +38,10 @@ def stands(
     at_s: float = 0.0,
     stopped: bool = False,
 ) -> None:
-    """From now on the same is read of it at each tick.
+    """Set what is read of a worker at each tick from now on.
 
-    `body_s`: the body of a step has typically lasted so long for it; `at_s`: it moved last then.
+    `body_s` is how long the body of a step has typically lasted for this worker. `at_s` is when its
+    beacon last moved.
     """
     beacon = Beacon(
         worker=worker,
@@ -55,7 +56,9 @@ def stands(
 
 
 def progress(node: Node) -> list[tuple[int, int]]:
-    """Of one tick: the newest step that a rank here has committed, and the newest that all have."""
+    """Tick once, and return the reported pairs: the newest step that a rank of this node has
+    committed, and the newest step that all its ranks have committed.
+    """
     node.now_s += limits.TICK_S
     out = node.agent.on_tick(node.readings, now_s=node.now_s)
     return [
@@ -66,12 +69,12 @@ def progress(node: Node) -> list[tuple[int, int]]:
 
 
 def test_the_step_committed_by_all_includes_a_spare_once_it_holds_a_rank() -> None:
-    """A parked spare is given the rank of one that is gone. It has not moved yet."""
+    """Method: a parked spare is given the rank of a worker that is gone, and has not moved yet."""
     node = Node()
     node.agent.on_command(StartWorker(3, -1, "hot", 1), now_s=0.0)
     for worker in (1, 2):
-        stands(node, worker, rank=worker - 1, step=7)
-    stands(node, 3, rank=-1, step=0, phase=Phase.PARKED)
+        set_beacon(node, worker, rank=worker - 1, step=7)
+    set_beacon(node, 3, rank=-1, step=0, phase=Phase.PARKED)
     assert progress(node) == [(7, 7)]
     assert progress(node) == []
     node.agent.on_command(ToWorkers((3,), (2,), plan(generation=2, step=7)), now_s=node.now_s)
@@ -81,13 +84,12 @@ def test_the_step_committed_by_all_includes_a_spare_once_it_holds_a_rank() -> No
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_phase_lengths_are_learned_from_readable_beacons_only(ended: bool) -> None:
-    """Worker 2, which took longest, has ended; or nothing can be read of it any more.
-
-    Nobody else has moved.
+    """Method: worker 2, whose steps took longest, has ended, or its beacon can no longer be read.
+    No other worker has moved.
     """
     node = Node()
-    stands(node, 1, rank=0, step=7, body_s=1.0)
-    stands(node, 2, rank=1, step=7, body_s=4.0)
+    set_beacon(node, 1, rank=0, step=7, body_s=1.0)
+    set_beacon(node, 2, rank=1, step=7, body_s=4.0)
     progress(node)
     assert node.agent.deadlines.of(phase=Phase.BODY, steps_done=7) == 4.0 * limits.DEADLINE_FACTOR
     if ended:
@@ -108,31 +110,31 @@ def test_phase_lengths_are_learned_from_readable_beacons_only(ended: bool) -> No
         ((1, 2), limits.STOPPED_FLOOR_S),
     ],
 )
-def test_ticks_may_be_left_out_until_a_deadline_or_a_grace_is_over(
+def test_ticks_may_be_skipped_until_a_deadline_or_a_grace_is_over(
     stopped: tuple[int, ...], until_s: float
 ) -> None:
-    """Both are in their first step, and have not moved since the start."""
+    """Method: both workers are in their first step, and have not moved since the start."""
     node = Node()
     for worker in (1, 2):
-        stands(node, worker, rank=worker - 1, step=0, stopped=worker in stopped)
+        set_beacon(node, worker, rank=worker - 1, step=0, stopped=worker in stopped)
     progress(node)
     assert node.agent.quiet_until_s() == until_s
 
 
 def test_ranks_that_are_all_stopped_are_named_after_their_grace() -> None:
-    """Both are in their first step, which may take minutes."""
+    """The deadline of a first step does not protect them: such a step may take minutes."""
     node = Node()
     for worker in (1, 2):
-        stands(node, worker, rank=worker - 1, step=0, stopped=True)
+        set_beacon(node, worker, rank=worker - 1, step=0, stopped=True)
     assert node.hung(limits.STOPPED_FLOOR_S - limits.TICK_S) == []
     assert [one.worker for one in node.hung(limits.STOPPED_FLOOR_S + 2 * limits.TICK_S)] == [1, 2]
 
 
 def test_an_agent_learns_while_a_rank_is_in_its_first_steps() -> None:
-    """Rank 1 comes through its first steps after rank 0. A spare is parked all the time."""
+    """Method: rank 1 completes its first steps after rank 0, while a spare stays parked."""
     node = Node()
     node.agent.on_command(StartWorker(3, -1, "hot", 1), now_s=0.0)
-    stands(node, 3, rank=-1, step=0, phase=Phase.PARKED)
+    set_beacon(node, 3, rank=-1, step=0, phase=Phase.PARKED)
     learns = []
     for steps in (
         (0, 0),
@@ -140,7 +142,7 @@ def test_an_agent_learns_while_a_rank_is_in_its_first_steps() -> None:
         (limits.FIRST_STEPS_COUNT, limits.FIRST_STEPS_COUNT),
     ):
         for rank, step in enumerate(steps):
-            stands(node, rank + 1, rank=rank, step=step)
+            set_beacon(node, rank + 1, rank=rank, step=step)
         progress(node)
         learns.append(node.agent.learns)
     assert learns == [True, True, False]
@@ -158,25 +160,22 @@ def test_an_agent_learns_while_a_rank_is_in_its_first_steps() -> None:
 def test_the_length_of_first_steps_is_learned_from_phases_of_steps_only(
     phase: Phase, step: int, first_s: float
 ) -> None:
-    """The body of the first step takes a tenth of a second.
-
-    Then half a second passes in `phase`, at `step`.
-    """
+    """Method: the body of the first step takes 0.1 s. Then 0.5 s pass in `phase`, at `step`."""
     node = Node()
-    stands(node, 1, rank=0, step=0)
+    set_beacon(node, 1, rank=0, step=0)
     node.hung(0.1, at_once=True)
-    stands(node, 1, rank=0, step=step, phase=phase, beats=2, at_s=0.1)
+    set_beacon(node, 1, rank=0, step=step, phase=phase, beats=2, at_s=0.1)
     node.hung(0.6)
-    stands(node, 1, rank=0, step=step, phase=Phase.VOTE, beats=3, at_s=0.6)
+    set_beacon(node, 1, rank=0, step=step, phase=Phase.VOTE, beats=3, at_s=0.6)
     node.hung(0.7)
     assert node.agent.deadlines.first_s == pytest.approx(first_s, abs=1e-6)
 
 
 def test_an_agent_reports_progress_when_asked_though_no_rank_is_late() -> None:
-    """There are several nodes: a rank elsewhere waits."""
+    """With several nodes, the coordinator asks because a rank on another node is waiting."""
     node = Node(alone=False)
     for worker in (1, 2):
-        stands(node, worker, rank=worker - 1, step=7)
+        set_beacon(node, worker, rank=worker - 1, step=7)
     progress(node)
     asked = node.agent.on_command(AskProgressReport(5), now_s=node.now_s)
     pings = [
@@ -213,14 +212,14 @@ def test_an_agent_reports_progress_when_asked_though_no_rank_is_late() -> None:
 def test_deadlines_grow_past_the_time_for_which_all_ranks_have_stood(
     phases: tuple[Phase, ...], stood_s: float, exhausted: bool
 ) -> None:
-    """No rank of several nodes is to blame. If all ranks here stayed overdue, nothing would change,
-    and the agent would ask again at once.
+    """No rank on any node is to blame. If the deadlines did not grow, all ranks of this node would
+    stay overdue, and the agent would ask again at once.
     """
     node = Node(alone=False)
     for worker, phase in enumerate(phases, 1):
-        stands(node, worker, rank=worker - 1, step=0, phase=Phase.BODY)
+        set_beacon(node, worker, rank=worker - 1, step=0, phase=Phase.BODY)
         progress(node)
-        stands(node, worker, rank=worker - 1, step=7, phase=phase, beats=2, at_s=node.now_s)
+        set_beacon(node, worker, rank=worker - 1, step=7, phase=phase, beats=2, at_s=node.now_s)
     progress(node)
     node.now_s += stood_s
     node.agent.on_command(Judged("nobody"), now_s=node.now_s)

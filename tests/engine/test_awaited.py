@@ -1,4 +1,4 @@
-"""What a run says that it waits for, and until when."""
+"""What a run reports that it is waiting for, and until when."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outlast.model.messages import (
 )
 
 
-class Watched:
+class WatchedRun:
     """A run of two ranks, and the timers that its coordinator has set."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Watched:
         return self.waits.what
 
 
-def trains() -> Watched:
-    """Each word that is said on the way there, and the wait that it leaves."""
-    one = Watched()
+def trains() -> WatchedRun:
+    """Bring a run to training, and check after each message what the run waits for."""
+    one = WatchedRun()
     assert one.what == (
         "the store of the process groups; ranks 0, 1: their processes are being started"
     )
@@ -96,7 +96,7 @@ def test_a_regroup_names_ranks_that_have_not_left_and_their_deadline() -> None:
 
 
 def test_the_last_holder_of_the_state_gets_more_time_to_leave_its_step() -> None:
-    """Nobody else holds the state, so to give it up at once would lose every step."""
+    """No other rank holds the state, so giving this one up at once would lose every step."""
     one = trains()
     one.hears(WorkerExited(2, 102, None, 9, False, 1, (1,), (), "body", 1.0, 1.0, ""), now_s=1.0)
     one.take(one.coordinator.on_timer(now_s=1.01, name="gather"))

@@ -1,5 +1,5 @@
-"""What the workers of a node say together: nothing is lost or said twice, each worker's words stay
-in their order, and nobody waits for one that is silent.
+"""The agent sends equal messages of its workers as one: no message is lost or sent twice, each
+worker's messages stay in order, and no worker waits for a silent one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ LEASE_S = 600.0
 
 
 def an_agent_session() -> AgentSession:
-    """It houses three workers, and is welcome."""
+    """Return the session of an agent that has three workers and that the coordinator has
+    welcomed.
+    """
     agent_session = AgentSession(
         Agent(now_s=0.0, alone=False), offer=NodeOffer("a", 3), beat_s=100.0
     )
@@ -171,9 +173,10 @@ WORDS = st.one_of(
 def test_each_message_arrives_once_and_in_order_despite_lost_connections(
     course: list[Any],
 ) -> None:
-    """`time`: the moment is over; `lost`, `back`: the connection.
+    """In the drawn course, `time` means that the batch's wait is over, and `lost` and `back` mean
+    that the connection breaks and returns.
 
-    At the end it is there, and the moment over.
+    At the end the connection is there, and the wait is over.
     """
     agent_session, said, heard, numbers = an_agent_session(), [], [], 3
     arrived = numbers
@@ -212,8 +215,8 @@ def test_each_message_arrives_once_and_in_order_despite_lost_connections(
 
 
 def test_a_new_coordinator_hears_later_messages_and_none_twice() -> None:
-    """Method: one word before the Enrol, one between it and the Welcome, of a coordinator that had
-    heard of neither.
+    """Method: a worker sends one message before the Enrol, and one between the Enrol and the
+    Welcome, while the new coordinator has heard neither.
     """
     agent_session = an_agent_session()
     agent_session.on_disconnected()
@@ -238,7 +241,9 @@ def test_a_new_coordinator_hears_later_messages_and_none_twice() -> None:
 def test_messages_said_together_are_sent_as_if_said_one_by_one(
     killed: tuple[int, ...],
 ) -> None:
-    """Some of them were to be killed, and have not ended yet: nobody waits for their words."""
+    """Some of the workers have been ordered killed and have not ended yet. The batch does not wait
+    for their messages.
+    """
     together, apart = an_agent_session(), an_agent_session()
     for agent_session in (together, apart):
         for number, worker in enumerate(killed, 4):
@@ -253,9 +258,9 @@ def test_messages_said_together_are_sent_as_if_said_one_by_one(
 
 
 def test_workers_that_speak_when_the_lease_is_out_are_killed() -> None:
-    """The agent has stood still: it hears of its lease's end by what they say.
+    """The agent stood still, and notices the end of its lease only when its workers send something.
 
-    Two say it, and then, before they have ended, all three.
+    Method: two workers send a message. Then, before any of them has ended, all three do.
     """
     agent_session = an_agent_session()
     out = agent_session.on_workers((7, 8), underway(7), now_s=LEASE_S)
@@ -265,7 +270,9 @@ def test_workers_that_speak_when_the_lease_is_out_are_killed() -> None:
 
 
 def test_a_registration_is_not_undone_by_an_older_one() -> None:
-    """What it had said at outlast.join comes once more, behind what it says at run.steps."""
+    """Method: the worker's registration from outlast.join arrives again after the one from
+    run.steps.
+    """
     agent_session = an_agent_session()
     newest = Registered(7, 1, 4, "in_place", True, True, "")
     for one in (newest, replace(newest, step=-1, recovery_mode="respawn", at_steps=False)):
@@ -277,9 +284,10 @@ def test_a_registration_is_not_undone_by_an_older_one() -> None:
 
 
 def test_a_registration_that_comes_twice_keeps_its_place() -> None:
-    """The next coordinator takes it for the beginning of run.steps, which Joined then ends.
+    """The next coordinator takes the registration for the beginning of run.steps, which Joined then
+    ends.
 
-    Workers 7 and 8 have said it together, and its copies come from each of them.
+    Method: workers 7 and 8 register together, and each sends its own copy again.
     """
     agent_session = an_agent_session()
     registered = Registered(7, 1, -1, "in_place", False, True, "")
@@ -295,7 +303,7 @@ def test_a_registration_that_comes_twice_keeps_its_place() -> None:
     ] == [[Registered, Joined]] * 2
 
 
-# --- the other way --------------------------------------------------------------------------------
+# --- from the coordinator to the workers -------------------------------------------------------
 
 
 def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
@@ -347,8 +355,8 @@ def test_an_agent_houses_the_plan_of_each_worker_with_its_rank() -> None:
 
 
 def test_a_large_run_is_given_longer_to_leave() -> None:
-    """Method: a rank dies in runs of two sizes; the leave timers differ by the ranks there are
-    more.
+    """Method: a rank dies in runs of two sizes. The leave timers differ by the time for the
+    additional ranks.
     """
 
     def patience_s(ranks: int) -> float:

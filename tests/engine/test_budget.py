@@ -58,8 +58,8 @@ def test_faults_at_one_step_are_counted_until_it_is_committed() -> None:
 
 
 def test_a_step_executed_again_ends_the_count_of_faults_before_it() -> None:
-    """All go back to step 20, and are struck at random on the way to step 30, which was committed
-    before.
+    """Method: all ranks go back to step 20, and random faults strike on the way to step 30, which
+    was committed before.
     """
     budgets = default_budgets(None)
     counts = [
@@ -74,7 +74,7 @@ def test_a_step_executed_again_ends_the_count_of_faults_before_it() -> None:
 def test_a_step_that_always_fails_is_counted_despite_earlier_faults(
     strays: list[int],
 ) -> None:
-    """Step 28 never gets done, and each attempt but the struck ones comes to it."""
+    """Step 28 never completes, although each attempt that no random fault cuts short reaches it."""
     budgets = default_budgets(None)
     count = 0
     for number, reached in enumerate(strays):

@@ -1,4 +1,6 @@
-"""The two-phase commit of a step, driven by hand: which commands come, and in which order."""
+"""The two-phase commit of a step, driven by hand: which commands the machine issues, and in which
+order.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from outlast.model.messages import Leave, Regroup, SaveNow
 
 
 class PeerLost(Exception):
-    """What a collective raises."""
+    """The exception that a collective raises when a peer is lost."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Passed:
 
 
 def plan(generation: int, step: int, **more: Any) -> Regroup:
-    """A plan by which this rank goes on in place, unless `more` says otherwise."""
+    """Return a plan by which this rank goes on in place, unless `more` says otherwise."""
     return Regroup(
         **{
             "generation": generation,
@@ -75,12 +77,14 @@ def plan(generation: int, step: int, **more: Any) -> Regroup:
 
 @dataclass
 class Rank:
-    """One rank's machine; `fails` are command types that raise once, `plans` come one by one."""
+    """One rank's machine. `fails` holds the command types that raise once; `plans` arrive one by
+    one.
+    """
 
     plans: list[Regroup] = field(default_factory=list)
     fails: list[type] = field(default_factory=list)
     sharded: bool = False
-    unsure: bool = False  # state was seen to move that no vote has compared yet
+    unsure: bool = False  # a mover was seen whose state no vote has compared yet
     seen: list[Command] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -134,7 +138,9 @@ class Rank:
         return self.unsure and not self.late.on
 
     def names(self) -> list[str]:
-        """The commands since the last call, without what is only recorded."""
+        """Return the names of the commands since the last call, without those that only record
+        something.
+        """
         seen, self.seen = self.seen, []
         return [type(one).__name__ for one in seen if not isinstance(one, TellWorkerMachine)]
 
@@ -155,8 +161,8 @@ def test_a_step_is_prepared_then_voted_on_then_kept() -> None:
     assert (rank.machine.committed, rank.worker.committed) == (1, 1)
 
 
-def test_a_checkpoint_that_is_asked_for_is_of_the_step_that_is_voted_on() -> None:
-    """It is saved once, and every rank knows of it by the vote."""
+def test_a_requested_checkpoint_is_of_the_step_being_voted_on() -> None:
+    """The checkpoint is saved once, and every rank learns of it from the vote."""
     rank = Rank()
     rank.begin_step()
     rank.worker.on_message(SaveNow("a person asked"))
@@ -172,8 +178,10 @@ def test_a_checkpoint_that_is_asked_for_is_of_the_step_that_is_voted_on() -> Non
     assert Save(2, stopping=False, asked=False) in rank.seen
 
 
-def test_a_checkpoint_is_asked_for_again_where_a_regroup_came_first() -> None:
-    """The step is repeated, and the vote that passes in the end says it to all."""
+def test_a_checkpoint_is_requested_again_if_a_regroup_comes_first() -> None:
+    """The step is repeated. The vote that passes in the end tells all ranks about the
+    checkpoint.
+    """
     rank = Rank(plans=[plan(2, 0)], fails=[Vote])
     rank.begin_step()
     rank.worker.on_message(SaveNow("a person asked"))
@@ -203,8 +211,8 @@ def test_sharded_state_counts_once_it_is_sealed() -> None:
     assert rank.names() == ["SealMoved", "BookCommit", "Save"]
 
 
-def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
-    """All ranks are compared before the first step of a run is committed."""
+def test_a_late_vote_comes_when_the_next_step_is_requested() -> None:
+    """The state of all ranks is compared before the first step of a run is committed."""
     rank = Rank()
     rank.late.unproven = True
     rank.begin_step()
@@ -222,10 +230,11 @@ def test_a_late_vote_comes_when_the_next_step_is_asked_for() -> None:
 
 @pytest.mark.parametrize("optimizers", [1, 0])
 def test_an_early_vote_that_comes_too_early_is_put_off(optimizers: int) -> None:
-    """State has begun to move behind the block, and nobody knows yet whether it differs.
+    """State has begun to move after the block, and no rank knows yet whether it differs between
+    ranks.
 
-    A block that calls no optimizer votes at its end, and puts that off in the same way. No rank is
-    prepared while the vote is to come, so a fault leads to a repeat.
+    A block that calls no optimizer votes at its end, and puts its vote off in the same way. No rank
+    is prepared while the vote is outstanding, so a fault leads to a repeat.
     """
     rank = Rank(unsure=True)
     rank.begin_step()
@@ -249,7 +258,7 @@ def test_an_early_vote_that_comes_too_early_is_put_off(optimizers: int) -> None:
 
 
 def test_a_step_whose_vote_was_put_off_begins_again_with_an_early_vote() -> None:
-    """Some ranks may have been cut short before they saw that vote, and know nothing of it."""
+    """Some ranks may have been interrupted before they saw that vote, and do not know of it."""
     rank = Rank(unsure=True, plans=[plan(2, 0)])
     rank.begin_step()
     rank.run(rank.machine.vote_early())
@@ -276,8 +285,8 @@ def test_a_forward_plan_is_applied_first_and_followed_before_the_next_step() -> 
 
 
 def test_a_rank_finishes_its_step_before_it_is_given_up_for_a_drain() -> None:
-    """Its node is drained. Its work for the commit is done, and it joins no group before it is told
-    what comes next: here the drain is called off.
+    """The rank's node is drained. The rank completes its part of the commit, and joins no group
+    before it is told what comes next. Here the drain is called off.
     """
     waits = plan(2, 1, settle="forward", then="stand")
     rank = Rank(plans=[waits, plan(3, 1)], fails=[Vote])
@@ -299,7 +308,7 @@ def test_a_rank_finishes_its_step_before_it_is_given_up_for_a_drain() -> None:
 
 
 def test_a_step_that_is_repeated_is_rolled_back_and_never_sealed() -> None:
-    """Method: a peer is lost in the vote; the loop's code behind the block runs all the same."""
+    """Method: a peer is lost during the vote. The code of the loop after the block still runs."""
     rank = Rank(plans=[plan(2, 0)], fails=[Vote])
     rank.begin_step()
     with pytest.raises(StepInterrupted):
@@ -333,7 +342,7 @@ def test_a_torn_step_does_not_follow_its_forward_plan() -> None:
     assert [one.plan.generation for one in rank.seen if isinstance(one, Join)] == [3]
 
 
-def test_a_peer_that_is_lost_while_a_plan_is_followed_means_the_next_plan() -> None:
+def test_a_peer_lost_while_a_plan_is_followed_leads_to_the_next_plan() -> None:
     rank = Rank(plans=[plan(2, 0), plan(3, 0), plan(4, 0)], fails=[Vote, Join, Join])
     rank.begin_step()
     with pytest.raises(StepInterrupted):
@@ -344,7 +353,9 @@ def test_a_peer_that_is_lost_while_a_plan_is_followed_means_the_next_plan() -> N
 
 
 def test_a_donor_hands_over_before_it_leaves_main() -> None:
-    """Method: the script swallows the exception that leaves the function; it is raised again."""
+    """Method: the script swallows the exception that leaves the function, and the machine raises it
+    again.
+    """
     rank = Rank(plans=[plan(2, 0, then="reenter", donate=True)], fails=[Vote])
     rank.begin_step()
     with pytest.raises(StepInterrupted):
@@ -358,7 +369,9 @@ def test_a_donor_hands_over_before_it_leaves_main() -> None:
 
 
 def test_a_plan_of_a_generation_that_broke_too_is_forgotten() -> None:
-    """Method: the forward plan waits for the next step, and its generation breaks before that."""
+    """Method: the forward plan waits for the next step, and its generation breaks before
+    that step.
+    """
     rank = Rank(plans=[plan(2, 1, settle="forward"), plan(3, 1)], fails=[Vote])
     rank.begin_step()
     rank.run(rank.machine.vote_early())
@@ -370,7 +383,7 @@ def test_a_plan_of_a_generation_that_broke_too_is_forgotten() -> None:
     assert not rank.machine.is_cut
 
 
-def test_a_phase_that_was_interrupted_is_rolled_back_and_done_again() -> None:
+def test_an_interrupted_phase_is_rolled_back_and_run_again() -> None:
     rank = Rank(plans=[plan(2, 0)], fails=[Vote])
     assert rank.run(rank.machine.before_phase())
     rank.names()
@@ -407,7 +420,7 @@ def test_the_first_step_is_compared_before_its_vote() -> None:
 @pytest.mark.parametrize(
     ("newest", "newest_step", "committed", "slot"),
     [
-        (-1, -1, 0, 1),  # nothing is known: by the number of the step
+        (-1, -1, 0, 1),  # nothing is known: the number of the step decides
         (0, 4, 4, 1),  # the image of a committed step stays
         (0, 5, 4, 0),  # the image of an attempt that was rolled back does not
     ],
@@ -420,7 +433,9 @@ def test_an_image_does_not_overwrite_the_one_that_a_repeat_needs(
 
 
 def test_no_rank_leaves_before_the_final_state_is_handed_over() -> None:
-    """Method: the last vote passes, then the state is written, then all vote that it is there."""
+    """Method: the last vote passes, then the state is written, and then all ranks vote that it is
+    written.
+    """
     rank = Rank()
     rank.machine.until = 0
     assert not rank.run(rank.machine.next_step())

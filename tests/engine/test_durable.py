@@ -1,5 +1,5 @@
-"""Checkpoints, as they are decided about: when one is complete, which is offered, what is removed,
-what all begin from.
+"""Decisions about checkpoints: when one is complete, which one is offered, which ones are removed,
+and what all ranks begin from.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_a_save_is_complete_once_all_ranks_have_written_and_then_only_once() -> 
     assert (saves.put(shard(0, 5)), saves.put(shard(1, 5))) == ((), ()), "it is reported again"
 
 
-def test_a_step_that_is_done_again_is_saved_again() -> None:
+def test_a_step_that_is_executed_again_is_saved_again() -> None:
     saves = Saves(RANKS)
     for generation in (1, 2):
         saves.note_rollback(generation=generation, step=0)
@@ -89,8 +89,8 @@ def test_a_regroup_that_rolls_nothing_back_costs_no_save() -> None:
 
 
 def test_a_step_that_was_rolled_back_stays_rolled_back() -> None:
-    """Step 4 was of a past that ended when all went back to 3; then they came as far as 6, and went
-    back to 5.
+    """Method: step 4 belongs to a history that ended when all ranks went back to step 3. Then they
+    reached step 6, and went back to step 5.
     """
     saves = Saves(RANKS)
     saves.note_rollback(generation=2, step=3)
@@ -111,8 +111,8 @@ Course = st.lists(
 
 @given(Course)
 def test_a_complete_save_has_shards_of_one_past_only(course: list[Any]) -> None:
-    """Method: shards of this generation and late ones of up to three before; each in a complete
-    save was rolled back by none since.
+    """Method: shards arrive from this generation, and late ones from up to three generations
+    before. No later rollback undid the step of any shard in a complete save.
     """
     saves, generation, backs = Saves(RANKS), 1, []
     for what in course:
@@ -167,10 +167,12 @@ def test_checkpoints_that_are_needed_or_in_progress_are_not_removed(
 
 
 @given(FOLDERS, st.integers(0, 3), st.integers(1, 5))
-def test_checkpoints_of_every_so_many_steps_stay_for_long(
+def test_checkpoints_of_every_nth_step_are_kept_longer(
     folders: list[Lies], keep: int, every: int
 ) -> None:
-    """What `every` keeps, and nothing else, is kept in addition to what is kept without it."""
+    """The option `every` keeps the steps it names in addition to what is kept without it, and
+    nothing else.
+    """
     good, _ = newest_good(folders, why_not=lambda one: "")
     step = good.step if good is not None else None
     gone = set(superfluous(folders, good=step, keep=keep))
@@ -179,7 +181,7 @@ def test_checkpoints_of_every_so_many_steps_stay_for_long(
     assert set(superfluous(folders, good=step, keep=keep, every=every)) == gone - spared
 
 
-def test_images_that_are_whole_and_newer_than_the_checkpoint_come_first() -> None:
+def test_complete_images_newer_than_the_checkpoint_come_first() -> None:
     assert newest_common([(7, 6), (6, 5)], is_whole=lambda step: True) == 6
     assert newest_common([(7, 6), (7, 6)], is_whole=lambda step: step == 6) == 6
     assert newest_common([(7, 6), (5, 4)], is_whole=lambda step: True) is None
@@ -201,7 +203,7 @@ def coordinator(**more: Any) -> Coordinator:
 
 
 def clearing(**more: Any) -> Coordinator:
-    """All ranks are gone, and all are to restart."""
+    """Return a coordinator whose ranks are all gone and are all to restart."""
     one = coordinator(**more)
     one.run.lifecycle.enter(Stage.CLEARING)
     for member in one.roster.members():
@@ -213,7 +215,7 @@ def started(outputs: list[Any]) -> int:
     return sum(isinstance(one, ToAgent) and isinstance(one.message, StartWorker) for one in outputs)
 
 
-def test_a_failed_save_is_told_and_nothing_else() -> None:
+def test_a_failed_save_is_reported_and_changes_nothing_else() -> None:
     one = coordinator()
     one.run.lifecycle.enter(Stage.TRAINING)
     for outputs in (
@@ -224,7 +226,7 @@ def test_a_failed_save_is_told_and_nothing_else() -> None:
     assert (one.stage, one.run.sources.checkpoint.restart()) == (Stage.TRAINING, Restart())
 
 
-def test_the_manifest_is_asked_for_when_the_last_shard_lies_there() -> None:
+def test_the_manifest_is_requested_once_the_last_shard_is_written() -> None:
     one = coordinator()
     assert one.on_message(shard(1, 5), now_s=1.0) == []
     (order,) = one.on_message(shard(0, 5), now_s=1.0)
@@ -247,7 +249,7 @@ def test_no_rank_starts_from_a_checkpoint_before_it_was_read() -> None:
     } == {"five"}
 
 
-def test_a_damaged_checkpoint_is_told_and_an_older_one_is_taken() -> None:
+def test_a_damaged_checkpoint_is_reported_and_an_older_one_is_used() -> None:
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     one.run.sources.choose(one.run.sources.checkpoint.restart())
@@ -268,7 +270,7 @@ def copied(rank: int, step: int, generation: int = 1, error: str = "") -> Checkp
 
 
 def test_a_copy_in_the_vault_counts_once_all_ranks_have_sealed_it() -> None:
-    """No manifest is asked for, and the ledger is not written."""
+    """No manifest is requested, and nothing is written to the ledger."""
     one = coordinator()
     assert one.on_message(copied(1, 5), now_s=1.0) == []
     assert one.run.sources.kept_step == 0
@@ -277,7 +279,7 @@ def test_a_copy_in_the_vault_counts_once_all_ranks_have_sealed_it() -> None:
     assert one.run.sources.checkpoint.step == 0, "it lies on no disk"
 
 
-def test_a_rank_without_room_for_a_copy_is_told_of() -> None:
+def test_a_rank_without_room_for_a_copy_is_reported() -> None:
     one = coordinator()
     (told,) = one.on_message(copied(1, 5, error="no room"), now_s=1.0)
     assert isinstance(told, Tell)
@@ -287,7 +289,9 @@ def test_a_rank_without_room_for_a_copy_is_told_of() -> None:
 
 
 def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
-    """One rank has copied step 7 when all are lost; step 7 comes again, in another generation."""
+    """Method: one rank has copied step 7 when all ranks are lost. Step 7 is executed again in
+    another generation.
+    """
     one = coordinator()
     one.on_message(copied(0, 7), now_s=1.0)
     one.run.sources.begin_generation(generation=2, step=5)
@@ -300,7 +304,7 @@ def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
 
 @pytest.mark.parametrize("good", [9, 6, 0])
 def test_no_rank_starts_from_a_copy_before_it_was_read(good: int) -> None:
-    """A damaged copy is told. An older one is taken if it is newer than the checkpoint."""
+    """A damaged copy is reported. An older copy is used if it is newer than the checkpoint."""
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
     one.run.sources.note_kept(9)
@@ -323,9 +327,9 @@ def test_no_rank_starts_from_a_copy_before_it_was_read(good: int) -> None:
 
 
 def test_a_rank_that_has_sealed_nothing_reads_its_checkpoint_again() -> None:
-    """Its slots may hold other steps, from before.
+    """The slots of such a rank may hold other steps, from before.
 
-    One whose image of that step lies sealed reads that.
+    A rank whose image of that step lies sealed reads the image.
     """
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
@@ -354,7 +358,9 @@ def test_a_run_stopped_while_checkpoints_are_read_starts_no_process() -> None:
 
 
 def test_images_older_than_a_checkpoint_are_used_only_if_it_is_refused() -> None:
-    """They lay on a node that was cut off; the others have come further, and saved."""
+    """The images were on a node that was cut off. The other ranks went on meanwhile, and saved a
+    checkpoint.
+    """
     one = clearing()
     one.roster.script.sharded = True
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
@@ -371,9 +377,8 @@ def test_images_older_than_a_checkpoint_are_used_only_if_it_is_refused() -> None
 
 
 def test_images_lost_with_a_node_during_a_restart_are_not_used() -> None:
-    """Under sharded state each rank's image of step 7 was there when that was decided.
-
-    The newest checkpoint is of step 5.
+    """Method: the state is sharded. Each rank's image of step 7 was there when the restart was
+    decided, and the newest checkpoint is of step 5.
     """
     one = clearing()
     one.roster.script.sharded = True

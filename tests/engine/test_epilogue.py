@@ -1,4 +1,4 @@
-"""What a failure behind the last step means, without a process."""
+"""What a failure after the last step means, tested without processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from tests.engine.test_lost_steps import Run
 STEPS = 4
 
 
-class Over:
-    """A run whose ranks are past the last step, and all that its coordinator says from then on."""
+class FinishedRun:
+    """A run whose ranks are past the last step, and everything that its coordinator orders from
+    then on.
+    """
 
     def __init__(self, *, replicated: bool = True, finished: tuple[int, ...] = (0, 1)) -> None:
         self.run = Run(replicated=replicated)
@@ -54,7 +56,7 @@ def test_a_crash_after_the_script_has_ended_well_is_a_warning(
     code: int | None, signal: int | None
 ) -> None:
     """The other rank still runs its last code, and is not disturbed."""
-    over = Over()
+    over = FinishedRun()
     over.exits(1, code, signal, "exit")
     assert "after its script had ended well" in over.told
     assert over.coordinator.interruptions.open == []
@@ -64,7 +66,7 @@ def test_a_crash_after_the_script_has_ended_well_is_a_warning(
 
 
 def test_a_script_that_raises_at_its_end_fails_the_run_once_all_have_ended() -> None:
-    over = Over()
+    over = FinishedRun()
     over.raises(1)
     over.exits(1, 1, None, "epilogue")
     assert not over.ends, "the other rank comes to its end first"
@@ -77,7 +79,7 @@ def test_a_script_that_raises_at_its_end_fails_the_run_once_all_have_ended() -> 
 
 
 def test_a_rank_that_misses_a_failed_peer_is_not_blamed() -> None:
-    over = Over()
+    over = FinishedRun()
     over.raises(1)
     over.raises(0, "collective")
     over.exits(0, 1, None, "epilogue")
@@ -86,24 +88,24 @@ def test_a_rank_that_misses_a_failed_peer_is_not_blamed() -> None:
     assert "rank 1 failed" in end.reason
 
 
-def test_one_replicated_rank_that_is_past_the_last_step_says_so_for_all() -> None:
-    """They have voted. Sharded ranks may still be in their last step."""
+def test_one_replicated_rank_past_the_last_step_speaks_for_all() -> None:
+    """Replicated ranks have all voted on the last step. Sharded ranks may still be in it."""
     for replicated, ends in ((True, True), (False, False)):
-        over = Over(replicated=replicated, finished=(1,))
+        over = FinishedRun(replicated=replicated, finished=(1,))
         over.raises(1)
         assert bool(over.told) is ends, (replicated, over.told)
 
 
-def test_a_rank_that_is_killed_behind_the_last_step_is_replaced_as_ever() -> None:
-    over = Over()
+def test_a_rank_killed_after_the_last_step_is_replaced_as_usual() -> None:
+    over = FinishedRun()
     over.exits(1, None, 9, "epilogue")
     (told,) = over.coordinator.interruptions.open
     assert told.rung is not Rung.STOP
     assert not over.ends
 
 
-def test_a_failure_behind_the_last_step_that_is_said_twice_is_booked_once() -> None:
-    over = Over()
+def test_a_failure_after_the_last_step_reported_twice_is_booked_once() -> None:
+    over = FinishedRun()
     over.raises(1)
     over.raises(1)
     assert len(over.coordinator.interruptions.open) == 1

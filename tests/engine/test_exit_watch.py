@@ -27,9 +27,10 @@ STEPS = 4
 
 
 class Node:
-    """An agent with two workers, ticked as the launcher does; `answers`: what each says of itself.
+    """An agent with two workers, ticked as the launcher does. `answers` holds what each worker says
+    it is doing.
 
-    Worker 1 has come to its end at second 0. Worker 2 is in its script.
+    Worker 1 reached its end at second 0. Worker 2 is in its script.
     """
 
     def __init__(self, *, answers: dict[int, str], hang_after_s: float | None = None) -> None:
@@ -45,7 +46,7 @@ class Node:
             self.readings[worker] = Reading(beacon, stopped=False)
 
     def ticks(self, until_s: float) -> None:
-        """Tick up to `until_s`. Who is asked and has an answer gives it at once."""
+        """Tick until `until_s`. A worker that is asked and has an answer gives it at once."""
         while self.now_s < until_s:
             self.now_s += limits.TICK_S
             new = self.agent.on_tick(self.readings, now_s=self.now_s)
@@ -82,7 +83,7 @@ def test_a_worker_that_does_not_answer_is_reported_without_a_place() -> None:
     assert [one.where for one in node.said(WorkerLingers)] == [""]
 
 
-def test_a_worker_that_ends_is_not_spoken_of_any_more() -> None:
+def test_a_worker_that_ends_is_not_reported_any_more() -> None:
     node = Node(answers={1: "a.py:3 in saves"})
     node.ticks(limits.LINGER_S + 1.0)
     gone = WorkerExited(1, 101, 0, None, False, 0, (), (), "exit", node.now_s, node.now_s, "")
@@ -92,7 +93,7 @@ def test_a_worker_that_ends_is_not_spoken_of_any_more() -> None:
     assert len(node.said(WorkerLingers)) == 1
 
 
-def test_ticks_may_be_left_out_until_such_a_worker_is_asked() -> None:
+def test_ticks_may_be_skipped_until_a_lingering_worker_is_asked() -> None:
     node = Node(answers={1: "a.py:3 in saves"})
     node.ticks(1.0)
     assert node.agent.quiet_until_s() == limits.LINGER_S
@@ -111,14 +112,18 @@ def test_a_process_that_does_not_end_is_no_hang(hang_after_s: float | None) -> N
 
 
 def test_a_plain_rank_may_go_on_for_hours_when_another_has_ended() -> None:
-    """It makes no outlast call, so nothing is known of it, and its boot has no deadline."""
+    """A plain rank makes no outlast call, so the agent knows nothing of its progress, and its boot
+    has no deadline.
+    """
     node = Node(answers={1: "a.py:3 in saves"})
     node.ticks(limits.BOOT_DEADLINE_S + 60.0)
     assert node.said(WorkerHung) == []
 
 
 def test_the_run_names_a_process_that_does_not_end_and_kills_none() -> None:
-    """It says so each time, and keeps the first word for the report."""
+    """The run reports the process each time, and keeps the first report for the report of
+    the run.
+    """
     run = Run(replicated=True)
     coordinator, (first, second) = run.coordinator, (run.workers[0], run.workers[1])
     for worker in (first, second):

@@ -1,4 +1,4 @@
-"""Deadlines and culprits; and the agent, which raises the question and draws the conclusion."""
+"""Deadlines and culprits; and the agent, which asks who hangs and draws the conclusion."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_fewer_collectives_name_the_culprit_and_an_older_step_counts_more() -> N
 def test_no_rank_is_named_while_one_is_still_on_its_way_to_the_others(phase: Phase) -> None:
     """Rank 0 sends what the others receive, and so has entered one collective less.
 
-    What all wait for is rank 2, which may take its time.
+    All ranks wait for rank 2, which is within its deadline.
     """
     waits = [report(0, collectives=4), report(1)]
     verdict = find_culprits(members=[*waits, report(2, phase, collectives=3)], overdue=late(*waits))
@@ -105,8 +105,8 @@ def test_a_deadline_is_learned_has_a_floor_a_ceiling_and_exceptions() -> None:
 
 
 def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> None:
-    """Those that began the run show how long they take; a successor's may compile too, and are not
-    held against its peers' deadlines.
+    """The ranks that began the run show how long first steps take. A successor's first steps may
+    also compile, so the deadlines of its peers are not applied to it.
     """
     deadlines = Deadlines()
     deadlines.learn_first(4.0)
@@ -127,14 +127,14 @@ def test_first_steps_have_a_deadline_of_their_own_which_the_run_shortens() -> No
 class Watch:
     """An agent with three ranks past their first steps, driven tick by tick.
 
-    `pings`: how often worker 1 was pinged.
+    `pings` counts how often worker 1 was pinged.
     """
 
     def __init__(self) -> None:
         self.now_s = 50.0
         self.pings = 0
         self.agent = Agent(now_s=self.now_s)
-        # of workers whose threads are ready, and have no processor: since they stand
+        # for each worker whose threads are ready but get no processor: the time since when
         self.starved_s: dict[int, float] = {}
         self.beacons = {
             worker: Beacon(worker=worker, rank=worker - 1, phase=Phase.BODY) for worker in (1, 2, 3)
@@ -145,7 +145,7 @@ class Watch:
             self.tick(moving=(1, 2, 3), step=step)
 
     def replace_rank_1(self) -> None:
-        """Let worker 2 be killed, and worker 4 come in its place."""
+        """Let worker 2 be killed, and let worker 4 take its rank."""
         self.agent.on_event(
             WorkerExited(2, 0, None, 9, False, 5, (), (), "body", 0.0, 0.0, ""), now_s=self.now_s
         )
@@ -175,7 +175,9 @@ class Watch:
         return self.agent.on_tick(readings, now_s=self.now_s)
 
     def stand(self, for_s: float, answers: dict[int, int]) -> list[WorkerHung]:
-        """All stand; `answers`: the collectives of each worker whose listener answers."""
+        """Let all ranks stand still. `answers` holds the number of collectives of each worker whose
+        listener answers.
+        """
         found: list[WorkerHung] = []
         end_s = self.now_s + for_s
         while self.now_s < end_s:
@@ -197,9 +199,8 @@ class Watch:
 
 @pytest.mark.parametrize("starving", [(2,), (1, 2, 3)])
 def test_a_rank_that_has_no_processor_does_not_hang(starving: tuple[int, ...]) -> None:
-    """Its threads are ready, and do not run: it is late, and does not answer.
-
-    Its peers wait for it.
+    """The threads of such a rank are ready and do not run. It is late and does not answer, and its
+    peers wait for it.
     """
     watch = Watch()
     watch.starved_s = dict.fromkeys(starving, 0.0)
@@ -224,14 +225,16 @@ def test_a_rank_that_never_has_a_processor_is_given_up_in_the_end() -> None:
 
 
 def test_a_rank_that_moves_is_not_looked_at_closely() -> None:
-    """It costs files for each thread: only from half a deadline on."""
+    """A close look opens files for each thread, so the agent takes one only after half of a
+    deadline.
+    """
     watch = Watch()
     assert not any(watch.agent.looks_closely(worker, now_s=watch.now_s) for worker in (1, 2, 3))
     watch.stand(0.7, {})
     assert all(watch.agent.looks_closely(worker, now_s=watch.now_s) for worker in (1, 2, 3))
 
 
-def test_the_agent_names_the_one_behind_within_its_deadline_and_once() -> None:
+def test_the_agent_names_the_rank_behind_within_its_deadline_and_once() -> None:
     watch = Watch()
     stood_s = watch.now_s
     found = watch.stand(6.0, {1: 7, 2: 6, 3: 7})
@@ -242,7 +245,7 @@ def test_the_agent_names_the_one_behind_within_its_deadline_and_once() -> None:
     assert found[0].last_s == pytest.approx(stood_s, abs=1e-6)
 
 
-def test_the_agent_names_the_one_that_does_not_answer() -> None:
+def test_the_agent_names_the_rank_that_does_not_answer() -> None:
     assert [hung.worker for hung in Watch().stand(3.0, {1: 7, 2: 7})] == [3]
 
 
@@ -280,7 +283,7 @@ def test_ranks_at_one_place_are_given_time_but_not_for_ever(
 def test_ranks_in_setup_for_too_long_are_not_asked_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing tells them apart, and the deadline of their phase is never doubled."""
+    """Nothing tells these ranks apart, and the deadline of their phase is never doubled."""
     monkeypatch.setitem(hang._FIXED, Phase.SETUP, 20.0)
     watch = Watch()
     for beacon in watch.beacons.values():
@@ -294,7 +297,7 @@ def test_ranks_in_setup_for_too_long_are_not_asked_again_and_again(
 def test_long_overdue_peers_of_a_slow_successor_are_asked_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They waited for the first step of the successor, which is overdue now, too."""
+    """The peers waited for the first step of the successor, which is now overdue too."""
     monkeypatch.setattr(limits, "FIRST_STEPS_DEADLINE_S", 100.0)
     watch = Watch()
     watch.replace_rank_1()
@@ -306,7 +309,7 @@ def test_long_overdue_peers_of_a_slow_successor_are_asked_few_times(
     assert 1 <= watch.pings <= 3
 
 
-def test_progress_takes_a_false_alarms_patience_back() -> None:
+def test_progress_resets_the_deadlines_after_a_false_alarm() -> None:
     watch = Watch()
     watch.stand(2.0, {1: 7, 2: 7, 3: 7})
     assert watch.agent.deadlines.scale > 1.0
@@ -332,8 +335,8 @@ def test_spares_that_keep_dying_do_not_silence_the_question() -> None:
 def test_no_rank_is_blamed_for_waiting_while_another_works_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rank 0 is between two steps, where it may be for half an hour; the others wait for it in the
-    next step's collective.
+    """Rank 0 is between two steps, where it may stay for half an hour. The others wait for it in a
+    collective of the next step.
     """
     monkeypatch.setattr(limits, "STEP_CEILING_S", 8.0)
     watch = Watch()
@@ -367,7 +370,9 @@ def test_a_rank_a_step_behind_is_named_at_any_place_of_its_peers() -> None:
 
 
 def test_a_rank_behind_within_its_own_deadline_is_not_named() -> None:
-    """A successor's first step compiles, and its peers' deadlines were learned long ago."""
+    """The first step of a successor compiles, while the deadlines of its peers were learned long
+    ago.
+    """
     members = [report(0), report(1, collectives=2), report(2)]
     verdict = find_culprits(members=members, overdue=late(members[0], members[2]))
     assert (verdict.culprits, verdict.awaited) == ((), True)
@@ -389,7 +394,9 @@ def test_a_rank_in_setup_too_long_is_named_while_peers_build_the_group() -> None
 
 
 def test_a_batch_may_take_longer_than_a_step_is_given() -> None:
-    """A healthy loader paused for 1.2 s on busy cores, and its rank was killed for it."""
+    """Found in a drill: a healthy loader paused for 1.2 s on busy cores, and its rank was killed
+    for it.
+    """
     deadlines = Deadlines(typical_s={Phase.DATA: 0.02, Phase.BODY: 0.02})
     assert deadlines.of(phase=Phase.DATA, steps_done=9) == limits.DATA_FLOOR_S
     assert deadlines.of(phase=Phase.BODY, steps_done=9) == limits.STEP_FLOOR_S
@@ -404,7 +411,7 @@ def test_in_an_evaluation_fewer_collectives_name_the_culprit_too() -> None:
     assert find_culprits(members=members, overdue=late(*members)).culprits == (2,)
 
 
-def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
+def test_the_agent_asks_again_as_soon_as_the_awaited_rank_is_late_too() -> None:
     watch = Watch()
     watch.beacons[2].phase = Phase.DATA
     watch.stand(limits.STEP_FLOOR_S / 2, {1: 7, 3: 7})
@@ -417,8 +424,8 @@ def test_the_agent_asks_again_as_soon_as_the_awaited_is_late_too() -> None:
     )
 
 
-def test_waiting_ranks_are_not_asked_again_before_the_awaited_is_late() -> None:
-    """Rank 1 waits for a batch, which it may for ten seconds; the others are overdue after one."""
+def test_waiting_ranks_are_not_asked_again_before_the_awaited_one_is_late() -> None:
+    """Rank 1 waits for a batch, for which it has ten seconds. The others are overdue after one."""
     watch = Watch()
     watch.beacons[2].phase = Phase.DATA
     watch.tick(moving=(1, 2, 3))
@@ -434,7 +441,7 @@ def test_waiting_ranks_are_not_asked_again_before_the_awaited_is_late() -> None:
 
 
 def test_a_question_is_dropped_once_all_overdue_ranks_have_moved() -> None:
-    """Nobody has answered it yet."""
+    """No rank has answered the question yet."""
     watch = Watch()
     while not watch.agent.asks:
         watch.tick()
@@ -443,7 +450,7 @@ def test_a_question_is_dropped_once_all_overdue_ranks_have_moved() -> None:
 
 
 def test_finding_culprits_takes_time_in_proportion_to_the_ranks() -> None:
-    """20,000 that stand alike, so that nobody is to blame: comparing each with each took the
+    """Method: 20,000 ranks stand alike, so no rank is to blame. Comparing each with each took the
     coordinator minutes.
     """
     members = [report(rank) for rank in range(20_000)]

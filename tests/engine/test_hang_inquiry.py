@@ -1,4 +1,6 @@
-"""Who hangs, where there are several nodes: the coordinator judges over what all agents say."""
+"""Which rank hangs in a run on several nodes: the coordinator judges by the reports of all
+agents.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.engine.test_nodes import coordinator_sessions, trains
 
 
 def at_work(**on_a: int) -> Coordinator:
-    """Rank 0 on node a, and rank 1 on node b, train. `on_a`: as for `trains`."""
+    """Return the coordinator of a run in which rank 0 on node a and rank 1 on node b train. `on_a`
+    is the same as for `trains`.
+    """
     sessions = coordinator_sessions()
     trains(sessions, **on_a)
     for worker in (1, 2):
@@ -30,11 +34,11 @@ def at_work(**on_a: int) -> Coordinator:
     return sessions.coordinator
 
 
-def stands(
+def report_of(
     rank: int, *, nonce: int, age_s: float, collectives: int = 8, exhausted: bool = False
 ) -> ProgressReport:
-    """What its agent says of its only rank, which waits in the body of step 4 and is overdue after
-    one second.
+    """Return an agent's report on its only rank, which waits in the body of step 4 and is overdue
+    after one second.
     """
     return ProgressReport(
         nonce,
@@ -53,26 +57,27 @@ def told(outputs: list[Output]) -> list[tuple[str, object]]:
 def test_ranks_that_stand_alike_wait_until_deadlines_cannot_grow(
     exhausted: str,
 ) -> None:
-    """Rank 1 has stood longest. It is looked at once more, and has not moved by then.
+    """Rank 1 has stood still longest. The coordinator asks about it once more, and it has not moved
+    by then.
 
-    `exhausted`: the nodes whose deadlines cannot grow.
+    `exhausted` names the nodes whose deadlines cannot grow.
     """
     one = at_work()
     assert told(
         one.on_message(
-            stands(0, nonce=0, age_s=2.0, exhausted="a" in exhausted), now_s=9.0, node="a"
+            report_of(0, nonce=0, age_s=2.0, exhausted="a" in exhausted), now_s=9.0, node="a"
         )
     ) == [("b", AskProgressReport(1))]
     out = told(
         one.on_message(
-            stands(1, nonce=1, age_s=3.0, exhausted="b" in exhausted), now_s=9.1, node="b"
+            report_of(1, nonce=1, age_s=3.0, exhausted="b" in exhausted), now_s=9.1, node="b"
         )
     )
     if exhausted != "ab":
         assert out == [("a", Judged("nobody")), ("b", Judged("nobody"))]
         return
     assert out == [("b", AskProgressReport(2))]
-    out = told(one.on_message(stands(1, nonce=2, age_s=3.1), now_s=9.2, node="b"))
+    out = told(one.on_message(report_of(1, nonce=2, age_s=3.1), now_s=9.2, node="b"))
     assert [(node, order.worker) for node, order in out if isinstance(order, KillWorker)] == [
         ("b", 2)
     ]
@@ -85,31 +90,35 @@ def test_ranks_that_stand_alike_wait_until_deadlines_cannot_grow(
 
 
 def test_the_rank_behind_is_accused_and_not_the_one_that_stood_longest() -> None:
-    """Rank 1 has stood longest: it waits for rank 0, which has not come to the ninth collective."""
+    """Rank 1 has stood still longest because it waits for rank 0, which has not reached the ninth
+    collective.
+    """
     one = at_work()
     one.on_message(
-        stands(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a"
+        report_of(0, nonce=0, age_s=2.0, collectives=7, exhausted=True), now_s=9.0, node="a"
     )
-    out = one.on_message(stands(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
+    out = one.on_message(report_of(1, nonce=1, age_s=3.0, exhausted=True), now_s=9.1, node="b")
     assert told(out) == [("a", AskProgressReport(2))]
 
 
-def test_ranks_of_one_node_beside_a_spare_one_are_looked_at_twice() -> None:
-    """All were late, and move on while their node is asked: some were seen first."""
+def test_ranks_of_one_node_are_checked_twice_beside_a_spare_node() -> None:
+    """All ranks were late, and move on while their node is asked. Some of them were read before the
+    others.
+    """
     one = at_work(capacity=2)
-    seen = [stands(0, nonce=0, age_s=2.0, collectives=7), stands(1, nonce=0, age_s=0.0)]
+    seen = [report_of(0, nonce=0, age_s=2.0, collectives=7), report_of(1, nonce=0, age_s=0.0)]
     report = replace(seen[0], members=tuple(one.members[0] for one in seen))
     assert told(one.on_message(report, now_s=9.0, node="a")) == [("a", AskProgressReport(2))]
-    moved = stands(0, nonce=2, age_s=0.1)
+    moved = report_of(0, nonce=2, age_s=0.1)
     assert told(one.on_message(moved, now_s=9.1, node="a")) == [("a", Judged("awaited"))]
     assert not one.interruptions.open
 
 
 def test_the_deadlines_of_a_node_without_ranks_do_not_count() -> None:
-    """It houses spares only, so nothing there is overdue, and its deadlines never grow."""
+    """Such a node has only spares. Nothing there is overdue, so its deadlines never grow."""
     said = {
-        "a": stands(0, nonce=1, age_s=2.0, exhausted=True),
-        "b": stands(1, nonce=1, age_s=3.0, exhausted=True),
+        "a": report_of(0, nonce=1, age_s=2.0, exhausted=True),
+        "b": report_of(1, nonce=1, age_s=3.0, exhausted=True),
         "c": ProgressReport(1, (), None, 0.0, False),
     }
     inquiry = Inquiry(1, set(), {node: (9.0, report) for node, report in said.items()})

@@ -18,8 +18,8 @@ from outlast.model import limits
 WELL, STOPPED = HelperReading(stopped=False), HelperReading(stopped=True)
 
 
-class Looked:
-    """A watch whose clock moves by HELPER_LOOK_S with each look."""
+class DrivenWatch:
+    """A watch over a helper process, whose clock moves by HELPER_LOOK_S with each look."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -32,7 +32,7 @@ class Looked:
         return self.watch.on_look(reading, now_s=self.now_s, may_ask=idle)
 
     def look_until_replaced(self, reading: HelperReading) -> tuple[float, str]:
-        """Return how long it took, and the reason."""
+        """Return how long the watch took to replace the helper, and the reason."""
         began_s = self.now_s
         while self.now_s < began_s + 100.0:
             verdict = self.look(reading)
@@ -42,21 +42,21 @@ class Looked:
 
 
 def test_a_stopped_helper_is_replaced_within_half_a_second_or_so() -> None:
-    took_s, reason = Looked().look_until_replaced(STOPPED)
+    took_s, reason = DrivenWatch().look_until_replaced(STOPPED)
     assert took_s <= limits.HELPER_STOPPED_S + 2 * limits.HELPER_LOOK_S
     assert reason == "the zygote 7 is stopped (SIGSTOP, or a debugger)"
 
 
 def test_a_helper_that_is_stopped_for_a_moment_stays() -> None:
-    """The count starts over each time that it is seen to run."""
-    looked = Looked()
+    """The count starts over each time the helper is seen running."""
+    looked = DrivenWatch()
     for _ in range(20):
         for reading in (STOPPED, STOPPED, WELL):
             assert not looked.look(reading, idle=False).replace
 
 
 def test_an_idle_helper_is_asked_and_replaced_when_it_stays_silent() -> None:
-    looked = Looked()
+    looked = DrivenWatch()
     took_s, reason = looked.look_until_replaced(WELL)
     most_s = limits.HELPER_ASK_S + limits.HELPER_ANSWER_S + 3 * limits.HELPER_LOOK_S
     assert limits.HELPER_ANSWER_S < took_s <= most_s
@@ -64,7 +64,7 @@ def test_an_idle_helper_is_asked_and_replaced_when_it_stays_silent() -> None:
 
 
 def test_a_helper_that_answers_is_asked_once_a_second_and_stays() -> None:
-    looked, asked = Looked(), 0
+    looked, asked = DrivenWatch(), 0
     for _ in range(100):
         verdict = looked.look()
         assert not verdict.replace
@@ -75,13 +75,13 @@ def test_a_helper_that_answers_is_asked_once_a_second_and_stays() -> None:
 
 
 def test_a_busy_helper_is_not_asked() -> None:
-    looked = Looked()
+    looked = DrivenWatch()
     assert not any(looked.look(idle=False).ask for _ in range(100))
 
 
 def test_a_helper_without_a_processor_is_not_silent() -> None:
-    """It owes an answer for 20 s, in all of which it was ready to run."""
-    looked, asked_s = Looked(), 0.0
+    """The helper has owed an answer for 20 s, and was ready to run all that time."""
+    looked, asked_s = DrivenWatch(), 0.0
     for _ in range(200):
         starved_s = looked.now_s - asked_s if looked.watch.is_asked else 0.0
         verdict = looked.look(HelperReading(stopped=False, starved_s=starved_s))
@@ -91,8 +91,10 @@ def test_a_helper_without_a_processor_is_not_silent() -> None:
 
 @pytest.mark.parametrize("reading", [WELL, STOPPED])
 def test_a_launcher_that_was_held_up_blames_no_helper(reading: HelperReading) -> None:
-    """A look that comes 20 s late, with a question out and the helper just seen stopped."""
-    looked = Looked()
+    """Method: a look comes 20 s late, while a question is unanswered and the helper was just seen
+    stopped.
+    """
+    looked = DrivenWatch()
     while not looked.look().ask:
         pass
     assert not looked.look(reading).replace

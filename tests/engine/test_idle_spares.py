@@ -28,7 +28,7 @@ def told(*, spares: int, calls: bool, steps: tuple[int, ...]) -> list[str]:
     return [one.text for one in outputs if isinstance(one, Tell)]
 
 
-def test_a_plain_script_that_trains_beside_spares_is_told_once() -> None:
+def test_a_plain_script_that_trains_beside_spares_is_reported_once() -> None:
     assert told(spares=1, calls=False, steps=(1, 2, 3)) == [f"warning: {SPARES_IDLE}"]
 
 
@@ -40,7 +40,7 @@ def test_a_plain_script_that_trains_beside_spares_is_told_once() -> None:
         pytest.param(1, False, (0,), id="the script may still come to its first call"),
     ],
 )
-def test_nothing_is_said_where_spares_help_or_there_are_none(
+def test_nothing_is_reported_where_spares_help_or_there_are_none(
     spares: int, calls: bool, steps: tuple[int, ...]
 ) -> None:
     assert told(spares=spares, calls=calls, steps=steps) == []

@@ -1,5 +1,5 @@
-"""What is written down of an interruption as it unfolds: nothing twice, times in their order, a
-class that fits its mechanism.
+"""What is recorded of an interruption as it unfolds: nothing twice, the times in order, and a class
+that fits the mechanism.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.engine.test_lost_steps import Run
 def log_of(
     mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended"
 ) -> InterruptionLog:
-    """Rank 1 was lost in generation 1, one second after the start."""
+    """Return a log in which rank 1 was lost in generation 1, one second after the start."""
     log = InterruptionLog()
     log.fault(
         rank=1,
@@ -57,7 +57,7 @@ def newest(log: InterruptionLog) -> Interruption:
 
 
 def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
-    """The word of the last that joined may be heard after the commit that it led to."""
+    """The last rank's Joined may arrive after the commit that it led to."""
     log = log_of()
     log.book_decision(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
     log.joined(now_s=1.5, restore_s=0.1, tier=Tier.PEER)
@@ -66,9 +66,9 @@ def test_all_have_joined_no_later_than_a_step_was_committed() -> None:
     assert (one.regrouped_s, one.restored_s, one.resumed_s) == (1.4, 1.45, 1.45)
 
 
-def test_a_reason_that_comes_again_is_said_once() -> None:
-    """Another rank joins the interruption with a reason that is known; then it is decided twice,
-    for the same reason.
+def test_a_repeated_reason_is_recorded_once() -> None:
+    """Method: another rank joins the interruption with a reason that is known. Then the run decides
+    twice, for the same reason.
     """
     log = log_of()
     log.fault(
@@ -94,7 +94,7 @@ def test_a_reason_that_comes_again_is_said_once() -> None:
 
 
 def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
-    """A rank raises, and then its node is gone."""
+    """Method: a rank raises, and then its node is lost."""
     log = log_of(Mechanism.EXCEPTION)
     assert newest(log).failure_class is FailureClass.USER_CODE
     log.node_lost(reason="node a has no power")
@@ -108,8 +108,8 @@ def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
 
 @pytest.mark.parametrize(("steps", "lost"), [(3, 5), (-1, 1)])
 def test_the_restart_that_happens_decides_the_booked_cost(steps: int, lost: int) -> None:
-    """Two steps were thought to be lost; then an older, or a newer, checkpoint was the newest good
-    one.
+    """Method: the decision assumed that two steps are lost. Then the newest good checkpoint turns
+    out to be an older or a newer one.
     """
     log = log_of()
     log.book_decision(now_s=1.2, rung=Rung.RESTART, reason="all restart", repeated=2, lost=2)
@@ -118,9 +118,9 @@ def test_the_restart_that_happens_decides_the_booked_cost(steps: int, lost: int)
     assert (one.steps_lost, one.steps_repeated) == (lost, lost)
 
 
-def test_restore_time_is_told_of_the_generation_that_trains() -> None:
-    """Rank 0 restores for long, and then the new rank 1 dies before it is in: the next generation
-    is quick, whatever is heard again of the one before.
+def test_the_restore_time_is_that_of_the_generation_that_trains() -> None:
+    """Method: rank 0 takes long to restore, and the new rank 1 dies before it has joined. The next
+    generation restores quickly, although a message of the previous one arrives again.
     """
     run = Run()
     run.dies(5)
@@ -146,7 +146,7 @@ def test_restore_time_is_told_of_the_generation_that_trains() -> None:
 
 
 def test_a_rank_that_raised_and_is_then_killed_counts_as_killed() -> None:
-    """The plan of that generation waits for a store."""
+    """Method: the plan of that generation is still waiting for a store."""
     run = Run()
     second = run.workers[1]
     run.say(Broke(second, 1, 6, "exception", "boom", "", run.now_s), StoreLost("it is gone", 1))
@@ -167,8 +167,10 @@ def test_a_rank_that_raised_and_is_then_killed_counts_as_killed() -> None:
     )
 
 
-def timers(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
-    """That are set for it, a second after what came before."""
+def timers_set(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
+    """Return the timers that the coordinator sets for this message, one second after the previous
+    one.
+    """
     run.now_s += 1.0
     return [
         one
@@ -178,25 +180,25 @@ def timers(run: Run, message: Broke | WorkerExited) -> list[SetTimer]:
 
 
 def test_once_the_culprit_is_known_only_its_companions_are_waited_for() -> None:
-    """Rank 0 is collateral, and speaks first; then rank 1 is said to have been killed."""
+    """Method: rank 0 is collateral, and reports first. Then rank 1 is reported killed."""
     run = Run()
     first, second = run.workers
-    assert timers(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [
+    assert timers_set(run, Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s)) == [
         SetTimer("gather", run.now_s + limits.COLLATERAL_WAIT_S)
     ]
     killed = WorkerExited(
         second, 100 + second, None, 9, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""
     )
-    assert timers(run, killed) == [SetTimer("gather", run.now_s + limits.COMPANION_WAIT_S)]
+    assert timers_set(run, killed) == [SetTimer("gather", run.now_s + limits.COMPANION_WAIT_S)]
 
 
 def test_the_culprit_is_waited_for_no_less_when_the_first_victim_ends() -> None:
-    """Rank 0's collective fails, and its process exits for that."""
+    """Method: a collective of rank 0 fails, and its process exits because of that."""
     run = Run()
     first = run.workers[0]
     run.say(Broke(first, 1, 6, "collective", "reset by peer", "", run.now_s))
     assert (
-        timers(
+        timers_set(
             run,
             WorkerExited(
                 first, 100 + first, 1, None, False, 5, (5,), (5,), "body", run.now_s, run.now_s, ""
@@ -207,7 +209,7 @@ def test_the_culprit_is_waited_for_no_less_when_the_first_victim_ends() -> None:
 
 
 def test_a_rank_that_loses_contact_with_a_lost_store_is_not_blamed() -> None:
-    """Rank 0 speaks before the agent says that the store is gone; both ranks live."""
+    """Method: rank 0 reports before the agent reports that the store is gone. Both ranks live."""
     run = Run()
     run.say(
         Broke(run.workers[0], 1, 6, "collective", "reset by peer", "", run.now_s),
@@ -219,10 +221,8 @@ def test_a_rank_that_loses_contact_with_a_lost_store_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(("restore_s", "regrouped_s"), [(0.1, 1.4), (0.4, 1.2)])
-def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
-    restore_s: float, regrouped_s: float
-) -> None:
-    """Decided at 1.2, and all are in at 1.5.
+def test_all_have_joined_no_earlier_than_the_decision(restore_s: float, regrouped_s: float) -> None:
+    """The decision is made at 1.2, and all ranks have joined at 1.5.
 
     A rank may have begun to restore its state before the others were told.
     """
@@ -234,8 +234,8 @@ def test_all_are_together_no_earlier_than_it_was_decided_how_to_go_on(
 
 
 def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
-    """Rank 1 is replaced; then rank 2 dies and all are to restart; rank 3 dies while they are
-    killed, and nothing more is decided for it.
+    """Method: rank 1 is replaced. Then rank 2 dies, and all ranks are to restart. Rank 3 dies while
+    they are being killed, and no further decision is made for it.
     """
     log = log_of()
     log.book_decision(now_s=1.2, rung=Rung.RESPAWN, reason="rank 1 is forked", repeated=1, lost=0)
@@ -269,7 +269,9 @@ def test_a_fault_after_a_decision_is_answered_by_the_newest_decision() -> None:
 
 
 def test_an_interruption_without_a_decision_is_not_booked_with_one() -> None:
-    """Rank 1 is lost at 1.1, and all have joined at 1.5 before anybody chose a rung."""
+    """Method: rank 1 is lost at 1.1, and all ranks have joined at 1.5 before any rung was
+    chosen.
+    """
     log = log_of()
     log.joined(now_s=1.5, restore_s=0.6, tier=Tier.PEER)
     one = newest(log)
@@ -282,7 +284,7 @@ def test_an_interruption_is_over_when_all_ranks_end_but_not_by_a_stop(
 ) -> None:
     """Both ranks have finished.
 
-    Rank 0 ends; rank 1 is said to hang, and ends too before the kill reaches it.
+    Method: rank 0 ends. Rank 1 is reported hung, and ends too before the kill reaches it.
     """
     run = Run()
     if stop:
@@ -311,7 +313,7 @@ def exited_well(worker: int) -> WorkerExited:
 
 
 def test_an_order_to_leave_gives_its_reason() -> None:
-    """Rank 1 is killed."""
+    """Method: rank 1 is killed."""
     run = Run()
     run.dies(5)
     out = run.coordinator.on_timer(now_s=run.now_s, name="gather")
@@ -325,7 +327,9 @@ def test_an_order_to_leave_gives_its_reason() -> None:
 
 
 def test_a_run_remembers_the_newest_interruptions_and_not_all_of_them() -> None:
-    """A verdict comes within minutes. All interruptions are in the ledger."""
+    """A verdict arrives within minutes, so the newest interruptions suffice. The ledger has all of
+    them.
+    """
     log = InterruptionLog()
     for number in range(limits.INTERRUPTIONS_KNOWN_COUNT + 5):
         log.fault(
@@ -359,7 +363,7 @@ def test_a_run_remembers_the_newest_interruptions_and_not_all_of_them() -> None:
 def test_a_kill_that_may_be_for_memory_is_charged_and_has_no_class(
     oom: bool, oom_near: bool, from_outside: bool, cause: FailureClass
 ) -> None:
-    """Only a kill that was certainly nobody's lack of memory is a strike from outside."""
+    """Only a kill that was certainly not for lack of memory counts as a fault from outside."""
     run = Run()
     second, now_s = run.workers[1], run.now_s
     run.say(

@@ -22,8 +22,8 @@ def test_a_death_that_is_seen_at_once_came_when_it_was_seen() -> None:
         )
 
 
-def test_a_death_while_the_launcher_was_held_up_came_when_the_beacon_stood() -> None:
-    """Neither before the launcher was held up, nor after the death was seen."""
+def test_a_death_while_the_launcher_was_held_up_is_dated_by_the_beacon() -> None:
+    """The estimate lies neither before the launcher was held up, nor after the death was seen."""
     for moved_s, fault_s in ((107.5, 107.5), (90.0, 100.0), (120.5, 120.01)):
         told = estimate_fault(seen_s=120.01, moved_s=moved_s, looked_s=120.0, held_up=STOPPED)
         assert told.fault_s == fault_s
@@ -37,7 +37,9 @@ def test_without_a_beacon_the_whole_time_is_detection() -> None:
 
 
 def test_a_launcher_that_goes_on_may_see_the_death_before_it_looks() -> None:
-    """Found with a stopped launcher: "detected after 0 ms", and three seconds as repeated work."""
+    """Found with a stopped launcher: the report said "detected after 0 ms", and booked three
+    seconds as repeated work.
+    """
     told = estimate_fault(seen_s=120.0, moved_s=100.2, looked_s=100.0, held_up=None)
     assert told.fault_s == 100.2
     assert "held up" in told.reason

@@ -1,4 +1,4 @@
-"""A node whose launcher has ended is counted out at once, not when its lease is void."""
+"""A node whose launcher has ended is counted out at once, not only when its lease has run out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENDED = "the launcher of node b has ended, and its processes with it"
 
 
 def lost(outputs: list[object]) -> list[str]:
-    """Return the nodes that are written down as lost."""
+    """Return the nodes that are recorded as lost."""
     return [
         str(one.record.data["node"])
         for one in outputs
@@ -78,7 +78,7 @@ def test_a_new_coordinator_does_not_wait_for_a_launcher_that_has_ended() -> None
 
 
 def test_a_new_coordinator_still_waits_for_the_other_nodes() -> None:
-    """A process of the lost node that comes all the same is killed by its agent."""
+    """If a process of the lost node comes up nevertheless, its agent kills it."""
     sessions = the_next(RecoveredState(generation=1))
     assert lost(sessions.on_launcher_ended("b", now_s=10.1)) == ["b"]
     assert sessions.coordinator.stage is Stage.REBUILDING

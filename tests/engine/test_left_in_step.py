@@ -1,4 +1,4 @@
-"""A rank that leaves the script with exit code 0 in the middle of a step, without a process."""
+"""A rank leaves the script with exit code 0 in the middle of a step, tested without processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.engine.test_lost_steps import Run
 STEP = 4
 
 
-class Left:
-    """A run in which ranks leave in a step."""
+class LeavingRun:
+    """A run in which ranks leave the script during a step."""
 
     def __init__(self) -> None:
         self.run = Run("in_place", replicated=True)
@@ -47,8 +47,8 @@ class Left:
 
 
 def test_ranks_that_all_leave_in_a_step_end_the_run_well() -> None:
-    """A script may end so on purpose, though it is asked for more steps."""
-    left = Left()
+    """A script may end this way on purpose, although more steps were requested."""
+    left = LeavingRun()
     left.leaves(0)
     left.leaves(1)
     (end,) = [one for one in left.out if isinstance(one, End)]
@@ -58,7 +58,7 @@ def test_ranks_that_all_leave_in_a_step_end_the_run_well() -> None:
 
 
 def test_a_rank_that_leaves_alone_is_replaced_once_the_others_had_time() -> None:
-    left = Left()
+    left = LeavingRun()
     left.leaves(1)
     assert not left.faults
     assert set_timer(Timer.LEFT, left.run.now_s + limits.LEFT_IN_STEP_S) in left.out
@@ -70,8 +70,8 @@ def test_a_rank_that_leaves_alone_is_replaced_once_the_others_had_time() -> None
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_rank_that_leaves_alone_is_blamed_at_once_for_a_collective(ends: bool) -> None:
-    """The process may not have ended yet, and is killed then."""
-    left = Left()
+    """The process may not have ended yet. If so, it is killed."""
+    left = LeavingRun()
     left.leaves(1, ends=ends)
     worker = left.run.workers[0]
     left.hears(Broke(worker, 1, STEP, "collective", "peer lost", "", left.run.now_s))
@@ -83,16 +83,16 @@ def test_a_rank_that_leaves_alone_is_blamed_at_once_for_a_collective(ends: bool)
 
 
 def test_a_rank_that_left_its_loop_between_two_steps_is_waited_for() -> None:
-    """Its peer may write a file behind its loop for as long as it likes."""
-    left = Left()
+    """The peer may write a file after its loop, and take as long as it likes."""
+    left = LeavingRun()
     left.leaves(1, in_step=False)
     left.time_is_up()
     assert not left.faults
 
 
 def test_a_rank_that_left_before_its_first_step_is_blamed_for_a_collective() -> None:
-    """The others build their model together, and it has ended: it has not joined run.steps."""
-    left = Left()
+    """The others build their model together. This rank has ended without reaching run.steps."""
+    left = LeavingRun()
     member = left.coordinator.roster.holder(1)
     member.script.attached = False
     worker, now_s = member.worker, left.run.now_s
@@ -107,8 +107,10 @@ def test_a_rank_that_left_before_its_first_step_is_blamed_for_a_collective() -> 
 
 
 def test_a_rank_that_left_early_is_blamed_though_its_peer_comes_first() -> None:
-    """It closes its connections before its process ends."""
-    left = Left()
+    """The rank closes its connections before its process ends, so its peer's report arrives
+    first.
+    """
+    left = LeavingRun()
     member = left.coordinator.roster.holder(1)
     member.script.attached = False
     worker, now_s = member.worker, left.run.now_s

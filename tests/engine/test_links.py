@@ -1,5 +1,5 @@
-"""Nodes that cannot reach each other, as the coordinator hears of it; an agent that has stood
-still; workers that look at its lease.
+"""Nodes that cannot reach each other, as reported to the coordinator; an agent that has stood
+still; workers that check the lease of their agent.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from outlast.model.messages import (
     WorkerExited,
 )
 from outlast.model.terms import Phase, Rung
-from tests.engine.test_nodes import LEASE_S, Site, coordinator_sessions, trains
+from tests.engine.test_nodes import LEASE_S, AgentSite, coordinator_sessions, trains
 
 
 def test_pauses_between_attempts_grow_and_start_over_after_a_group() -> None:
     links, now_s, pauses = CutLinks(), 0.0, []
     for generation in range(1, 9):
         links.cut("b", ["a"], generation=generation, now_s=now_s)
-        # the other end's word, of the same attempt
+        # the report from the other end, about the same attempt
         links.cut("a", ["b"], generation=generation, now_s=now_s + 0.4)
         pauses.append(links.retry_s - now_s)
         now_s = links.retry_s + 10.0
@@ -53,7 +53,7 @@ def test_pauses_between_attempts_grow_and_start_over_after_a_group() -> None:
     assert links.retry_s == now_s + limits.LINK_RETRY_S
 
 
-def test_a_link_is_waited_for_so_long_and_no_longer() -> None:
+def test_a_cut_link_is_waited_for_a_limited_time() -> None:
     links = CutLinks()
     links.cut("b", ["a"], generation=1, now_s=100.0)
     links.cut("b", ["a"], generation=2, now_s=1_800.0)
@@ -75,7 +75,7 @@ def _stands(
 
 
 def test_a_rank_behind_is_not_blamed_while_a_peer_cannot_be_reached() -> None:
-    """A rank that reaches all has come through its vote, and waits a step further."""
+    """Rank 2 reaches all others. It has passed its vote, and waits one step further on."""
     members = [_stands(0, 4, cut_off=(1,)), _stands(1, 4), _stands(2, 5, Phase.BODY)]
     verdict = find_culprits(members=members, overdue={1: 1.0, 2: 1.0, 3: 1.0})
     assert (verdict.culprits, verdict.awaited) == ((), True)
@@ -100,7 +100,7 @@ def test_a_rank_that_does_not_answer_or_is_alone_is_blamed_all_the_same() -> Non
     assert (deaf.culprits, alone.culprits) == ((3,), (3,))
 
 
-def test_no_budget_pays_for_a_link() -> None:
+def test_a_cut_link_is_charged_to_no_budget() -> None:
     budgets = default_budgets(0)
     for mode, rung in (
         ("in_place", Rung.REPEAT),
@@ -125,7 +125,7 @@ def test_no_budget_pays_for_a_link() -> None:
 
 
 def test_an_agent_past_its_lease_kills_its_workers_before_any_order() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.connects()
     site.is_welcome()
     site.told(1, StartWorker(1, 0, "rank", 1))
@@ -140,7 +140,7 @@ def test_an_agent_past_its_lease_kills_its_workers_before_any_order() -> None:
 
 
 def test_a_late_grant_does_not_save_a_lease_that_is_over() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.connects()
     site.is_welcome()
     site.told(1, StartWorker(1, 0, "rank", 1))
@@ -155,8 +155,8 @@ def test_a_worker_acts_as_long_as_the_lease_of_its_node_runs() -> None:
 
 
 def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
-    """Rank 1 on node b could not reach rank 0 on node a; both stand still in less time than the
-    pause takes.
+    """Method: rank 1 on node b could not reach rank 0 on node a. Both stand still before the pause
+    is over.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -182,8 +182,8 @@ def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
 
 
 def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
-    """Rank 1 on node b cannot reach rank 0 on node a, on its way into the newest generation; both
-    stand still, and the pause for the link passes.
+    """Let rank 1 on node b fail to reach rank 0 on node a, on its way into the newest generation.
+    Then let both stand still, and let the pause for the link pass.
     """
     generation = one.generation
     one.on_message(
@@ -198,7 +198,9 @@ def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
 
 
 def test_a_run_goes_on_trying_however_often_a_link_fails() -> None:
-    """More often than one step may fail, and all processes live each time."""
+    """Method: the link fails more often than one step may fail, and all processes live each
+    time.
+    """
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
@@ -210,7 +212,7 @@ def test_a_run_goes_on_trying_however_often_a_link_fails() -> None:
     assert (one.budgets.repeats, one.budgets.since_step) == (0, 0)
 
 
-def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
+def test_a_rank_that_dies_while_a_link_is_cut_is_charged() -> None:
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
@@ -228,8 +230,8 @@ def test_a_rank_that_dies_while_a_link_is_cut_is_paid_for() -> None:
 
 
 def test_an_image_out_of_reach_is_a_cut_link_to_its_node() -> None:
-    """Rank 1 on node b is forked again, and is to take its state from what rank 0 has written on
-    node a.
+    """Method: rank 1 on node b is forked again, and is to take its state from the image that rank 0
+    has written on node a.
     """
     sessions = coordinator_sessions()
     trains(sessions)

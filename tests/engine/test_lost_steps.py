@@ -1,5 +1,5 @@
-"""How many steps a failure under sharded state is said to cost, where not each step is sealed: by
-what each rank has committed when all stand still.
+"""How many steps a failure under sharded state costs where not each step is sealed: the count
+follows from what each rank has committed when all stand still.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SEALED = (5, 10)
 
 
 class Run:
-    """Two ranks in training, of sharded state unless that is `replicated`.
+    """A run of two ranks in training. Its state is sharded unless `replicated` is set.
 
-    `interruption`: as the ledger has it; `timers`: when each is due that is set.
+    `interruption` is the interruption as the ledger has it. `timers` holds when each timer is due.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Run:
         )
 
     def gathers(self) -> None:
-        """All companions of the fault are known."""
+        """Let the wait for companions of the fault end."""
         self._keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
 
     def stands_still(self, committed: int, *, generation: int = 1) -> None:
-        """Rank 0, once it was told to leave."""
+        """Let rank 0 send its inventory after it was told to leave."""
         self.gathers()
         self.say(
             Inventory(self.workers[0], generation, committed, committed, committed, False, SEALED)
@@ -110,9 +110,9 @@ class Run:
 def test_committed_steps_count_as_lost_though_no_beacon_was_read(
     dead: int, alive: int, lost: int, seen: int
 ) -> None:
-    """`seen`: what the last look at the beacons, up to a tick before, showed of both.
+    """A step that only one rank had committed does not count as committed.
 
-    What one rank alone had committed was not committed.
+    `seen` is what the last look at the beacons, up to a tick earlier, showed of both ranks.
     """
     run = Run()
     run.say(Progress(seen, seen, 0.01, run.now_s))
@@ -125,7 +125,9 @@ def test_committed_steps_count_as_lost_though_no_beacon_was_read(
 
 
 def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
-    """It stands still before it has built any: what the beacons had shown is all that is known."""
+    """The rank stands still before it has built any state, so the run knows only what the beacons
+    had shown.
+    """
     run = Run()
     run.say(Progress(12, 12, 0.01, run.now_s))
     run.dies(12)
@@ -135,8 +137,8 @@ def test_a_rank_that_has_no_state_yet_does_not_say_what_was_committed() -> None:
 
 
 def test_the_cost_of_a_failure_is_not_booked_again_with_the_next() -> None:
-    """Thirteen steps, back to ten; then rank 1 dies once more, before the run has come as far
-    again: eleven were committed again, and one is lost.
+    """Method: the run reaches step 13 and goes back to 10. Then rank 1 dies again before the run
+    has reached 13: step 11 was committed again, and one step is lost.
     """
     run = Run()
     run.say(Progress(13, 13, 0.01, run.now_s))
@@ -195,7 +197,7 @@ def test_the_cost_of_a_failure_is_not_booked_again_with_the_next() -> None:
 def test_a_replicated_step_cut_short_counts_as_repeated(
     first: Inventory, second: Inventory, repeated: int
 ) -> None:
-    """A connection is lost, and both ranks stand still."""
+    """Method: a connection is lost, and both ranks stand still."""
     run = Run("in_place", replicated=True)
     run.say(Broke(run.workers[0], 1, 11, "collective", "reset by peer", "", run.now_s))
     run.gathers()

@@ -1,5 +1,5 @@
-"""Several nodes: lines that outlive their connections, leases that are over before anybody counts
-on it, places for ranks, and who is let in.
+"""Several nodes: links that outlive their connections, leases that end before anyone relies on it,
+places for ranks, and which nodes are admitted.
 """
 
 from __future__ import annotations
@@ -72,14 +72,16 @@ from tests.engine.test_lost_steps import Run
 LEASE_S = 6.0
 
 
-# --- lines ----------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from(["say", "lose", "carry"]), max_size=60))
 def test_messages_arrive_once_and_in_order_despite_lost_connections(
     course: list[str],
 ) -> None:
-    """`lose` breaks the connection with all that is on its way; `carry` lets one message arrive."""
+    """In the drawn course, `lose` breaks the connection with everything in transit, and `carry`
+    lets one message arrive.
+    """
     outbox: Outbox[Any] = Outbox()
     inbox, way, said, heard = Inbox(), [], 0, []
     for act in [*course, "lose", *["carry"] * 61]:
@@ -96,7 +98,7 @@ def test_messages_arrive_once_and_in_order_despite_lost_connections(
     assert heard == list(range(1, said + 1))
 
 
-def test_a_message_that_comes_twice_is_taken_once() -> None:
+def test_a_message_that_arrives_twice_is_accepted_once() -> None:
     inbox = Inbox()
     message = FromNode(1, 0, 0.0, Hello(1, 1))
     assert (inbox.accept(message), inbox.accept(message), inbox.heard) == (True, False, 1)
@@ -115,7 +117,9 @@ def test_times_are_moved_to_the_receivers_clock() -> None:
 
 @given(st.floats(-1e6, 1e6), st.lists(st.floats(0.0, 30.0), min_size=1, max_size=40))
 def test_a_message_held_up_does_not_move_times(offset_s: float, held_s: list[float]) -> None:
-    """What is added is the truth and the way's time of the fastest of the newest messages."""
+    """The correction is the true offset plus the transit time of the fastest of the newest
+    messages.
+    """
     offset = Offset()
     by_s = [
         offset.hear(sent_s=float(number), now_s=number + offset_s + late_s)
@@ -138,9 +142,8 @@ DRIFTS = st.floats(-limits.CLOCK_DRIFT_MAX, limits.CLOCK_DRIFT_MAX)
 def test_an_agents_lease_is_over_before_the_coordinator_counts_it_out(
     agent_drift: float, hub_drift: float, beats: list[tuple[float, float, bool]]
 ) -> None:
-    """Beats at drawn times, each heard after a drawn delay; some grants are lost.
-
-    Both clocks drift as much as they may.
+    """Method: beats are sent at drawn times, and each arrives after a drawn delay. Some grants are
+    lost, and both clocks drift as much as they may.
     """
     lease, book, now_s = Lease(), LeaseBook(lease_s=LEASE_S), 50.0
 
@@ -233,8 +236,10 @@ def test_each_lost_rank_is_offered_one_place_and_each_spare_once(
 
 
 @given(st.lists(st.integers(0, 7), max_size=30))
-def test_a_question_to_all_ranks_finds_one_as_long_as_there_is_one(order: list[int]) -> None:
-    """Ranks join in a drawn order, some again and again; asked after each."""
+def test_a_search_over_all_ranks_finds_one_as_long_as_there_is_one(order: list[int]) -> None:
+    """Method: ranks join and unjoin in a drawn order, and the question is asked after each
+    change.
+    """
     roster = Roster(world_size=8)
     members = [roster.add(rank=rank, kind="rank", now_s=0.0) for rank in range(8)]
     for rank in order:
@@ -269,8 +274,8 @@ def _plan(*, rank: int, generation: int, fault_s: float | None = None) -> Regrou
 
 
 @dataclass
-class Site:
-    """An agent session, and what it has asked for. Its clock is `now_s`."""
+class AgentSite:
+    """An agent session with its own clock, `now_s`, and the outputs that it has asked for."""
 
     agent_session: AgentSession
     now_s: float = 10.0
@@ -278,7 +283,7 @@ class Site:
     sessions: Iterator[int] = field(default_factory=lambda: count(1))  # one for each connection
 
     @classmethod
-    def make(cls, node: str = "a", capacity: int = 2) -> Site:
+    def make(cls, node: str = "a", capacity: int = 2) -> AgentSite:
         return cls(
             AgentSession(
                 Agent(now_s=10.0, alone=False), offer=NodeOffer(node, capacity), beat_s=1.0
@@ -306,7 +311,7 @@ class Site:
 
 
 def test_an_agent_tells_the_next_coordinator_what_it_houses() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.is_welcome()
     assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
     site.agent_session.on_event(WorkerStarted(7, 77, "a", 10.0), now_s=10.0)
@@ -328,8 +333,10 @@ def test_an_agent_tells_the_next_coordinator_what_it_houses() -> None:
 
 
 def test_the_tracebacks_of_many_workers_fit_into_one_enrolment() -> None:
-    """Each of 32 workers has left a traceback as long as one may be: together twice what fits."""
-    site = Site.make(capacity=32)
+    """Method: each of 32 workers has left a traceback of the maximum length. Together they are
+    twice what fits into one message.
+    """
+    site = AgentSite.make(capacity=32)
     site.is_welcome()
     traceback = end_of("  line\n" * limits.TRACEBACK_MAX_BYTES, limits.TRACEBACK_MAX_BYTES)
     for worker in range(1, 33):
@@ -348,7 +355,7 @@ def test_the_tracebacks_of_many_workers_fit_into_one_enrolment() -> None:
 
 
 def test_an_agent_whose_lease_is_out_kills_all_and_enrols_as_new() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     site.now_s = 10.0 + LEASE_S
@@ -367,7 +374,7 @@ def test_an_agent_whose_lease_is_out_kills_all_and_enrols_as_new() -> None:
 
 
 def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.is_welcome()
     site.now_s = 12.0
     site.agent_session.on_timer(now_s=12.0, name="beat")
@@ -379,22 +386,22 @@ def test_a_grant_moves_the_end_of_the_lease_from_the_moment_of_asking() -> None:
     ]
 
 
-def test_a_coordinator_of_an_older_epoch_is_hung_up_on() -> None:
-    site = Site.make()
+def test_a_connection_to_a_coordinator_of_an_older_epoch_is_closed() -> None:
+    site = AgentSite.make()
     site.is_welcome(epoch=2)
     site.connects()
     assert site.hears(Welcome(1, 0, LEASE_S, False, ())) == [HangUp()]
 
 
 def test_an_order_that_comes_twice_is_followed_once() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.is_welcome()
     assert Spawn(7, 0, "rank", 1) in site.told(1, StartWorker(7, 0, "rank", 1))
     assert site.told(1, StartWorker(7, 0, "rank", 1)) == []
 
 
 def test_images_that_do_not_count_are_wiped() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.connects((Images(0, (4, 3)), Images(1, (9,))))
     assert Wipe((0,)) in site.hears(Welcome(1, 0, LEASE_S, False, (0,)))
 
@@ -432,7 +439,7 @@ def beats(
 
 
 def rings_late(sessions: CoordinatorSessions, *, now_s: float) -> list[Output]:
-    """The timer of the leases, and if the sessions take it for its own lateness, once more."""
+    """Ring the timer of the leases. Ring it once more if the sessions think that it rang late."""
     out = sessions.on_timer(now_s=now_s, name="leases")
     return (
         sessions.on_timer(now_s=now_s + limits.SILENT_LOOK_S, name="leases")
@@ -498,8 +505,8 @@ def told(outputs: list[Output]) -> list[str]:
     return [one.text for one in outputs if isinstance(one, Tell)]
 
 
-def test_who_is_in_and_a_node_rank_given_twice_are_said() -> None:
-    """The names of the nodes are what an operator looks for, while the run waits for the others."""
+def test_admitted_nodes_and_a_node_rank_given_twice_are_reported() -> None:
+    """An operator needs the names of the nodes while the run waits for the others."""
     sessions = coordinator_sessions(nodes=3, ranks=2)
     sessions.start(now_s=0.0)
     enrols(sessions, "a", place=1)
@@ -512,7 +519,7 @@ def test_who_is_in_and_a_node_rank_given_twice_are_said() -> None:
     assert (waits.what, waits.until_s) == ("nodes: 2 of 3 are in (a, b)", 600.0)
 
 
-def test_a_node_more_than_asked_for_stands_ready_and_gets_spares() -> None:
+def test_an_additional_node_stands_ready_and_gets_spares() -> None:
     sessions = coordinator_sessions()
     trains(sessions)
     sessions.coordinator.run.lifecycle.enter(Stage.TRAINING)
@@ -523,8 +530,8 @@ def test_a_node_more_than_asked_for_stands_ready_and_gets_spares() -> None:
 
 
 def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
-    """Rank 0 has ended well, and its node is lost; then rank 1 fails behind the last step, on a
-    node with room for one.
+    """Method: rank 0 has ended well, and its node is lost. Then rank 1 fails after the last step,
+    on a node with room for one rank.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -548,8 +555,8 @@ def test_a_rank_that_has_ended_needs_a_place_only_for_a_restart() -> None:
     ) == [0, 1]
 
 
-def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
-    """The script of rank 1 is not to blame: its last code is run again, as after a kill."""
+def test_a_node_lost_after_the_last_step_does_not_fail_the_run() -> None:
+    """The script of rank 1 is not to blame. Its last code is run again, as after a kill."""
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
@@ -564,7 +571,7 @@ def test_a_node_lost_behind_the_last_step_does_not_fail_the_run() -> None:
 
 
 def test_an_agent_whose_ranks_were_given_away_has_to_start_over() -> None:
-    sessions, site = coordinator_sessions(), Site.make()
+    sessions, site = coordinator_sessions(), AgentSite.make()
     sessions.start(now_s=0.0)
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
@@ -579,9 +586,9 @@ def test_an_agent_whose_ranks_were_given_away_has_to_start_over() -> None:
 
 
 def trains(sessions: CoordinatorSessions, **on_a: int) -> None:
-    """Rank 0 on node a, and rank 1 on node b, have come to run.steps.
+    """Let rank 0 on node a and rank 1 on node b come to run.steps.
 
-    on_a   what node a says of itself, such as a capacity of 2, with which both live there
+    on_a   what node a says of itself; with a capacity of 2, both ranks live there
     """
     sessions.start(now_s=0.0)
     for node in "ab":
@@ -594,7 +601,7 @@ def trains(sessions: CoordinatorSessions, **on_a: int) -> None:
         coordinator.on_message(Registered(worker, 1, 0, "in_place", False, True, ""), now_s=0.0)
 
 
-def test_news_that_come_twice_are_taken_once() -> None:
+def test_news_that_arrive_twice_are_used_once() -> None:
     sessions = coordinator_sessions()
     trains(sessions)
     sessions.on_link("a", FromNode(1, 0, 0.0, Parked(1, "hot")), now_s=0.0)
@@ -622,9 +629,8 @@ def test_deaths_on_a_silent_node_are_awaited_until_its_lease_is_void() -> None:
 
 
 def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
-    """Rank 0 raises; rank 1's answer cannot come.
-
-    Once its node is connected again, and it has still not answered, it is killed.
+    """Method: rank 0 raises, and rank 1's answer cannot arrive. Once its node is connected again
+    and rank 1 has still not answered, it is killed.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -655,9 +661,10 @@ def test_a_late_rank_on_a_silent_node_is_awaited_and_not_killed() -> None:
 def test_a_step_seen_committed_on_a_lost_node_is_kept_if_it_can_be(
     stands: Inventory, plan: tuple[int, int, int]
 ) -> None:
-    """Step 7 was seen committed when node b was lost. The last word of its rank is gone with it.
+    """Method: step 7 was seen committed when node b was lost. The last message of its rank was lost
+    with it.
 
-    The survivor applies the step if it has prepared it. Otherwise it counts as repeated.
+    The survivor applies the step if it has prepared it. Otherwise the step counts as repeated.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -678,7 +685,7 @@ def test_a_step_seen_committed_on_a_lost_node_is_kept_if_it_can_be(
 
 
 def test_a_late_inventory_from_a_lost_node_does_not_bring_its_images_back() -> None:
-    """Only what the node finds sealed when it enrols again does."""
+    """The images count again only if the node finds them sealed when it enrols again."""
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
@@ -703,8 +710,8 @@ def test_images_count_where_the_rank_lived_last_and_nowhere_else() -> None:
 def test_a_step_that_was_undone_is_not_committed_for_a_node_that_returns(
     generation: int, newest: int
 ) -> None:
-    """Generation 2 goes on from step 6. Node b comes back, and a rank there had committed step 7:
-    in generation 1, or in this one.
+    """Method: generation 2 goes on from step 6. Node b comes back, and a rank there had committed
+    step 7, in generation 1 or in this one.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -720,7 +727,7 @@ def test_a_step_that_was_undone_is_not_committed_for_a_node_that_returns(
 
 
 def test_an_agent_forgets_steps_that_a_plan_has_undone() -> None:
-    site = Site.make()
+    site = AgentSite.make()
     site.is_welcome()
     site.told(1, StartWorker(7, 0, "rank", 1))
     site.agent_session.on_worker(Joined(7, 1, 9, 0.0, 0.0), now_s=10.0)
@@ -731,8 +738,8 @@ def test_an_agent_forgets_steps_that_a_plan_has_undone() -> None:
 
 
 def test_a_delayed_coordinator_reads_what_waits_before_counting_nodes_out() -> None:
-    """Node a's beat waits in the kernel while the timer of the sessions comes late; b has said
-    nothing, and is counted out at the next look.
+    """Method: node a's beat waits in the kernel while the timer of the sessions comes late. Node b
+    has sent nothing, and is counted out at the next look.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -746,7 +753,7 @@ def test_a_delayed_coordinator_reads_what_waits_before_counting_nodes_out() -> N
 
 
 def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
-    site, sessions = Site.make(), coordinator_sessions()
+    site, sessions = AgentSite.make(), coordinator_sessions()
     trains(sessions)
     beats(sessions, "b", 2, now_s=void_after_s(LEASE_S) - 1.0)
     out = rings_late(sessions, now_s=void_after_s(LEASE_S))
@@ -757,15 +764,15 @@ def test_the_store_goes_to_another_node_when_its_own_is_lost() -> None:
     assert HostStore(order.reason) in site.told(1, order)
 
 
-def test_an_agent_that_is_not_in_is_not_listened_to() -> None:
-    """What it says was on its way when it was counted out."""
+def test_an_agent_that_is_not_admitted_is_ignored() -> None:
+    """The message was in transit when the node was counted out."""
     sessions = coordinator_sessions()
     assert sessions.on_link("a", FromNode(1, 0, 0.0, Hello(1, 1)), now_s=0.0) == []
 
 
 def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
-    """All started over from an older step, and then a node came back with the replicated state of a
-    later one.
+    """Method: all ranks started over from an older step. Then a node came back with the replicated
+    state of a later step.
     """
     one = coordinator_sessions().coordinator
     one.roster.remains.find_images(0, (3,))
@@ -773,9 +780,9 @@ def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
     assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
 
 
-def test_a_quiesced_rank_finds_its_state_though_its_join_was_not_heard() -> None:
-    """All had started over elsewhere, and rank 0 had read what it begins from; then rank 1 dies
-    before all are in.
+def test_a_quiesced_rank_finds_its_state_though_its_join_was_not_received() -> None:
+    """Method: all ranks had started over elsewhere, and rank 0 had read the state it begins from.
+    Then rank 1 dies before all have joined.
     """
     run = Run()
     run.coordinator.roster.remains.lose_rank(0)

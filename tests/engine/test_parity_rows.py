@@ -77,7 +77,7 @@ def test_any_losses_of_as_many_nodes_as_rows_are_survived(
 
 
 def test_each_node_keeps_the_same_share_of_parity() -> None:
-    """Six nodes with 4+2: half as much parity as images, whichever node holds it."""
+    """Method: six nodes with 4+2. Each node keeps half as much parity as images."""
     placed = stripes(SIX, data=4, rows=2)
     held = [node for stripe in placed for node in stripe.holders]
     assert {held.count(node) for node in SIX.values()} == {2}
@@ -93,7 +93,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one_in_its_ring() -> None:
         assert new.holders == tuple("spare" if node == "c" else node for node in old.holders)
 
 
-# --- what there is -------------------------------------------------------------------------------
+# --- what can be rebuilt --------------------------------------------------------------------------
 
 
 def test_one_loss_more_than_rows_is_not_survived() -> None:
@@ -123,8 +123,8 @@ def test_each_part_is_rebuilt_from_ranks_with_images_and_from_rows() -> None:
 
 
 def test_rows_of_steps_that_were_rolled_back_do_not_count() -> None:
-    """Nor if news of them comes late, from the generation before. Those of the step that all go
-    back to stay, until the new generation has made its own.
+    """Rows do not count either if the report of them comes late, from the previous generation. The
+    rows of the step that all ranks go back to stay until the new generation has made its own.
     """
     homes = dict(enumerate("abc"))
     placed = stripes(homes, data=2, rows=1)
@@ -144,7 +144,9 @@ def test_rows_of_steps_that_were_rolled_back_do_not_count() -> None:
 
 
 def test_a_step_counts_as_committed_once_its_parity_is_complete() -> None:
-    """Where a node has no room, ranks do not wait: nothing is made to look better than it is."""
+    """On a node without room for parity, the ranks do not wait for it. The test shows that the
+    count is never better than what there is.
+    """
     homes = dict(enumerate("abc"))
     placed = stripes(homes, data=2, rows=1)
     there = ParityRows()

@@ -25,7 +25,9 @@ HOMES = {0: "a", 1: "a", 2: "b", 3: "c"}
 
 @given(st.lists(st.sampled_from("abcde"), min_size=1, max_size=12))
 def test_every_single_loss_of_a_node_leaves_each_image_somewhere(on: list[str]) -> None:
-    """The nodes that keep copies are nodes with ranks, and never a rank's own."""
+    """The nodes that keep copies are nodes with ranks, and a rank's copies are never on its own
+    node.
+    """
     homes = dict(enumerate(on))
     kept_by = keepers(homes)
     if len(set(on)) == 1:
@@ -60,7 +62,9 @@ def kept(rank: int, *steps: int, generation: int = 1) -> CopyKept:
 
 
 def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
-    """Nor if news of them comes late, from a process of the generation before."""
+    """Copies do not count either if the report of them comes late, from a process of the previous
+    generation.
+    """
     copies = PeerCopies()
     copies.kept(kept(0, 8, 7), "b")
     copies.note_rollback(generation=2, step=7)
@@ -72,7 +76,7 @@ def test_copies_of_steps_that_were_rolled_back_do_not_count() -> None:
 
 
 def test_what_a_node_kept_is_lost_with_it() -> None:
-    """A copy on a node where the rank's copies were kept before still counts."""
+    """A copy still counts on a node where the rank's copies were kept before."""
     copies = PeerCopies()
     copies.kept(kept(0, 6, 5), "b")
     copies.kept(kept(0, 7, 6), "c")
@@ -83,7 +87,7 @@ def test_what_a_node_kept_is_lost_with_it() -> None:
 
 
 def test_a_step_counts_as_committed_once_its_copies_lie_at_peers() -> None:
-    """Where a node has no room, ranks do not wait: nothing is made to look better than it is."""
+    """If a node has no room for copies, its ranks do not wait for them."""
     copies = PeerCopies()
     assert copies.committed(3, world_size=2) == 3, "there are no copies at all"
     copies.kept(kept(0, 8, 7), "b")
@@ -107,7 +111,7 @@ def test_a_copy_stands_for_the_image_that_was_lost_with_its_node() -> None:
 
 
 def test_a_copy_that_was_refused_is_named_and_not_taken_again() -> None:
-    """A refusal of a generation that is over says nothing of the copies there are now."""
+    """A refusal from a generation that is over says nothing about the copies that exist now."""
     run = RunParts.begin(
         CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=1)
     )
@@ -137,7 +141,9 @@ def test_a_rank_takes_its_own_image_first_then_a_copy_then_a_twin() -> None:
 
 
 def test_status_says_whether_the_loss_of_any_node_is_survived() -> None:
-    """A copy on the rank's own node does not count: the rank has moved there since."""
+    """A copy on the rank's own node does not count. The rank has moved to that node since the copy
+    was made.
+    """
     roster = Roster(world_size=4)
     roster.script.learn(outlast=True, sharded=True)
     for rank, home in HOMES.items():

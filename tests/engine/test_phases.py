@@ -46,7 +46,7 @@ def test_a_newcomer_comes_through_the_script_if_no_rank_is_past_it() -> None:
 
 
 def test_after_a_step_settled_forward_its_phases_lie_ahead_of_all() -> None:
-    """What the survivors did after step 5 says nothing of step 6."""
+    """What the survivors did after step 5 says nothing about step 6."""
     in_hook = Holding((1,), True, 5, (5, 6), 5, True, (), phases=1, begun=True)
     verdict = decide_replicated(holdings=[DEAD, in_hook, replace(in_hook, ranks=(2,))])
     assert (
@@ -72,9 +72,9 @@ def test_a_commit_opens_the_phases_after_it() -> None:
     assert (machine.phases, machine.begun) == (0, False)
 
 
-def test_the_donor_has_run_the_code_behind_the_step_if_any_rank_has() -> None:
-    """Rank 0 still stands in the hook of step 6; rank 1 has come to a phase behind it, rank 2 to
-    the next step.
+def test_the_donor_has_run_the_code_after_the_step_if_any_rank_has() -> None:
+    """Method: rank 0 is still in the hook of step 6. Rank 1 has reached a phase after the step, and
+    rank 2 the next step.
     """
     hook = Holding((0,), True, 5, (5, 6), 6, True, ())
     phase = Holding((1,), True, 6, (6,), 6, False, ())

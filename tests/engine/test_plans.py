@@ -1,4 +1,4 @@
-"""Who is told what when survivors go on in their processes, how long that may take, and which
+"""What each rank is told when survivors go on in their processes, how long that may take, and which
 spares are kept.
 """
 
@@ -33,16 +33,18 @@ from tests.engine.test_lost_steps import Run
 from tests.engine.test_roster import killed
 
 
-def told(run: Run) -> list[tuple[str, str, str]]:
-    """What each rank's plan says of how it goes on, and where it takes its own and its replicated
-    state from.
+def plan_sources(run: Run) -> list[tuple[str, str, str]]:
+    """Return from each rank's plan how the rank goes on, and the sources of its private and its
+    replicated state.
     """
     plans = [run.coordinator.roster.holder(rank).path.plan for rank in range(2)]
     return [(plan.then, plan.private, plan.replicated) for plan in plans if plan is not None]
 
 
 def loses_rank_1(mode: str, *, replicated: bool = False) -> Run:
-    """At step 10; rank 0 goes on."""
+    """Return a run that lost rank 1 at step 10 and has planned the next generation, while rank 0
+    goes on.
+    """
     run = Run(mode, replicated=replicated)
     run.dies(10)
     run.stands_still(10)
@@ -51,7 +53,7 @@ def loses_rank_1(mode: str, *, replicated: bool = False) -> Run:
 
 
 def loses_contact(mode: str, *, replicated: bool = False) -> Run:
-    """Both ranks live, and go on."""
+    """Return a run in which a collective failed at step 10. Both ranks live and go on."""
     run = Run(mode, replicated=replicated)
     run.say(Broke(run.workers[0], 1, 10, "collective", "reset by peer", "", run.now_s))
     run.gathers()
@@ -61,7 +63,7 @@ def loses_contact(mode: str, *, replicated: bool = False) -> Run:
 
 
 def comes_up(run: Run, *messages: Registered | Joined) -> int:
-    """Who was born into rank 1 in the place of the lost one, and listens; its number."""
+    """Let the worker that replaces rank 1 start and connect. Return its number."""
     born = run.coordinator.roster.holder(1).worker
     run.say(
         StoreUp("127.0.0.1", 1, 1),
@@ -86,16 +88,16 @@ def comes_up(run: Run, *messages: Registered | Joined) -> int:
 def test_a_survivor_goes_its_way_and_a_successor_starts(
     mode: str, replicated: bool, survivor: tuple[str, str, str], successor: tuple[str, str, str]
 ) -> None:
-    """Whoever repeats the step in place keeps what it holds; all others take their own state from
-    what they had sealed.
+    """A rank that repeats the step in place keeps the state it holds. All others take their private
+    state from what they had sealed.
     """
-    assert told(loses_rank_1(mode, replicated=replicated)) == [survivor, successor]
+    assert plan_sources(loses_rank_1(mode, replicated=replicated)) == [survivor, successor]
 
 
 def is_alone(run: Run, mode: str) -> None:
-    """Let rank 1's successor come to a collective before run.steps, and all stand still.
+    """Let rank 1's successor reach a collective before run.steps, and let all ranks stand still.
 
-    `mode` is its recovery mode.
+    `mode` is the recovery mode of the successor.
     """
     born = comes_up(run)
     run.say(
@@ -110,12 +112,12 @@ def is_alone(run: Run, mode: str) -> None:
 
 
 def test_a_successor_that_cannot_be_alone_lets_all_enter_main_again() -> None:
-    """Rank 1's successor comes to a collective before run.steps. That is no fault of its own."""
+    """Rank 1's successor reaches a collective before run.steps. That is not a fault of its own."""
     run = loses_rank_1("in_place", replicated=True)
-    assert told(run)[0][0] == "in_place"
+    assert plan_sources(run)[0][0] == "in_place"
     is_alone(run, "reenter")
     assert (run.coordinator.stage, run.coordinator.generation) == (Stage.MOVING, 3)
-    assert told(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
+    assert plan_sources(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
     one = run.interruption
     assert one is not None
     assert (one.id, one.ranks, one.pids) == (1, (1,), (100 + run.workers[1],))
@@ -130,8 +132,8 @@ def test_a_successor_that_cannot_be_alone_restarts_all_without_main() -> None:
 
 @pytest.mark.parametrize(("mode", "replicated"), [("in_place", "donor"), ("reenter", "transfer")])
 def test_a_process_that_boots_is_started_by_the_next_plan_too(mode: str, replicated: str) -> None:
-    """Rank 1's successor was told of generation 2, and while it boots that is given up: rank 0's
-    group cannot be built.
+    """Method: rank 1's successor was told of generation 2. While it boots, that generation is given
+    up, because rank 0's group cannot be built.
     """
     run = loses_rank_1(mode, replicated=True)
     born = comes_up(run)
@@ -142,13 +144,14 @@ def test_a_process_that_boots_is_started_by_the_next_plan_too(mode: str, replica
         Inventory(born, 2, -1, -1, -1, False, ()),
     )
     assert run.coordinator.generation == 3
-    assert told(run)[1] == ("start", "slot", replicated)
+    assert plan_sources(run)[1] == ("start", "slot", replicated)
 
 
 def test_a_rank_leaves_a_torn_state_by_entering_main_again() -> None:
-    """Both begin step 11 from a transfer image of step 10.
+    """Method: both ranks begin step 11 from a transfer image of step 10.
 
-    Rank 0 sees it pass and fails as it is applied; rank 1 dies, and nobody can get to 11.
+    Rank 0 sees the vote pass and fails while it applies the step. Rank 1 dies, and no rank can
+    reach step 11.
     """
     run = loses_rank_1("reenter", replicated=True)
     first = run.workers[0]
@@ -167,7 +170,7 @@ def test_a_rank_leaves_a_torn_state_by_entering_main_again() -> None:
     run.gathers()
     run.say(Inventory(first, 2, 10, 11, 11, False, ()))
     assert run.coordinator.generation == 3
-    assert told(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
+    assert plan_sources(run) == [("reenter", "slot", "transfer"), ("start", "slot", "transfer")]
 
 
 # --- how long it may take -------------------------------------------------------------------------
@@ -206,7 +209,9 @@ def test_after_the_donor_has_handed_over_a_generation_has_boot_time() -> None:
 
 
 def is_on_the_way(*, first: Waypoint, second: Waypoint) -> tuple[Run, int]:
-    """Rank 1 was lost, and rank 0 has handed over. Both are at these places in generation 2."""
+    """Return a run that lost rank 1 and in which rank 0 has handed its state over. Both ranks are
+    at these places in generation 2.
+    """
     run = loses_rank_1("in_place", replicated=True)
     born = comes_up(run)
     run.say(Donated(run.workers[0], 2, 10))
@@ -227,7 +232,9 @@ def test_while_a_script_is_at_work_it_has_boot_time(second: Waypoint) -> None:
 
 
 def test_a_script_that_goes_on_with_its_group_has_boot_time_again() -> None:
-    """Both ranks were at the group at once, and rank 1's script then builds its model."""
+    """Method: both ranks wait for the group at the same time. Then rank 1's script builds its
+    model.
+    """
     run, born = is_on_the_way(first=Waypoint.CONNECTS, second=Waypoint.CONNECTS)
     run.say(Underway(born, 2, Waypoint.IN_SCRIPT.value))
     assert run.timers["move"] == pytest.approx(run.now_s + limits.BOOT_DEADLINE_S)
@@ -236,8 +243,8 @@ def test_a_script_that_goes_on_with_its_group_has_boot_time_again() -> None:
 
 
 def test_a_survivor_that_never_comes_to_the_group_is_killed_soon() -> None:
-    """Rank 0 goes on in its step, so no script of its own is at work. Its word that it has handed
-    over comes twice.
+    """Rank 0 goes on in its step, so it runs no script code before the group. Its report that it
+    has handed over arrives twice.
     """
     run, _ = is_on_the_way(first=Waypoint.BEGINS, second=Waypoint.CONNECTS)
     run.say(Donated(run.workers[0], 2, 10))
@@ -248,7 +255,7 @@ def test_a_survivor_that_never_comes_to_the_group_is_killed_soon() -> None:
 
 
 def test_ranks_that_wait_for_each_other_are_not_killed_but_try_again() -> None:
-    """Both are in the new group and never join. All leave it, and form the next one."""
+    """Both ranks are in the new group and never join. All leave it and form the next one."""
     run, born = is_on_the_way(first=Waypoint.RESTORES, second=Waypoint.RESTORES)
     run.now_s = run.timers["move"]
     assert not killed(run.coordinator.on_timer(now_s=run.now_s, name="move"))
@@ -263,7 +270,7 @@ def test_ranks_that_wait_for_each_other_are_not_killed_but_try_again() -> None:
 
 
 def test_ranks_that_never_come_together_end_the_run() -> None:
-    """The budgets bound how often it is tried: nothing here waits without an end."""
+    """The budgets bound how often this is tried, so no wait is endless."""
     run, born = is_on_the_way(first=Waypoint.RESTORES, second=Waypoint.RESTORES)
     tries = 0
     while run.coordinator.stage is Stage.MOVING and tries < 100:
@@ -285,9 +292,9 @@ def test_ranks_that_never_come_together_end_the_run() -> None:
 # --- spares ---------------------------------------------------------------------------------------
 
 
-def spares(outputs: list[Output]) -> list[str]:
-    """What becomes of them: the kind of each that is started, and the number of each that is
-    killed.
+def spare_orders(outputs: list[Output]) -> list[str]:
+    """Return what is ordered for the spares: the kind of each one that is started, and the number
+    of each one that is killed.
     """
     orders = [output.message for output in outputs if isinstance(output, ToAgent)]
     return [
@@ -298,15 +305,15 @@ def spares(outputs: list[Output]) -> list[str]:
 
 
 def test_a_warm_spare_is_killed_once_to_make_room_for_a_hot_one() -> None:
-    """It was made while nobody knew that the script calls outlast.join."""
+    """The warm spare was started before it was known that the script calls outlast.join."""
     one = Coordinator(options=CoordinatorOptions(2, Restart(), spares=1))
     one.start(now_s=0.0)
-    assert spares(one.on_timer(now_s=5.0, name="spares")) == ["warm"]
+    assert spare_orders(one.on_timer(now_s=5.0, name="spares")) == ["warm"]
     (spare,) = one.roster.spares()
     one.on_message(Registered(1, 1, 0, "in_place", False, True, ""), now_s=6.0)
-    assert spares(one.on_timer(now_s=7.0, name="spares")) == [f"kills {spare.worker}"]
-    assert spares(one.on_timer(now_s=7.1, name="spares")) == []
+    assert spare_orders(one.on_timer(now_s=7.0, name="spares")) == [f"kills {spare.worker}"]
+    assert spare_orders(one.on_timer(now_s=7.1, name="spares")) == []
     one.on_message(
         WorkerExited(spare.worker, 0, None, 9, False, -1, (), (), "parked", 7.2, 7.2, ""), now_s=7.2
     )
-    assert spares(one.on_timer(now_s=8.2, name="spares")) == ["hot"]
+    assert spare_orders(one.on_timer(now_s=8.2, name="spares")) == ["hot"]

@@ -1,5 +1,5 @@
-"""What a policy says: drains are sure, budgets hold, an open breaker lets nothing through, a dry
-run acts never.
+"""What a policy decides: drains need confidence, budgets hold, an open breaker lets no action
+through, and a dry run never acts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def decide(
 
 
 def course(rules: Policy, *incidents: tuple[float, int, Verdict, str]) -> list[ActionVerdict]:
-    """Each (second, outage, verdict, nodes), with all before it in its history."""
+    """Decide on each incident (second, outage, verdict, nodes) in turn, with all earlier ones in
+    the history.
+    """
     history: list[Past] = []
     out = []
     for at_s, outage, seen, nodes in incidents:
@@ -162,7 +164,9 @@ def test_an_incident_that_no_rule_matches_is_retried() -> None:
         ),
     ],
 )
-def test_a_rule_is_asked_for_all_that_it_names(when: When, seen: Verdict, matches: bool) -> None:
+def test_a_rule_matches_only_if_all_that_it_names_does(
+    when: When, seen: Verdict, matches: bool
+) -> None:
     assert (decide(policy(PolicyRule("it", when, Action.PAGE)), seen=seen).rule == "it") is matches
 
 
@@ -262,7 +266,7 @@ def test_no_node_is_touched_if_none_is_blamed() -> None:
     assert decide(policy(PolicyRule("it", When(incidents=2), Action.EXCLUDE)), nodes="").rule == ""
 
 
-def test_of_several_nodes_only_those_are_drained_that_are_sure() -> None:
+def test_of_several_nodes_only_those_with_enough_confidence_are_drained() -> None:
     said = decide_action(
         now_s=0.0,
         verdict=verdict(),
@@ -344,7 +348,7 @@ def test_a_rule_rests_longer_each_time_it_acts_in_a_row() -> None:
     rules = policy(
         PolicyRule("it", GPU, Action.PAGE, backoff=Backoff(10.0, 2.0, 25.0), otherwise=Action.RETRY)
     )
-    # rests for 10, 20, 25, 25, 25; a new row after 25 s more
+    # it rests for 10, 20, 25, 25 and 25 s; the count starts anew after another 25 s
     seconds = (0, 9, 10, 29, 30, 54, 55, 79, 80, 200, 210)
     said = course(rules, *((float(at_s), at_s, verdict(), "") for at_s in seconds))
     assert [at_s for at_s, one in zip(seconds, said, strict=True) if one.action is Action.PAGE] == [
@@ -470,7 +474,9 @@ Course = list[tuple[float, int, float, set[str], ActionVerdict]]
 def lived(
     rules: Policy, incidents: list[tuple[float, bool, FailureClass, float, set[str]]]
 ) -> Course:
-    """Second, outage, confidence, nodes, and what was decided."""
+    """Decide on drawn incidents in turn. Return second, outage, confidence, nodes and decision of
+    each.
+    """
     out: Course = []
     history: list[Past] = []
     now_s, outage = 0.0, 0
@@ -507,9 +513,7 @@ def lived(
 def test_no_node_is_drained_below_the_confidence_without_two_outages_on_it(
     rules: Policy, incidents: list[tuple[float, bool, FailureClass, float, set[str]]]
 ) -> None:
-    """Counted here over all incidents that blamed the node, which is never less than what a rule
-    counts.
-    """
+    """The test counts all incidents that blamed the node. A rule never counts more than these."""
     outages: dict[str, set[int]] = {}
     for _, outage, confidence, nodes, said in lived(rules, incidents):
         for node in nodes:
@@ -530,7 +534,9 @@ def test_no_node_is_drained_below_the_confidence_without_two_outages_on_it(
 def test_no_budget_is_ever_exceeded(
     rules: Policy, incidents: list[tuple[float, bool, FailureClass, float, set[str]]]
 ) -> None:
-    """Of each action and of each rule, in each window that ends with an action, dry runs apart."""
+    """Method: for each action and each rule, check every window that ends with an action. Dry runs
+    do not count.
+    """
     done = [(at_s, said) for at_s, _, _, _, said in lived(rules, incidents) if said.acts]
     by_id = {rule.id: rule for rule in rules.rules}
     for index, (at_s, said) in enumerate(done):
@@ -574,7 +580,7 @@ def test_a_dry_run_never_acts(
 def test_an_open_breaker_lets_nothing_through_until_its_time(
     rules: Policy, incidents: list[tuple[float, bool, FailureClass, float, set[str]]]
 ) -> None:
-    """It is open from an action that is the n-th within its window on."""
+    """The breaker is open from the n-th action within its window on."""
     times_s = [
         at_s
         for at_s, _, _, _, said in lived(rules, incidents)
@@ -594,7 +600,7 @@ def test_an_open_breaker_lets_nothing_through_until_its_time(
 def test_a_rule_never_acts_while_it_rests(
     rules: Policy, incidents: list[tuple[float, bool, FailureClass, float, set[str]]]
 ) -> None:
-    """At least first_s lies between two actions of a rule, whatever came before."""
+    """Two actions of a rule are at least first_s apart, whatever came before."""
     by_id = {rule.id: rule for rule in rules.rules}
     newest: dict[str, float] = {}
     for at_s, _, _, _, said in lived(rules, incidents):

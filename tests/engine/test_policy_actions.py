@@ -1,8 +1,8 @@
-"""What the coordinator makes of a verdict, in a simulated world: nodes leave between commits, and
-nothing that was committed is undone.
+"""What the coordinator does after a verdict, in a simulated world: nodes leave between commits, and
+no commit is undone.
 
-The world's own rules watch each run (`outlast.sim.rules.checkers`). Where a run names no policy,
-the default acts. Nothing is diagnosed but what the test says.
+The simulated world checks its own rules in each run (`outlast.sim.rules.checkers`). Where a run
+names no policy, the default policy acts. The only diagnoses are those that the test gives.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World
 
 KILL = PlannedFault("first", "kill", 1, "body", 3)
-# ranks 0 and 1 on node-0, 2 and 3 on node-1, none on node-2
+# ranks 0 and 1 are on node-0, ranks 2 and 3 on node-1, and none on node-2
 FOUR = Options(ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.001, beat_s=0.3)
 BOUND_S = 3 * limits.BOOT_DEADLINE_S
-LATE_S = 0.6  # the first interruption is over, and many steps are to come
+LATE_S = 0.6  # the first interruption is over by then, and many steps are left
 
 
 def a_world(options: Options = FOUR, *faults: PlannedFault, rule: str = "", seed: int = 0) -> World:
-    """`rule`: of a policy in place of the default one."""
+    """Return a world; `rule` is the text of a policy in place of the default one."""
     world = World(
         options=options,
         script=script_of(options.recovery_mode),
@@ -98,7 +98,7 @@ def events(world: World, kind: str) -> list[dict[str, Any]]:
 
 
 def homes(world: World) -> set[str]:
-    """Nodes on which ranks lived last."""
+    """Return the nodes on which ranks lived last."""
     return set(world.coordinator.roster.homes.values())
 
 
@@ -122,7 +122,7 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays(mode: str) -> None:
 
 
 def test_a_drain_waits_for_the_step_in_flight() -> None:
-    """Between the decision and the drain another step is committed."""
+    """Another step is committed between the decision and the drain."""
     world = a_world()
     diagnosed(world, verdict())
     ran(world)
@@ -135,10 +135,11 @@ def test_a_drain_waits_for_the_step_in_flight() -> None:
 def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     mode: str, nth: int, generations: int
 ) -> None:
-    """The drain comes while one rank is late at a vote: all have sealed the step, so it is
-    committed. The ranks that are given up commit it in their processes, before they end.
+    """Method: the drain comes while one rank is late at a vote. All ranks have sealed the step, so
+    it is committed. The ranks that are moved away commit it in their processes before they end.
 
-    The rule DrainFinishesStep would see a rank that did not. A generation is begun for that.
+    The rule DrainFinishesStep would report a rank that did not commit. A generation is begun for
+    this.
     """
     late = PlannedFault("late", "starve", 2, "voting", nth, for_s=0.3)
     world = a_world(replace(FOUR, recovery_mode=mode), KILL, late)
@@ -149,7 +150,7 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     assert homes(world) == {"node-1", "node-2"}
 
 
-def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
+def test_a_drain_is_charged_to_no_budget_of_recovery() -> None:
     world = a_world()
     diagnosed(world, verdict())
     left: list[int] = []
@@ -161,8 +162,10 @@ def test_a_drain_is_paid_for_by_no_budget_of_recovery() -> None:
     assert world.coordinator.budgets.respawns.left(step=0) == left[0]
 
 
-def test_failures_of_moved_ranks_are_paid_for() -> None:
-    """They are killed again and again where they come up: that ends a run, however it began."""
+def test_failures_of_moved_ranks_are_charged() -> None:
+    """The moved ranks are killed again and again where they start. That ends a run, however it
+    began.
+    """
     world = a_world(FOUR, KILL, PlannedFault("again", "kill", 0, "grouping", 1, times=1000))
     diagnosed(world, verdict())
     end = ran(world)
@@ -170,8 +173,8 @@ def test_failures_of_moved_ranks_are_paid_for() -> None:
 
 
 def test_a_drain_that_is_disturbed_is_called_off_and_tried_again() -> None:
-    """Rank 2, which is to stay, dies as it is about to stand still: nobody is given up
-    beside it.
+    """Method: rank 2 is to stay, and dies just before it stands still. Then no other rank is given
+    up.
     """
     world = a_world(replace(FOUR, steps=200), KILL, PlannedFault("late", "kill", 2, "still", 2))
     diagnosed(world, verdict())
@@ -182,7 +185,9 @@ def test_a_drain_that_is_disturbed_is_called_off_and_tried_again() -> None:
 
 
 def test_a_drain_that_always_comes_at_a_bad_moment_is_given_up() -> None:
-    """After three tries; what lives there stays, and the node is barred."""
+    """The drain is given up after three tries. The workers on the node stay, and the node is
+    barred.
+    """
     world = a_world(
         replace(FOUR, steps=400), KILL, PlannedFault("late", "kill", 2, "still", 2, times=1000)
     )
@@ -207,9 +212,10 @@ def test_the_store_moves_off_a_node_that_is_drained() -> None:
 
 
 def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
-    """Its images lie on the node: moved, the run would go back to a checkpoint.
+    """The images of such a rank are on its node. If the rank moved, the run would go back to a
+    checkpoint.
 
-    The node is given nothing more.
+    The node only gets no further ranks.
     """
     world = a_world(replace(FOUR, recovery_mode="sharded"))
     diagnosed(world, verdict())
@@ -234,7 +240,9 @@ def test_a_rank_that_is_lost_on_a_barred_node_comes_up_elsewhere() -> None:
 
 
 def test_a_rank_whose_only_state_is_on_a_barred_node_comes_up_there() -> None:
-    """Elsewhere it would have to go back to a checkpoint, and all others with it."""
+    """On another node the rank would have to go back to a checkpoint, and all other ranks
+    with it.
+    """
     world = a_world(
         replace(FOUR, recovery_mode="sharded", steps=200, checkpoint_every=50),
         KILL,
@@ -249,7 +257,7 @@ def test_a_rank_whose_only_state_is_on_a_barred_node_comes_up_there() -> None:
 
 
 def test_a_node_that_is_needed_stays() -> None:
-    """There is no room elsewhere: the policy brings no run to a standstill."""
+    """There is no room elsewhere, and the policy never brings a run to a standstill."""
     world = a_world(replace(FOUR, nodes=2, spare_nodes=0))
     diagnosed(world, verdict())
     end = ran(world)
@@ -258,13 +266,13 @@ def test_a_node_that_is_needed_stays() -> None:
 
 
 def test_a_node_is_taken_out_when_another_one_comes() -> None:
-    """The spare node has no power when the verdict comes, and has it again later."""
+    """Method: the spare node has no power when the verdict comes, and has power again later."""
     world = a_world(
         replace(FOUR, steps=400),
         PlannedFault("dark", "lose_node", None, node=2, at_s=0.1, for_s=6.0),
         KILL,
     )
-    diagnosed(world, verdict(), at_s=4.0)  # its lease is void by then
+    diagnosed(world, verdict(), at_s=4.0)  # its lease has run out by then
     ran(world)
     assert homes(world) == {"node-1", "node-2"}
 
@@ -280,7 +288,7 @@ def test_spares_leave_a_barred_node() -> None:
 
 
 def test_a_verdict_names_ranks_as_they_lived_then() -> None:
-    """Node-0 lost its power, and its ranks live on node-2 when the verdict comes."""
+    """Method: node-0 lost its power, and its ranks live on node-2 when the verdict comes."""
     dark = PlannedFault("dark", "lose_node", None, node=0, at_s=0.3, for_s=3.0)
     world = a_world(replace(FOUR, steps=400), dark)
     diagnosed(world, verdict(rank=0), at_s=6.0)
@@ -310,7 +318,9 @@ def test_homes_are_known_by_generation() -> None:
 
 
 def test_the_policy_does_not_act_on_its_own_interruption() -> None:
-    """Whoever diagnoses sees that rank 0 was killed, and does not know by whom."""
+    """The diagnosis shows that rank 0 was killed, and does not show that the policy ordered the
+    kill.
+    """
     world = a_world(FOUR)
     diagnosed(world, verdict())
     diagnosed(world, verdict(rank=0), at_s=1.4, interruption=2)
@@ -345,7 +355,7 @@ def test_a_stop_commits_the_step_in_flight(options: Options) -> None:
     assert not world.rolled_back
 
 
-def test_a_dry_run_does_nothing_but_say_so() -> None:
+def test_a_dry_run_only_reports() -> None:
     world = a_world(FOUR, rule='dry_run = true\n[[rule]]\naction = "drain"')
     diagnosed(world, verdict())
     ran(world)
@@ -372,7 +382,7 @@ def test_a_shrink_is_a_drain_where_there_is_room() -> None:
 
 
 def test_a_shrink_that_finds_no_room_ends_the_run_in_time() -> None:
-    """And not before: it could still come."""
+    """The run does not end earlier, because a node with room could still come."""
     world = a_world(replace(FOUR, nodes=2, spare_nodes=0, steps=100_000, step_s=1.0), rule=SHRINK)
     diagnosed(world, verdict(), at_s=60.0)
     end = ran(world)
@@ -387,7 +397,7 @@ def test_a_shrink_that_finds_no_room_ends_the_run_in_time() -> None:
 
 
 def test_a_new_coordinator_does_what_was_decided() -> None:
-    """The first one dies between the decision and the next step."""
+    """Method: the first coordinator dies between the decision and the next step."""
     world = a_world(replace(FOUR, steps=200))
     diagnosed(world, verdict())
     world.timeline.after(LATE_S + 0.001, lambda: world.host.die(for_s=0.5))

@@ -1,4 +1,4 @@
-"""Programs (--no-python) never say Hello: one is at work once it was started."""
+"""Programs (--no-python) never send Hello. A program counts as running once it was started."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORLD = 2
 
 
 class Run:
-    """A coordinator whose orders to start and kill are obeyed at once."""
+    """A coordinator whose orders to start and to kill are obeyed at once."""
 
     def __init__(self, *, greets: bool) -> None:
         self.now_s = 0.0
@@ -103,7 +103,7 @@ def test_a_script_is_not_at_work_before_it_says_hello() -> None:
 
 
 def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:
-    """Of two workers one was started: it is sent SIGTERM, and the other is given up."""
+    """Method: one of two workers was started. It is sent SIGTERM, and the other one is given up."""
     coordinator = Coordinator(options=CoordinatorOptions(world_size=WORLD, start=Restart()))
     coordinator.start(now_s=0.0)
     first, second = (member.worker for member in coordinator.roster.members())
@@ -115,7 +115,7 @@ def test_a_stop_before_a_process_is_there_keeps_it_from_beginning() -> None:
     ]
     assert told == [TermWorker(first, "a test"), KillWorker(second, "a test")]
     coordinator.on_message(WorkerFailedToStart(second, "given up before it was started"), now_s=3.0)
-    # it can hear a Stop now, and SIGTERM is on its way
+    # it can receive a Stop now, and SIGTERM was already sent
     coordinator.on_message(Registered(first, 1, -1, "respawn", False, True, ""), now_s=3.5)
     ended = WorkerExited(first, 101, None, 15, False, 0, (), (), "boot", 4.0, 4.0, "")
     assert End(143, "stopped", "a test", "") in coordinator.on_message(ended, now_s=4.0)

@@ -1,10 +1,11 @@
 """The protocol in a simulated world: what must never happen, and what must happen in the end,
-whatever is struck and when.
+whatever fault strikes and when.
 
-The world's own checkers watch every run (`outlast.sim.rules.checkers`). A rank has one living
-process, and is given away only after the old one is dead. No rank commits in a generation once a
-newer one has committed. All that join a generation join at one step, with the state of that step.
-What a plan reads (slot, transfer image) is there. A step that some rank holds is not lost.
+The checkers of the world watch every run (`outlast.sim.rules.checkers`). A rank has one living
+process, and is given away only after the old process is dead. No rank commits in a generation once
+a newer generation has committed. All ranks that join a generation join at the same step, with the
+state of that step. The sources that a plan names (slot, transfer image) exist. A step that some
+rank holds is not lost.
 """
 
 from __future__ import annotations
@@ -44,14 +45,16 @@ ONCE = (
     "epilogue",
 )
 BEHIND_THE_LAST_STEP = ("closing", "finishing", "epilogue")
-BOUND_S = 12.5 * BOOT_DEADLINE_S  # of virtual time: the longest deadlines, one after the other
+BOUND_S = 12.5 * BOOT_DEADLINE_S  # virtual time: the longest deadlines, one after another
 PROTOCOL = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def fault(
     kind: str, rank: int, mark: str, nth: int = 1, after_s: float = 0.0, times: int = 1
 ) -> PlannedFault:
-    """The store is lost where anybody passes the mark."""
+    """Return a planned fault. A fault that loses the store strikes when any rank passes the
+    mark.
+    """
     return PlannedFault(
         f"{kind} {rank} {mark} {nth} {after_s}",
         kind,
@@ -71,7 +74,7 @@ def a_world(
     seed: int = 0,
     **more: int,
 ) -> World:
-    """Seed 0: all work and all messages take the least time."""
+    """Return a world. With seed 0, all work and all messages take the least time."""
     options = Options(recovery_mode=mode, ranks=3, spares=spares, spare_kind=spare_kind, **more)
     return World(
         options=options, script=script_of(mode), faults=faults, seed=seed, steady=seed == 0
@@ -90,7 +93,9 @@ def strikes(kinds: tuple[str, ...] = KINDS) -> st.SearchStrategy[PlannedFault]:
 
 
 def ran(world: World, *, bound_s: float = BOUND_S, false_alarm: bool = False) -> End:
-    """`false_alarm`: the test itself makes one."""
+    """Run the world, and check that no rule was broken. `false_alarm` says that the test itself
+    causes one.
+    """
     end = world.run(bound_s=bound_s)
     broken = [
         one
@@ -132,15 +137,15 @@ def test_undisturbed_every_step_is_committed_once_by_every_rank(mode: str) -> No
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["kill", "stop", "raise", "hang"])
 def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(mode: str, kind: str) -> None:
-    """Every mark, early and late, both a rank that donates and one that does not; with and without
-    a spare.
+    """Method: every mark, on an early and on a later visit; a rank that donates and one that does
+    not; with and without a spare.
     """
     for number, mark in enumerate(MARKS):
         for visit in (1,) if mark in ONCE else (1, 3):
             one = fault(kind, number % 2, mark, visit)
             world = a_world(mode, one, spares=number // 2 % 2)
             if kind == "raise" and mark in BEHIND_THE_LAST_STEP and mode != "sharded":
-                continue  # that fails the run: see the next test
+                continue  # this fails the run: see the next test
             ended_well(world)
             assert not world.rolled_back, f"{one}: {world.rolled_back}"
             assert len(world.interruptions) == (
@@ -150,8 +155,8 @@ def test_one_fault_at_any_place_is_one_interruption_and_costs_no_step(mode: str,
 
 @pytest.mark.parametrize("mark", BEHIND_THE_LAST_STEP)
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
-def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -> None:
-    """That code is not run again: every step is committed, nobody is replaced."""
+def test_an_exception_after_the_last_step_fails_the_run(mode: str, mark: str) -> None:
+    """That code is not run again. Every step is committed, and no rank is replaced."""
     world = a_world(mode, fault("raise", 1, mark), spares=1)
     end = ran(world)
     assert (end.state, end.exit_code) == ("failed", 1)
@@ -167,14 +172,14 @@ def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -
     spares=st.integers(0, 2),
     seed=st.integers(0, 10_000),
 )
-# dies again before it attaches
+# the successor dies before it attaches
 @example(
     mode="in_place",
     faults=[fault("kill", 0, "body", 3), fault("kill", 0, "boot", 2)],
     spares=0,
     seed=0,
 )
-# nobody has attached yet
+# no rank has attached yet
 @example(
     mode="sharded",
     faults=[fault("kill", 0, "body", 3), fault("kill", 1, "setup", 2)],
@@ -188,7 +193,7 @@ def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -
     spares=0,
     seed=0,
 )
-# a bystander dies
+# a rank that is not involved dies
 @example(
     mode="respawn",
     faults=[fault("kill", 1, "body", 3), fault("kill", 2, "still", 1, 0.002)],
@@ -214,7 +219,7 @@ def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -
     spares=1,
     seed=0,
 )
-# a group half built is none
+# a half-built group does not count as one
 @example(
     mode="in_place",
     faults=[fault("kill", 0, "boot"), fault("lose_store", 0, "setup")],
@@ -224,8 +229,8 @@ def test_an_exception_behind_the_last_step_fails_the_run(mode: str, mark: str) -
 def test_after_two_faults_training_goes_on_and_no_step_is_lost(
     mode: str, faults: list[PlannedFault], spares: int, seed: int
 ) -> None:
-    """Three ranks, two faults: under replicated state somebody holds it all; under sharded state
-    all owners have sealed it.
+    """Three ranks, two faults: under replicated state a living rank holds all of it, and under
+    sharded state all owners have sealed theirs.
     """
     world = a_world(mode, *faults, spares=spares, seed=seed)
     ended_well(world)
@@ -247,9 +252,9 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
     kind="hot",
     seed=0,
 )
-# news of the first store crosses the order for a second
+# news of the first store crosses the order for a second store
 @example(mode="in_place", faults=[fault("kill", 0, "boot")], spares=0, kind="hot", seed=10)
-# steps that a rank was given are done again by it
+# a rank executes again the steps that it was given
 @example(
     mode="in_place",
     faults=[
@@ -263,7 +268,7 @@ def test_after_two_faults_training_goes_on_and_no_step_is_lost(
 def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
     mode: str, faults: list[PlannedFault], spares: int, kind: str, seed: int
 ) -> None:
-    """What is a verdict, and what it means to end well, the checkers say."""
+    """The checkers define what counts as a verdict and as a good end."""
     ran(a_world(mode, *faults, spares=spares, spare_kind=kind, seed=seed), bound_s=2 * BOUND_S)
 
 
@@ -275,8 +280,8 @@ def test_after_many_faults_training_goes_on_or_ends_with_a_verdict(
 def test_a_replicated_step_goes_forward_or_is_repeated_as_a_whole(
     faults: list[PlannedFault], seed: int
 ) -> None:
-    """A step that anybody committed is committed by all others too, in that generation or by going
-    forward or by healing: none is committed twice.
+    """A step that one rank committed is committed by all others too: in that generation, by going
+    forward, or by healing. No step is committed twice by a rank.
     """
     world = a_world("in_place", *faults, spares=1, seed=seed)
     ran(world)
@@ -303,7 +308,7 @@ def test_a_fault_that_always_comes_ends_the_run(mode: str, kind: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mark", ["setup", "body"])
 def test_refused_input_ends_the_run_and_is_no_interruption(mode: str, mark: str) -> None:
-    """What raised leaves the script too, before it can be killed."""
+    """A process whose input was refused leaves the script by itself before it can be killed."""
     world = a_world(mode, *(fault("refuse", rank, mark) for rank in range(3)), spares=1)
     end = ran(world)
     assert (end.state, end.exit_code, end.reason) == ("failed", 1, "refused")
@@ -312,7 +317,9 @@ def test_refused_input_ends_the_run_and_is_no_interruption(mode: str, mark: str)
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_fault_every_few_steps_ends_no_run(mode: str) -> None:
-    """Budgets refill with progress: thirty faults, each twelve steps after the last."""
+    """Budgets refill with progress. Method: nineteen kills, each twelve or thirteen steps after the
+    one before.
+    """
     faults = tuple(
         fault(
             "kill", number % 3, "body", 1 + 13 * number if mode == "in_place" else 1 + 12 * number
@@ -327,7 +334,9 @@ def test_a_fault_every_few_steps_ends_no_run(mode: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mark", ["joined", "body", "prepared", "still", "settled", "closing"])
 def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(mode: str, mark: str) -> None:
-    """Also while a fault is being dealt with."""
+    """Method: the stop is requested at each of these places, also while a fault is being
+    handled.
+    """
     world = a_world(mode, fault("kill", 0, "body", 3), steps=40)
 
     after_s = {
@@ -344,7 +353,7 @@ def test_a_stop_that_is_asked_for_at_any_place_ends_the_run(mode: str, mark: str
 
 
 def test_ranks_that_stand_at_one_place_for_ever_are_moved_on() -> None:
-    """Nobody can be told from the others, and one has to go."""
+    """Nothing tells the ranks apart, and one of them has to be replaced."""
     faults = [fault("hang", rank, "voting", 5, 0.0) for rank in range(3)]
     world = a_world("in_place", *faults, steps=8)
     end = ran(world)
@@ -353,7 +362,7 @@ def test_ranks_that_stand_at_one_place_for_ever_are_moved_on() -> None:
 
 
 class TakenForHung(World):
-    """Rank 1 is taken for hung while it comes to its end."""
+    """A world in which rank 1 is taken for hung just as it reaches its end."""
 
     def passes(self, process: SimulatedProcess, mark: str) -> None:
         super().passes(process, mark)
@@ -371,8 +380,8 @@ class TakenForHung(World):
 
 
 def test_a_rank_taken_for_hung_that_ends_well_leaves_nothing_open() -> None:
-    """Found by the swarm: the verdict and the process's own end crossed each other, and the report
-    said that the run was never back.
+    """Found by the swarm: the verdict and the end of the process crossed each other, and the report
+    said that the run never recovered.
     """
     world = TakenForHung(options=Options(), script=script_of("in_place"), steady=True)
     ended_well(world, false_alarm=True)
@@ -382,7 +391,7 @@ def test_a_rank_taken_for_hung_that_ends_well_leaves_nothing_open() -> None:
 @pytest.mark.parametrize("mark", ["settled", "donating"])
 def test_the_run_starts_over_if_all_donors_die_before_they_hand_over(mark: str) -> None:
     """Found by the swarm: all ranks were started from an image that was never written, and waited
-    for half an hour for it.
+    for it for half an hour.
     """
     world = a_world(
         "respawn", fault("kill", 2, "body", 3), fault("kill", 0, mark), fault("kill", 1, mark)
@@ -393,7 +402,9 @@ def test_the_run_starts_over_if_all_donors_die_before_they_hand_over(mark: str) 
 
 
 def test_a_rank_that_was_collateral_is_the_culprit_when_it_ends_later() -> None:
-    """Found by the swarm: its exit was booked as collateral, and another rank was named first."""
+    """Found by the swarm: the exit of this rank was booked as collateral, and another rank was
+    named first.
+    """
     world = a_world(
         "in_place",
         fault("kill", 0, "restoring", 1, 0.02),
@@ -444,7 +455,7 @@ def test_a_fault_before_the_first_commit_resumes_with_its_parent() -> None:
 
 
 def test_a_step_cut_short_is_charged_once_though_its_donor_is_lost() -> None:
-    """Found by the swarm (seed 147): the parent and the child were both said to have cost it."""
+    """Found by the swarm (seed 147): the step was charged to both the parent and the child."""
     world = a_world("respawn", fault("kill", 2, "body", 3), fault("kill", 0, "donating"))
     ended_well(world)
     parent, child = world.interruptions.values()
@@ -452,8 +463,8 @@ def test_a_step_cut_short_is_charged_once_though_its_donor_is_lost() -> None:
 
 
 def test_a_commit_of_a_generation_does_not_close_the_fault_that_ends_it() -> None:
-    """The tail of a step fails on one rank while the others commit: one interruption, resumed by
-    the next generation's first commit.
+    """Method: the end of a step fails on one rank while the others commit. That is one
+    interruption, and it ends with the first commit of the next generation.
     """
     world = a_world("in_place", fault("raise", 0, "passed", 1))
     ended_well(world)
@@ -472,8 +483,8 @@ def test_a_fault_in_the_vote_that_closes_the_steps_repeats_no_step() -> None:
 
 
 def test_a_step_that_all_had_prepared_goes_forward() -> None:
-    """Rank 1 dies with its vote cast: nobody has seen the outcome, all have sealed, so nothing is
-    repeated.
+    """Method: rank 1 dies after it has voted. No rank has seen the outcome, and all have sealed
+    their state, so nothing is repeated.
     """
     world = a_world("in_place", fault("kill", 1, "voting", 3))
     ended_well(world)
@@ -484,8 +495,8 @@ def test_a_step_that_all_had_prepared_goes_forward() -> None:
 @pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
 @pytest.mark.parametrize("after", [0, 3])
 def test_an_interrupted_phase_repeats_no_step(mode: str, after: int) -> None:
-    """An evaluation before the first step, or between two; in the second case a fault in the step
-    after it too, which is repeated.
+    """Method: the phase is an evaluation, before the first step or between two steps. A second
+    fault strikes in the step after it, and only that step is repeated.
     """
     world = a_world(
         mode, fault("kill", 1, "phase", 1), fault("kill", 1, "body", after + 1), phase_after=after
@@ -523,10 +534,10 @@ def test_a_rank_lost_after_the_last_step_starts_from_what_was_left() -> None:
 
 
 @pytest.mark.parametrize("mode", ["in_place", "reenter", "sharded"])
-def test_an_interruption_counts_behind_the_newest_executed_step(
+def test_an_interruption_counts_after_the_newest_executed_step(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Struck in the body of step 3, and again before it is started over."""
+    """Method: a fault strikes in the body of step 3, and another before that step starts again."""
     asked: list[int] = []
 
     def noted(*, situation: Situation, **rest: Any) -> RecoveryVerdict:

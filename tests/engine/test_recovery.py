@@ -1,4 +1,4 @@
-"""The ladder: which rung for which situation, cheapest first, and an end to it."""
+"""The ladder: which rung is chosen in which situation, cheapest first, and that it ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def left_by(verdict: RecoveryVerdict) -> Budgets:
 
 
 def again_and_again(situation: Situation, budgets: Budgets, times: int) -> list[RecoveryVerdict]:
-    """The verdicts on so many interruptions, each with what the one before left of the budgets."""
+    """Return the verdicts on this many interruptions. Each has the budgets that the one before
+    left.
+    """
     out = []
     for _ in range(times):
         out.append(decide_rung(situation=situation, spares=(), budgets=budgets, world_size=4))
@@ -92,7 +94,9 @@ def test_a_rank_that_cannot_get_over_the_step_is_replaced() -> None:
 def test_a_script_that_fails_the_same_way_each_time_is_not_started_again(
     error: str, again: bool, mode: str
 ) -> None:
-    """It is if it has trained before, or if the user has said how often it is tried."""
+    """The script is started again if it has trained before, or if the user has said how often to
+    try.
+    """
     start = replace(
         CALM,
         raised=(0,),
@@ -112,7 +116,7 @@ def test_a_script_that_fails_the_same_way_each_time_is_not_started_again(
 
 
 def test_a_step_that_fails_again_without_a_culprit_restarts_all() -> None:
-    """A script without main cannot be entered again."""
+    """A script without outlast.main cannot be entered again."""
     budgets = default_budgets(None)
     verdicts = again_and_again(CALM, budgets, limits.REPEATS_PER_STEP_COUNT + 1)
     assert (verdicts[-1].rung, verdicts[-1].survivors) == (Rung.RESTART, "exit")
@@ -130,8 +134,8 @@ def test_survivors_enter_main_again_where_that_is_their_way() -> None:
 
 
 def test_the_reason_for_a_restart_is_true() -> None:
-    """Of a script that never made collectives of its own, that is not said; nor that a step fails
-    again where nobody lives.
+    """The reason names collectives of the script only if the script made some, and names a step
+    that fails again only if a process still lives.
     """
     assert (
         "no process is left"
@@ -172,8 +176,8 @@ def test_all_ranks_restart_if_none_can_go_on(change: dict[str, object], rung: Ru
 def test_a_crash_loop_ends_in_every_situation(
     lost: set[int], raised: set[int], mode: str, state: bool, trained: bool, spares: list[int]
 ) -> None:
-    """Without a step committed in between, some rung is the last; and each verdict names a source
-    for every lost rank, or brings all again.
+    """If no step is committed in between, the run ends after some rung. Each verdict names a source
+    for every lost rank, or restarts all ranks.
     """
     budgets = default_budgets(None)
     situation = Situation(
@@ -200,8 +204,8 @@ def test_a_crash_loop_ends_in_every_situation(
 
 
 def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str]:
-    """A rank is lost each time; so many of these interruptions were answered, and why the next one
-    was not. Replacements are free.
+    """Lose one rank again and again, with replacements that cost nothing. Return how many
+    interruptions were answered, and why the next one was not.
     """
     budgets = replace(default_budgets(None), respawns=Budget(1000, 1))
     for count, place in enumerate(reached):
@@ -216,7 +220,9 @@ def _until_it_stops(reached: Iterable[int], *, committed: int) -> tuple[int, str
 
 
 def test_a_run_that_fails_at_one_step_again_and_again_is_ended() -> None:
-    """Images are rare: all go back from step 57 to step 40 each time, and come to step 57 again."""
+    """Images are rare: all ranks go back from step 57 to step 40 each time, and reach step 57
+    again.
+    """
     count, why = _until_it_stops(itertools.repeat(57), committed=57)
     assert (count, why) == (
         limits.SAME_STEP_FAULTS_COUNT,
@@ -225,8 +231,8 @@ def test_a_run_that_fails_at_one_step_again_and_again_is_ended() -> None:
 
 
 def test_random_faults_while_old_steps_repeat_are_no_crash_loop() -> None:
-    """From step 40 on, at a different step each time; it is ended once that has led nowhere for
-    long.
+    """Method: from step 40 on, each fault strikes at another step. The run ends only after many
+    interruptions without a newly committed step.
     """
     count, why = _until_it_stops(itertools.cycle((57, 41, 49, 44, 52)), committed=57)
     assert (count, why) == (
@@ -245,8 +251,8 @@ def test_few_failures_are_allowed_before_the_first_step() -> None:
 
 
 def test_a_rung_extended_to_a_rank_without_a_spare_is_named_so() -> None:
-    """Found by the swarm (seed 3010051): a spare was to answer a drain, another rank died before
-    that was done, and the ledger said "taken by spares".
+    """Found by the swarm (seed 3010051): a spare was to answer a drain, and another rank died
+    before that was done. The ledger then said "taken by spares".
     """
     assert (
         replacing({1: 7}, survivors="in_place").rung,
@@ -264,7 +270,9 @@ def test_a_rung_extended_to_a_rank_without_a_spare_is_named_so() -> None:
 
 
 def test_kills_from_outside_do_not_end_a_run_that_commits_steps() -> None:
-    """99 of them, 11 at each step. The control: ends that a script can bring about by itself."""
+    """Method: 99 kills, 11 at each step. As a control, the same number of ends that a script can
+    cause by itself.
+    """
 
     def rungs(*, outside: bool) -> set[Rung]:
         budgets, found = default_budgets(None), set()
@@ -300,10 +308,10 @@ def _struck(number: int, *, now_s: float, trained: bool = True, committed: int =
 def test_kills_from_outside_end_only_a_run_that_stands_still_for_long(
     trained: bool, borne: int
 ) -> None:
-    """Hundreds of them within seconds are borne, and few of them at any time.
+    """Hundreds of kills within seconds are tolerated, and a few over any length of time.
 
     Method: kills come ten times a second. The run goes on until it has stood still for the time
-    that a limit names. Then one kill a minute: the run goes on until there are too many.
+    that a limit names. Then kills come once a minute: the run goes on until there are too many.
     """
     stood_s: dict[float, float] = {}
     counted: dict[float, int] = {}
@@ -326,7 +334,9 @@ def test_kills_from_outside_end_only_a_run_that_stands_still_for_long(
 
 
 def test_a_step_begins_the_count_of_kills_and_their_time_anew() -> None:
-    """A kill each second for ten minutes, and a step after each 25 of them: no crash loop."""
+    """Method: a kill each second for ten minutes, and a new step after each 25 of them. That is no
+    crash loop.
+    """
     budgets = default_budgets(None)
     for number in range(600):
         situation = _struck(number, now_s=float(number), committed=10 + number // 25)
@@ -336,7 +346,7 @@ def test_a_step_begins_the_count_of_kills_and_their_time_anew() -> None:
 
 
 def test_a_fault_of_the_run_after_many_kills_is_the_first_of_its_kind() -> None:
-    """Kills do not count at the place where the run then fails by itself."""
+    """The kills do not count at the place where the run then fails by itself."""
     budgets = default_budgets(None)
     for number in range(19):
         verdict = decide_rung(
@@ -356,7 +366,7 @@ def test_a_fault_of_the_run_after_many_kills_is_the_first_of_its_kind() -> None:
 def test_whole_restarts_after_kills_are_charged_only_where_the_user_says(
     max_restarts: int | None, borne: int
 ) -> None:
-    """All ranks are killed at once, again and again within seconds."""
+    """Method: all ranks are killed at once, again and again within seconds."""
     budgets, answered = default_budgets(max_restarts), 0
     while answered < 20:
         situation = replace(CALM, lost=(0, 1, 2, 3), outside=True, now_s=0.1 * answered)
@@ -368,8 +378,9 @@ def test_whole_restarts_after_kills_are_charged_only_where_the_user_says(
 
 
 def test_what_all_ranks_raise_twice_is_not_tried_a_third_time() -> None:
-    """Method: every rank's script ends by an error, at the same step. Another error, or another
-    step, is a new one; and with --max-restarts the user has said how often all start over.
+    """Method: every rank's script ends with an error at the same step. A different error or a
+    different step counts anew. With --max-restarts, the user has said how often all ranks start
+    over.
     """
     raised = replace(
         CALM, lost=(0, 1, 2, 3), all_raised=True, error="KeyError: 'loss'", recovery_mode="respawn"

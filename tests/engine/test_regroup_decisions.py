@@ -1,4 +1,4 @@
-"""The pure decisions of a regroup: what each says, and why."""
+"""The pure decisions of a regroup: what each one decides, and why."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ DRAINED = Quiesced(
     ],
 )
 def test_a_source_that_is_gone_is_said_to_be_gone_and_why(facts: SourceFacts, reason: str) -> None:
-    """The same source is there as long as nothing befalls it."""
+    """Without such a loss, the same source is there."""
     check = check_source(facts)
     assert (check.is_there, check.reason) == (False, reason)
     assert check_source(HANDED_OVER).is_there
 
 
 def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> None:
-    """After so many interruptions at one place, a checkpoint is taken in its stead."""
+    """After this many interruptions at one place, a checkpoint is used instead."""
     facts = replace(HANDED_OVER, checkpoint=Checkpoint(4, "four"), transfer=Transfer(2, 5, "a"))
     facts = replace(facts, begin_from=Restart(4, "checkpoint", "checkpoint", "four"), transfer=None)
     for at_step, reason in (
@@ -115,7 +115,9 @@ def test_all_begin_again_from_the_same_source_unless_that_may_be_the_fault() -> 
 def test_all_begin_from_the_newest_of_copies_and_checkpoints(
     kept_step: int, checkpoint: Checkpoint, start: Restart
 ) -> None:
-    """No rank lives. Of two that are of the same step the disk is taken: it outlives the run."""
+    """No rank lives. If a copy and a checkpoint are of the same step, the checkpoint is used,
+    because the disk outlives the run.
+    """
     facts = SourceFacts(Restart(), None, checkpoint, sharded=False, images_lost=False)
     verdict = decide_source(
         facts=replace(facts, kept_step=kept_step),
@@ -202,13 +204,13 @@ def test_a_rank_reads_its_slots_only_if_they_may_hold_the_step() -> None:
     ],
 )
 def test_a_drain_is_called_off_for_a_reason(seen: Quiesced, fits: bool, why: str) -> None:
-    """With none of these the ranks move away."""
+    """Without any of these conditions, the ranks move away."""
     verdict = decide_drain(seen=seen, fits_elsewhere=fits)
     assert (verdict.ranks, verdict.reason) == ((), f"the drain is called off: {why}")
     assert decide_drain(seen=DRAINED, fits_elsewhere=True).ranks == (0, 1)
 
 
-def test_steps_behind_the_restore_point_are_lost_and_executed_again() -> None:
+def test_steps_after_the_restore_point_are_lost_and_executed_again() -> None:
     cost = work_out_cost(
         restore=NOTHING,
         start=Restart(4, "checkpoint"),
@@ -220,8 +222,8 @@ def test_steps_behind_the_restore_point_are_lost_and_executed_again() -> None:
     assert (cost.step, cost.repeated, cost.lost) == (4, 4, 3)
 
 
-def test_a_run_that_gives_up_saves_what_lies_on_no_disk_yet() -> None:
-    """Sharded state lies sealed; replicated state is written by a survivor that holds it."""
+def test_a_run_that_gives_up_saves_what_is_on_no_disk_yet() -> None:
+    """Sharded state is already sealed. Replicated state is written by a survivor that holds it."""
 
     def decide(
         restore: RestoreVerdict,
@@ -281,9 +283,10 @@ def test_a_run_that_saves_nothing_says_what_is_kept(
 def test_ranks_that_a_drain_gives_up_finish_their_step_first(
     mode: str, finish: tuple[int, ...]
 ) -> None:
-    """Ranks 0 and 2 stand at a vote that has passed; 1 and 3 have committed. 0 and 1 are drained.
+    """Ranks 0 and 2 wait at a vote that has passed. Ranks 1 and 3 have committed. Ranks 0 and 1 are
+    drained.
 
-    Where a script is not replaced in place, all ranks lose their processes.
+    If the script is not replaced in place, all ranks lose their processes.
     """
     settle = {0: "forward", 1: "repeat", 2: "forward", 3: "repeat"}
     seen = replace(DRAINED, mode=mode, restore=replace(DRAINED.restore, settle=settle))

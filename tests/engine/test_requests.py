@@ -1,4 +1,4 @@
-"""What people ask of a run, in a simulated world: its own rules watch each run."""
+"""What people can request of a run, in a simulated world whose own rules watch each run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TWO_SPARE = replace(FOUR, nodes=4, spare_nodes=2)
 
 
 def asks(world: World, what: str, node: str = "", *, at_s: float = LATE_S, number: int = 1) -> None:
-    """Let somebody ask for `what` at `at_s`."""
+    """Request `what` at `at_s`, as a person would."""
     asked = RunRequest(number, what, node, "alice", "a fan is broken")
     world.timeline.after(at_s, lambda: world.host.on_request(asked))
 
@@ -34,14 +34,14 @@ def node_of(world: World, name: str) -> Node:
 
 
 def last(world: World, number: int = 1) -> tuple[str, str]:
-    """The last answer, which is in the ledger too."""
+    """Return the last answer. Check that the ledger has the same one."""
     state, text = answers(world, number)[-1]
     written = [one for one in events(world, ANSWERED) if one["number"] == number]
     assert not written or (written[-1]["state"], written[-1]["text"]) == (state, text)
     return state, text
 
 
-def test_a_stop_ends_the_run_behind_the_step_in_flight() -> None:
+def test_a_stop_ends_the_run_after_the_step_in_flight() -> None:
     world = a_world(LONE)
     asks(world, "stop")
     end = world.run(bound_s=60.0)
@@ -55,7 +55,7 @@ def test_a_stop_ends_the_run_behind_the_step_in_flight() -> None:
 
 @pytest.mark.parametrize("mode", ["in_place", "sharded"])
 def test_a_checkpoint_is_written_of_a_step_after_the_request(mode: str) -> None:
-    """It is written on all ranks of the same step, though only one of them is told."""
+    """All ranks write the checkpoint of the same step, although only one of them is told."""
     world = a_world(replace(LONE, recovery_mode=mode))
     asks(world, "checkpoint")
     ran(world)
@@ -69,8 +69,8 @@ def test_a_checkpoint_is_written_of_a_step_after_the_request(mode: str) -> None:
     assert written["step"] > asked["step"]
 
 
-def test_a_checkpoint_is_asked_for_again_after_a_regroup() -> None:
-    """The rank that was told is killed while it votes for the step that was to be saved."""
+def test_a_checkpoint_is_requested_again_after_a_regroup() -> None:
+    """Method: the rank that was told is killed while it votes for the step that was to be saved."""
     world = a_world(LONE, PlannedFault("first", "kill", 0, "voting", 8))
     asks(world, "checkpoint", at_s=0.3)
     ran(world)
@@ -80,7 +80,9 @@ def test_a_checkpoint_is_asked_for_again_after_a_regroup() -> None:
 
 @pytest.mark.parametrize("what", ["checkpoint", "drain"])
 def test_a_script_without_outlast_calls_is_waited_for(what: str) -> None:
-    """It may still come to its first call. When it is over, the request is refused."""
+    """The script may still reach its first outlast call. When it is over, the request is
+    refused.
+    """
     world = a_world(replace(FOUR, recovery_mode="plain"))
     asks(world, what, "node-0")
     ran(world)
@@ -109,7 +111,9 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays() -> None:
 
 
 def test_a_drain_waits_for_room_and_says_so() -> None:
-    """No node stands ready: it is told, and the drain is called off when the run is over."""
+    """Method: no node stands ready. The answer says so, and the drain is called off when the run is
+    over.
+    """
     world = a_world(replace(FOUR, nodes=2, spare_nodes=0))
     asks(world, "drain", "node-0")
     ran(world)
@@ -120,7 +124,7 @@ def test_a_drain_waits_for_room_and_says_so() -> None:
 
 
 def test_all_nodes_are_drained_one_after_the_other() -> None:
-    """Each stands ready again once it is empty, so that the next one finds room."""
+    """Each node stands ready again once it is empty, so the next one finds room."""
     world = a_world(replace(FOUR, steps=120))
     asks(world, "drain_all")
     end = ran(world)
@@ -133,7 +137,9 @@ def test_all_nodes_are_drained_one_after_the_other() -> None:
 
 
 def test_a_drained_node_is_dismissed_and_comes_back_with_a_new_session() -> None:
-    """Its agent begins again, as if its launcher were started anew. Then it stands ready."""
+    """The agent of the node begins again, as if its launcher had been restarted. Then the node
+    stands ready.
+    """
     world = a_world(replace(FOUR, steps=200, spares=1))
     asks(world, "drain", "node-0")
 
@@ -155,7 +161,7 @@ def test_a_drained_node_is_dismissed_and_comes_back_with_a_new_session() -> None
 
 
 def notice(world: World, *nodes: str, at_s: float = LATE_S) -> None:
-    """Let the launchers of `nodes` be told that their machines are taken away."""
+    """Let the launchers of `nodes` hear that their machines will be taken away."""
 
     def arrives() -> None:
         for node in nodes:
@@ -195,7 +201,7 @@ def test_the_run_is_stopped_if_a_node_that_is_taken_away_cannot_be_drained(
 
 
 def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:
-    """The spare node is cordoned, then nothing moves to it; later it is given work again."""
+    """Method: the spare node is cordoned, and nothing moves to it. Later it is given work again."""
     world = a_world(TWO_SPARE)
     asks(world, "cordon", "node-2")
     asks(world, "uncordon", "node-2", at_s=LATE_S + 0.2, number=2)

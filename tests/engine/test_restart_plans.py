@@ -1,4 +1,6 @@
-"""Which rung the coordinator chooses by what lives and what lies sealed, and what it says of it."""
+"""Which rung the coordinator chooses, depending on the living ranks and the sealed images, and the
+reason it gives.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def booked(run: Run) -> Interruption:
 
 
 def starts_over() -> Run:
-    """Rank 1 of a script that restarts dies at step 10, and rank 0 stands still with the
+    """Return a run whose script restarts: rank 1 died at step 10, and rank 0 stands still with the
     state.
     """
     run = Run("respawn", replicated=True)
@@ -43,8 +45,8 @@ def test_a_script_that_cannot_be_entered_again_is_named_as_the_reason() -> None:
 
 
 def test_a_transfer_image_is_used_again_when_one_dies_before_run_steps() -> None:
-    """All restart from rank 0's transfer image; its own successor dies while it boots, and nobody
-    stands in a step.
+    """Method: all ranks restart from rank 0's transfer image. Then rank 0's successor dies while it
+    boots, and no rank is in a step.
     """
     run = starts_over()
     run.say(Donated(run.workers[0], 2, 10))
@@ -62,9 +64,9 @@ def test_a_transfer_image_is_used_again_when_one_dies_before_run_steps() -> None
 
 
 def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
-    """Rank 1 is forked again, and before it comes to run.steps rank 0 dies.
+    """Method: rank 1 is forked again, and rank 0 dies before rank 1 reaches run.steps.
 
-    All that is to be gone on from lies sealed.
+    Everything needed to go on is sealed.
     """
     run = Run()
     run.dies(10)
@@ -77,9 +79,10 @@ def test_a_booting_process_is_kept_when_the_last_one_in_a_step_dies() -> None:
 
 
 def test_the_state_of_a_rank_inside_a_step_is_handed_over_again() -> None:
-    """All have started over from rank 0's transfer image of step 10, and one dies in the next step.
+    """Method: all ranks have started over from rank 0's transfer image of step 10, and one of them
+    dies in the next step.
 
-    The image lies there, without what the script did since.
+    The image is still there, but lacks what the script did since.
     """
     run = starts_over()
     run.say(Donated(run.workers[0], 2, 10))
@@ -107,9 +110,9 @@ def test_the_state_of_a_rank_inside_a_step_is_handed_over_again() -> None:
 
 
 def test_images_of_the_run_before_are_used_until_this_run_has_its_own() -> None:
-    """A launcher that died left images of step 7 in memory.
+    """Method: a launcher that died left images of step 7 in memory.
 
-    Rank 1 is killed as it boots, and nobody has said what state there is.
+    Rank 1 is killed while it boots, before any rank has reported what state there is.
     """
     one = Coordinator(options=CoordinatorOptions(2, Restart(7, "none", "slot")))
     one.start(now_s=0.0)

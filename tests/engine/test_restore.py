@@ -1,4 +1,6 @@
-"""Which step everybody goes on from: every case of a step cut short, replicated and sharded."""
+"""Which step all ranks go on from: every case of an interrupted step, with replicated and sharded
+state.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,8 @@ def test_a_step_that_one_survivor_committed_is_applied_by_the_others() -> None:
 
 
 def test_a_step_that_was_seen_to_pass_is_kept_by_those_that_can_reach_it() -> None:
-    """Rank 0 saw the vote pass, failed after it, and cannot apply any more: it is healed by
-    rank 1.
+    """Method: rank 0 saw the vote pass, failed after it, and cannot apply the step any more. Rank 1
+    heals it.
     """
     verdict = decide_replicated(
         holdings=[held(0, 7, prepared=True, passed=True), held(1, 7, prepared=True, in_hook=True)]
@@ -106,8 +108,8 @@ def test_sharded_state_goes_to_the_newest_step_that_all_owners_sealed() -> None:
 
 @st.composite
 def cut_short(draw: st.DrawFn) -> list[Holding]:
-    """What is left of a step k+1 in every reachable way: none pass before all have prepared, all
-    are in the hook or past it.
+    """Draw what is left of a step k+1 in every reachable way: no rank passes before all have
+    prepared, and then each is in the hook or past it.
     """
     step = draw(st.integers(0, 50))
     ranks = draw(st.integers(1, 5))
@@ -131,7 +133,7 @@ def cut_short(draw: st.DrawFn) -> list[Holding]:
                     (),
                 )
             )
-    if not all_prepared:  # at least one has not
+    if not all_prepared:  # at least one rank has not prepared
         first = out[0]
         out[0] = Holding((0,), first.alive, step, (step,), step, False, ())
     return out
@@ -139,7 +141,9 @@ def cut_short(draw: st.DrawFn) -> list[Holding]:
 
 @given(holdings=cut_short())
 def test_no_committed_step_is_lost_while_any_rank_lives(holdings: list[Holding]) -> None:
-    """Nor by a rank that died after it had committed: all others had prepared that step."""
+    """A step also survives if the rank that committed it died: all others had prepared that
+    step.
+    """
     verdict = decide_replicated(holdings=holdings)
     if not any(one.alive for one in holdings):
         assert verdict.step is None
@@ -161,8 +165,8 @@ def test_no_committed_step_is_lost_while_any_rank_lives(holdings: list[Holding])
 
 
 def test_the_decision_of_the_last_plan_stays() -> None:
-    """One rank was told to go forward to 8, did, and forgot its state to enter main again; the
-    others have heard nothing of it.
+    """Method: one rank was told to go forward to step 8, did so, and dropped its state to enter
+    main again. The others have not heard of that plan.
     """
     holdings = [held(0, -1), held(1, 7, prepared=True, in_hook=True), held(2, 7, alive=False)]
     assert decide_replicated(holdings=holdings).step == 7
@@ -174,8 +178,8 @@ def test_the_decision_of_the_last_plan_stays() -> None:
 
 
 def test_a_twin_speaks_for_a_rank_whose_images_are_lost() -> None:
-    """HSDP, two replicas of two shards: ranks 2 and 3 are lost with their node. Without twins there
-    is nothing to go on from, and half of the twins is not enough.
+    """Method: HSDP with two replicas of two shards; ranks 2 and 3 are lost with their node. Without
+    twins there is no state to go on from, and half of the twins is not enough.
     """
     there = [Holding((rank,), True, 8, (8,), 8, False, (9 - rank, 8, 7)) for rank in (0, 1)]
     lost = [Holding((rank,), False, -1, (), -1, False, ()) for rank in (2, 3)]

@@ -1,5 +1,5 @@
-"""Who is waited for, who is given up, and which way all go, by what the coordinator knows of those
-that hold the ranks.
+"""Which ranks a generation waits for, which it gives up, and how all ranks go on, depending on what
+the coordinator knows about them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def killed(outputs: list[Output]) -> list[int]:
 
 
 def test_a_rank_that_does_not_join_in_time_is_killed() -> None:
-    """Rank 1 was forked again and boots for too long; rank 0 is in."""
+    """Method: rank 1 was forked again and boots for too long, while rank 0 has joined."""
     run = Run()
     run.dies(5)
     run.stands_still(5)
@@ -59,17 +59,21 @@ def test_a_rank_that_does_not_join_in_time_is_killed() -> None:
 
 
 def starts() -> test_program.Run:
-    """A run whose two processes have been started, and have said nothing of the script yet."""
+    """Return a run whose two processes have been started and have reported nothing about the script
+    yet.
+    """
     return test_program.Run(greets=True)
 
 
 def late(coordinator: Coordinator) -> list[int]:
-    """Whom it has killed when the time for the first generation is over."""
+    """Return the workers that are killed when the time for the first generation is over."""
     return killed(coordinator.on_timer(now_s=limits.BOOT_DEADLINE_S + 10.0, name="move"))
 
 
 def test_the_rank_least_far_is_killed_though_none_has_registered() -> None:
-    """Rank 0 builds the first group, and waits in it for rank 1, which boots for too long."""
+    """Method: rank 0 builds the first group and waits in it for rank 1, which boots for too
+    long.
+    """
     run = starts()
     first, second = run.workers()[0], run.workers()[1]
     for message in (Hello(first, 101), Underway(first, 1, Waypoint.CONNECTS.value)):
@@ -78,19 +82,19 @@ def test_the_rank_least_far_is_killed_though_none_has_registered() -> None:
 
 
 def test_no_rank_is_late_in_a_script_without_outlast_calls() -> None:
-    """Both processes are at work, and nobody hears more of them, for as long as they run."""
+    """Both processes run, and report nothing more for as long as they run."""
     run = starts()
     for worker in run.workers().values():
         run.coordinator.on_message(Hello(worker, 100 + worker), now_s=run.now_s)
     assert late(run.coordinator) == []
 
 
-# --- which way all go -----------------------------------------------------------------------------
+# --- how all ranks go on --------------------------------------------------------------------------
 
 
 def test_the_recovery_mode_of_joined_ranks_counts_before_run_steps() -> None:
-    """Rank 0 enters main's function again, rank 1 is forked again and dies while it boots: rank 0
-    enters it once more, and is not killed.
+    """Method: rank 0 enters main's function again. Rank 1 is forked again and dies while it boots.
+    Rank 0 enters the function once more, and is not killed.
     """
     run = Run()
     run.dies(10)
@@ -114,9 +118,9 @@ def test_the_recovery_mode_of_joined_ranks_counts_before_run_steps() -> None:
 
 
 def test_a_rank_that_has_ended_needs_no_place() -> None:
-    """Rank 1 has ended well, and its node is lost; then rank 0 raises.
+    """Method: rank 1 has ended well, and its node is lost. Then rank 0 raises.
 
-    It hands its state over at once; a place for rank 1 is waited for after that.
+    Rank 0 hands its state over at once. After that, the run waits for a place for rank 1.
     """
     sessions = coordinator_sessions()
     trains(sessions)
@@ -145,10 +149,10 @@ def test_a_rank_that_has_ended_needs_no_place() -> None:
     assert one.stage is Stage.CLEARING
 
 
-def test_a_waypoint_costs_few_looks_with_any_number_of_ranks(
+def test_a_waypoint_costs_few_checks_with_any_number_of_ranks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Method: count how often members are asked whether they are late, while 200 come up."""
+    """Method: count how often members are checked for lateness while 200 ranks start."""
     looks = []
     is_late = Member.is_late.fget  # type: ignore[attr-defined]
     monkeypatch.setattr(Member, "is_late", property(lambda one: looks.append(one) or is_late(one)))

@@ -1,4 +1,6 @@
-"""One name belongs to one session of one agent: two agents of a name never hold a lease at once."""
+"""A node name belongs to one session of one agent: two agents with the same name never hold a lease
+at the same time.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ TWO = (0, 1)
 
 @dataclass
 class Twin:
-    """An agent; another one may have its name. `running`: workers that it has started."""
+    """An agent that may share its name with another one. `running` holds the workers that it has
+    started.
+    """
 
     agent_session: AgentSession
     connected: bool = False
@@ -69,10 +73,11 @@ class Twin:
 
 
 class Pair:
-    """Two agents of one name, "a", and the coordinator of a run of one rank that needs one node.
+    """Two agents with the same name, "a", and the coordinator of a run of one rank that needs one
+    node.
 
-    What is said arrives at once. As at the coordinator's listener for agents, the newest connection
-    of the agent that is let in is the line of its node.
+    Messages arrive at once. As at the coordinator's real listener, the newest connection of the
+    admitted agent is the link of its node.
     """
 
     def __init__(self) -> None:
@@ -110,7 +115,7 @@ class Pair:
             self._agent_does(twin, twin.agent_session.on_disconnected())
 
     def ends(self, which: int) -> None:
-        """The agent's process is killed, its workers die with it, and a new one is started."""
+        """Kill the agent's process, which kills its workers, and start a new one."""
         self.is_cut(which)
         twin = self.twins[which]
         twin.agent_session = AgentSession(
@@ -120,7 +125,9 @@ class Pair:
         twin.timers.clear()
 
     def starts_over(self) -> None:
-        """The coordinator, for the first time or after it died. It knows what was written down."""
+        """Start the coordinator, for the first time or after it died. It knows what was
+        recorded.
+        """
         for which in TWO:
             self.is_cut(which)
         remembered = RecoveredState()
@@ -143,7 +150,7 @@ class Pair:
         self._sessions_do(began, None)
 
     def waits(self, for_s: float) -> None:
-        """Timers ring in their order, a moment after they are due."""
+        """Let time pass. Timers ring in order, a moment after they are due."""
         until_s = self.now_s + for_s
         while due := [
             (at_s, name, owner)
@@ -163,14 +170,16 @@ class Pair:
         self.now_s = until_s
 
     def holds(self) -> None:
-        """The fence: no two agents have a lease, and no two run a worker that may act."""
+        """Check the fence: at most one agent has a lease, and at most one runs a worker that may
+        act.
+        """
         lent = [twin for twin in self.twins if twin.lent_until_s > self.now_s]
         assert len(lent) <= 1, f"both hold a lease at {self.now_s}"
         assert sum(bool(twin.running) for twin in lent) <= 1
         for twin in self.twins:
             assert not twin.running or twin in lent, "processes outlive their lease"
 
-    # --- how it comes about ---
+    # --- how the events are carried out ---
 
     def _timers_of(self, owner: int | None) -> dict[str, float]:
         return self.timers if owner is None else self.twins[owner].timers
@@ -239,13 +248,14 @@ def _set(timers: dict[str, float], order: SetTimer) -> None:
 
 @pytest.fixture
 def pair() -> Pair:
-    """The first of the two is in, and houses the rank."""
+    """Return a pair whose first agent is admitted and runs the rank."""
     one = Pair()
     assert one.connects(0).running == {100}
     return one
 
 
-# --- two that live ------------------------------------------------------------------------------
+# --- both agents live
+# ------------------------------------------------------------------------------
 
 
 def test_a_second_agent_of_a_name_is_turned_away_and_told_why(pair: Pair) -> None:
@@ -266,7 +276,9 @@ def test_a_refused_agent_tries_again_and_people_are_told_once(pair: Pair) -> Non
 
 
 def test_the_first_agent_does_not_notice_the_second(pair: Pair) -> None:
-    """Method: its connection breaks, and the second tries to come in before the first is back."""
+    """Method: the first agent's connection breaks, and the second tries to enrol before the first
+    is back.
+    """
     pair.is_cut(0)
     assert pair.connects(1).turned_away()
     first = pair.connects(0)
@@ -278,14 +290,14 @@ def test_the_first_agent_does_not_notice_the_second(pair: Pair) -> None:
 
 
 def test_a_second_agent_that_houses_processes_is_told_to_kill_them(pair: Pair) -> None:
-    """It cannot have been in: whatever it houses is no part of the run."""
+    """That agent cannot have been admitted, so its processes are no part of the run."""
     housed = Housed(7, 0, "rank", 77, None, (), False, None)
     enrol = Enrol("a", 9, 1, 1, 0, 0, None, (housed,), (), (), "", pair.now_s)
     away, *_ = pair.sessions.on_link("a", enrol, now_s=pair.now_s)
     assert away == TurnAway("a", Welcome(1, 0, LEASE_S, True, None))
 
 
-# --- who comes after one that is gone -----------------------------------------------------------
+# --- an agent follows one that is gone -----------------------------------------------------------
 
 
 def test_an_agent_that_was_started_again_waits_for_the_old_lease(pair: Pair) -> None:
@@ -301,7 +313,7 @@ def test_an_agent_that_was_started_again_waits_for_the_old_lease(pair: Pair) -> 
 
 
 def test_an_agent_that_has_killed_all_need_not_wait(pair: Pair) -> None:
-    """Its lease is over by its own clock before it is by the coordinator's."""
+    """The lease ends by the agent's own clock before it ends by the coordinator's."""
     pair.is_cut(0)
     pair.waits(LEASE_S + 0.1)
     first = pair.twins[0]
@@ -314,7 +326,7 @@ def test_an_agent_that_has_killed_all_need_not_wait(pair: Pair) -> None:
     assert len(first.running) == 1
 
 
-def test_the_first_is_turned_away_once_the_second_has_its_name(pair: Pair) -> None:
+def test_the_first_agent_is_turned_away_once_the_second_has_its_name(pair: Pair) -> None:
     pair.is_cut(0)
     pair.waits(VOID_S + 0.1)
     assert pair.connects(1).running
@@ -323,7 +335,9 @@ def test_the_first_is_turned_away_once_the_second_has_its_name(pair: Pair) -> No
 
 
 def test_a_new_coordinator_knows_which_session_was_in(pair: Pair) -> None:
-    """The second agent is there before the first, which has the rank and goes on with it."""
+    """Method: the second agent enrols before the first. The first one has the rank, and goes on
+    with it.
+    """
     pair.starts_over()
     assert pair.connects(1).turned_away()
     first = pair.connects(0)
@@ -341,7 +355,8 @@ def test_a_new_coordinator_lets_another_in_once_the_lease_is_over(pair: Pair) ->
     assert not pair.twins[0].running
 
 
-# --- whatever happens ---------------------------------------------------------------------------
+# --- any order of events
+# ---------------------------------------------------------------------------
 
 ACTS = st.one_of(
     st.tuples(st.sampled_from(["connects", "is_cut", "ends"]), st.sampled_from(TWO)),
@@ -352,7 +367,9 @@ ACTS = st.one_of(
 
 @given(st.lists(ACTS, max_size=25))
 def test_two_agents_of_a_name_never_hold_a_lease_at_once(course: list[tuple[Any, ...]]) -> None:
-    """Connections break, agents and the coordinator end and come again, in a drawn order."""
+    """Method: connections break, and agents and the coordinator end and return, in a drawn
+    order.
+    """
     pair = Pair()
     for name, *arguments in course:
         getattr(pair, name)(*arguments)
@@ -360,7 +377,9 @@ def test_two_agents_of_a_name_never_hold_a_lease_at_once(course: list[tuple[Any,
 
 
 def test_one_of_two_agents_of_a_name_gets_in_eventually() -> None:
-    """Both try again and again, as their drivers do; the one that is in goes away for ever."""
+    """Method: both agents try again and again, as their drivers do. The admitted one ends
+    for good.
+    """
     pair = Pair()
     for which in (0, 1):
         for _ in range(20):

@@ -1,5 +1,5 @@
-"""Scripts without an outlast call: their beacons never move, so only silence can tell, and only
-where a bound was given.
+"""Scripts without an outlast call: their beacons never move, so only missing output shows a hang,
+and only where the user gave a bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Node:
             )
 
     def hung(self, until_s: float, *, at_once: bool = False) -> list[WorkerHung]:
-        """Tick up to `until_s`, or once, then."""
+        """Tick until `until_s`, or only once at that time. Return the hangs that were reported."""
         found = []
         while self.now_s < until_s:
             self.now_s = until_s if at_once else self.now_s + limits.TICK_S
@@ -65,8 +65,8 @@ def test_all_workers_are_hung_once_none_has_spoken_for_the_bound() -> None:
 
 
 def test_without_a_bound_on_silence_no_rank_counts_as_hung() -> None:
-    """Past the deadline of the boot, too: a script that never calls outlast.join stays in that
-    phase.
+    """This holds past the deadline of the boot too: a script that never calls outlast.join stays in
+    that phase.
     """
     node = Node()
     node.born()
@@ -88,8 +88,10 @@ def test_a_program_without_any_beacon_is_judged_by_its_silence_as_well() -> None
     assert len(node.hung(10.2)) == 2
 
 
-def test_a_starved_agent_hears_no_silence() -> None:
-    """Its own tick came twenty seconds late: what was printed meanwhile has not been read yet."""
+def test_a_starved_agent_reports_no_silence() -> None:
+    """Method: the agent's own tick comes twenty seconds late, and the output of that time has not
+    been read yet.
+    """
     node = Node(hang_after_s=10.0)
     node.born()
     assert node.hung(5.0) == []

@@ -9,7 +9,7 @@ ERROR = "fork: Resource temporarily unavailable"
 
 
 def tries(*, any_started: bool, lasts_s: float) -> list[float]:
-    """Return when a process was tried that fails for `lasts_s`."""
+    """Return the times at which a process was tried whose start fails for `lasts_s`."""
     now_s, tried = 0.0, [0.0]
     while now_s < lasts_s:
         failed = FailedStart(len(tried), 0.0, any_started=any_started, error=ERROR)
@@ -23,7 +23,9 @@ def tries(*, any_started: bool, lasts_s: float) -> list[float]:
 
 
 def test_a_process_is_tried_again_until_the_limit_is_lifted() -> None:
-    """A minute later: it is there within the longest wait."""
+    """Method: the limit is lifted after a minute. The process starts within the longest wait after
+    that.
+    """
     tried = tries(any_started=True, lasts_s=60.0)
     assert 60.0 <= tried[-1] <= 60.0 + limits.START_RETRY_MAX_S
     assert tried[1] == limits.START_RETRY_S
@@ -36,7 +38,7 @@ def test_a_process_that_never_starts_is_given_up_in_the_end() -> None:
 
 
 def test_a_run_in_which_no_process_starts_ends_soon() -> None:
-    """The installation is broken, or the machine: nobody waits for half an hour."""
+    """The installation or the machine is broken, so the run does not wait for half an hour."""
     tried = tries(any_started=False, lasts_s=1e9)
     assert len(tried) == limits.FIRST_STARTS_COUNT
     assert tried[-1] < 10.0
@@ -50,7 +52,7 @@ def test_the_wait_before_another_start_doubles_up_to_its_bound() -> None:
 
 
 def test_people_hear_of_a_new_failure_at_once_and_of_the_same_now_and_then() -> None:
-    """Also at the very beginning of the clock."""
+    """This holds at the very beginning of the clock too."""
     last = LastReport()
     assert last.note_if_due("no memory", now_s=0.0)
     assert not last.note_if_due("no memory", now_s=limits.START_REPORT_S - 0.1)

@@ -1,5 +1,5 @@
-"""How a run ends that was asked to stop: what is written down for a coordinator that comes after
-this one, and who has ended well.
+"""How a run ends that was asked to stop: what is recorded for the next coordinator, and which ranks
+count as ended well.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def endings(outputs: list[Output]) -> list[Event]:
 
 
 def known_of_the_end(outputs: list[Output]) -> tuple[End | None, bool]:
-    """By a coordinator that comes after this one: with what the run ends, and whether it does at
-    once.
+    """Return what a later coordinator reads from these records: the End of the run, and whether it
+    is due at once.
     """
     remembered = RecoveredState()
     for event in endings(outputs):
@@ -43,7 +43,7 @@ STOPPED = End(143, "stopped", "signal 15", "")
 
 
 def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
-    """Asked once, while both ranks train, and then once more."""
+    """Method: ask for the stop once while both ranks train, and then once more."""
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator
@@ -56,7 +56,7 @@ def test_the_next_coordinator_knows_of_a_stop_and_whether_it_may_wait() -> None:
 
 
 def test_a_stop_at_once_is_handed_on_before_the_living_are_known() -> None:
-    """Asked twice while the agents enrol with a new coordinator."""
+    """Method: ask twice while the agents enrol with a new coordinator."""
     sessions = coordinator_sessions()
     sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
     one = sessions.coordinator
@@ -66,7 +66,7 @@ def test_a_stop_at_once_is_handed_on_before_the_living_are_known() -> None:
 
 
 def test_on_one_node_no_end_is_written_down_for_another_coordinator() -> None:
-    """It dies with this one."""
+    """On one node the run ends with this coordinator."""
     run = Run()
     for _ in range(2):
         assert endings(is_asked_to_stop(run.coordinator, now_s=run.now_s)) == []
@@ -85,7 +85,7 @@ def test_a_stop_says_whether_the_last_step_is_saved(saves: bool) -> None:
 def test_an_end_in_the_middle_of_steps_is_good_only_after_a_stop(
     stop: bool,
 ) -> None:
-    """Both exit with code 0, and have not said that their steps are over."""
+    """Method: both ranks exit with code 0, and have not reported that their steps are over."""
     run = Run()
     if stop:
         is_asked_to_stop(run.coordinator, now_s=run.now_s)

@@ -1,5 +1,5 @@
-"""A coordinator after another one that died: what it makes of what the agents house, and of what is
-said while it asks them.
+"""A coordinator that follows one that died: what it concludes from the workers that agents have,
+and from the messages that arrive while it asks them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Word = Hello | Registered | Broke | Inventory | Joined | Committed
 
 
 def at_work(worker: int, rank: int) -> Housed:
-    """In generation 1."""
+    """Return a worker that trains in generation 1."""
     said = (
         Hello(worker, 100 + worker),
         Registered(worker, 1, 0, "in_place", False, True, ""),
@@ -55,8 +55,8 @@ def at_work(worker: int, rank: int) -> Housed:
 
 
 def housed(rank: int, *said: Word, generation: int = 2) -> Housed:
-    """Worker 1 in rank 0, worker 2 in rank 1; the newest plan that was delivered to it is of
-    `generation`.
+    """Return worker 1 for rank 0, or worker 2 for rank 1. The newest plan that was delivered to it
+    is of `generation`.
     """
     return Housed(
         rank + 1,
@@ -73,7 +73,9 @@ def housed(rank: int, *said: Word, generation: int = 2) -> Housed:
 def trains_in(
     generation: int, rank: int, *, sharded: bool = False, committed_s: float | None = None
 ) -> Housed:
-    """At work there; `committed_s`: its first commit."""
+    """Return a worker that trains in this generation. `committed_s` is the time of its first commit
+    there.
+    """
     worker = rank + 1
     said = (
         Hello(worker, 101 + rank),
@@ -85,7 +87,9 @@ def trains_in(
 
 
 def the_next(remembered: RecoveredState) -> CoordinatorSessions:
-    """It awaits nodes a and b. Rank 0 lived on a, and rank 1 on b."""
+    """Return the next coordinator. It waits for nodes a and b; rank 0 lived on a, and rank
+    1 on b.
+    """
     options = CoordinatorOptions(
         2,
         Restart(),
@@ -103,9 +107,9 @@ def the_next(remembered: RecoveredState) -> CoordinatorSessions:
 def rebuilt(
     *found: Housed, remembered: RecoveredState | None = None
 ) -> tuple[CoordinatorSessions, list[Output]]:
-    """The picture is whole, at 10 s: rank 0 was found on node a, and rank 1 on node b.
+    """Rebuild the run at 10 s, with the workers of rank 0 on node a and those of rank 1 on node b.
 
-    With what came of it once the last node had enrolled.
+    Return the sessions, and the outputs after the last node had enrolled.
     """
     sessions = the_next(remembered or RecoveredState())
     out: list[Output] = []
@@ -121,7 +125,7 @@ def rebuilt(
 
 
 def interrupted(script: ScriptFacts | None = None) -> RecoveredState:
-    """Rank 1 was lost in generation 1, at 1.0 s, which was seen at 1.1 s."""
+    """Return the records of a run that lost rank 1 in generation 1, at 1.0 s, detected at 1.1 s."""
     return RecoveredState(
         generation=1, interruptions={1: newest(log_of())}, script=script or ScriptFacts()
     )
@@ -136,7 +140,9 @@ def booked(outputs: list[Output]) -> list[Interruption]:
 
 
 def all_stand_still(sessions: CoordinatorSessions) -> list[Output]:
-    """In generation 2, at step 5: whoever lives. With what is made of it."""
+    """Let all living ranks stand still in generation 2, at step 5. Return the outputs of the last
+    inventory.
+    """
     out = sessions.on_timer(now_s=11.0, name="gather")
     for member in sessions.coordinator.roster.live():
         out = sessions.on_link(
@@ -148,7 +154,7 @@ def all_stand_still(sessions: CoordinatorSessions) -> list[Output]:
 
 
 def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
-    """Rank 0 on node a is killed after its node has enrolled, and before node b has."""
+    """Method: rank 0 on node a is killed after its node has enrolled, and before node b has."""
     sessions = coordinator_sessions()
     sessions.rebuild(now_s=0.0, nodes={"a": 1, "b": 1})
     enrols(sessions, "a", epoch=1, housed=(at_work(1, 0),))
@@ -159,7 +165,8 @@ def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
     assert sessions.coordinator.stage is Stage.GATHERING
 
 
-# --- what went on meanwhile -----------------------------------------------------------------------
+# --- progress without a coordinator
+# ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -175,9 +182,10 @@ def test_a_fault_seen_during_a_takeover_is_dealt_with_after_it() -> None:
 def test_a_step_committed_without_a_coordinator_ends_an_interruption(
     sharded: bool, commits: tuple[float | None, float | None], resumed_s: float | None
 ) -> None:
-    """Both ranks are at work in generation 2.
+    """Both ranks train in generation 2.
 
-    Replicated state is committed where one rank has it; sharded state where all have.
+    A step of replicated state is committed once one rank has committed it, a step of sharded state
+    once all have.
     """
     found = [
         trains_in(2, rank, sharded=sharded, committed_s=at_s) for rank, at_s in enumerate(commits)
@@ -189,7 +197,7 @@ def test_a_step_committed_without_a_coordinator_ends_an_interruption(
 
 
 def test_a_sharded_step_is_not_known_as_committed_while_a_rank_is_gone() -> None:
-    """The process of rank 1 is gone; what it had committed nobody can tell."""
+    """The process of rank 1 is gone, so what it had committed is unknown."""
     sessions, _ = rebuilt(
         trains_in(2, 0, sharded=True, committed_s=7.0),
         remembered=interrupted(ScriptFacts(outlast=True, sharded=True)),
@@ -202,8 +210,8 @@ def test_a_sharded_step_is_not_known_as_committed_while_a_rank_is_gone() -> None
 def test_a_commit_of_an_older_generation_ends_no_interruption(
     committed_s: float | None, resumed_s: list[float]
 ) -> None:
-    """Rank 0 was told of generation 3, and rank 1 not yet: it had committed in generation 2, at 4.0
-    s.
+    """Method: rank 0 was told of generation 3, and rank 1 not yet. Rank 1 had committed in
+    generation 2, at 4.0 s.
     """
     sessions, out = rebuilt(
         trains_in(3, 0, committed_s=committed_s),
@@ -220,9 +228,8 @@ PLAIN = (housed(0, Hello(1, 101)), housed(1, Hello(2, 102)))
 
 
 def test_a_script_without_outlast_calls_goes_on_if_all_its_processes_run() -> None:
-    """Nobody is killed for it, and that they run ends what was open.
-
-    Nobody has asked the run to stop.
+    """No rank is killed because of the takeover, and the open interruption ends because all
+    processes run. The run was not asked to stop.
     """
     sessions, out = rebuilt(*PLAIN, remembered=interrupted())
     assert sessions.coordinator.runs_plain
@@ -265,7 +272,7 @@ def test_processes_that_are_not_all_at_work_come_to_a_new_generation(
 
 
 def test_a_plain_script_is_asked_to_stop_again_by_the_next_coordinator() -> None:
-    """The last one may have died before it had sent SIGTERM to all."""
+    """The previous coordinator may have died before it had sent SIGTERM to all workers."""
     asked = RecoveredEnd(End(0, "stopped", "enough", ""), by_signal=True)
     sessions, out = rebuilt(*PLAIN, remembered=RecoveredState(generation=2, ending=asked))
     assert [
@@ -274,11 +281,12 @@ def test_a_plain_script_is_asked_to_stop_again_by_the_next_coordinator() -> None
     assert SetTimer("stop", 10.0 + sessions.coordinator.run.options.term_grace_s) in out
 
 
-# --- what the ranks had said ----------------------------------------------------------------------
+# --- errors reported without a coordinator
+# ----------------------------------------------------------
 
 
 def test_an_error_raised_without_a_coordinator_is_named_as_the_fault() -> None:
-    """Its word was heard by its agent alone."""
+    """Only the agent of that rank had heard its report."""
     raised = Broke(2, 2, 0, "exception", "boom", "line 3", 9.0)
     sessions, _ = rebuilt(
         trains_in(2, 0),
@@ -294,7 +302,9 @@ def test_an_error_raised_without_a_coordinator_is_named_as_the_fault() -> None:
 
 
 def test_errors_raised_without_a_coordinator_are_booked_after_a_takeover() -> None:
-    """Both ranks raised, each for itself: one event, in the ledger before anything else is done."""
+    """Method: both ranks raised, each by itself. That is one event, and it is in the ledger before
+    anything else is done.
+    """
     said = [
         (
             Hello(w, 100 + w),
@@ -314,7 +324,9 @@ def test_errors_raised_without_a_coordinator_are_booked_after_a_takeover() -> No
 
 
 def test_an_error_is_booked_beside_an_earlier_failure() -> None:
-    """Rank 1 was lost in generation 1; in generation 2, while nobody coordinated, rank 0 raised."""
+    """Method: rank 1 was lost in generation 1. In generation 2, while there was no coordinator,
+    rank 0 raised.
+    """
     raised = Broke(1, 2, 0, "exception", "boom", "", 9.0)
     before = RecoveredState(generation=1, interruptions={1: replace(newest(log_of()), pids=(99,))})
     sessions, out = rebuilt(
@@ -333,7 +345,7 @@ def test_an_error_is_booked_beside_an_earlier_failure() -> None:
 
 
 def test_an_error_that_is_booked_already_is_not_booked_again() -> None:
-    """By the coordinator that died, of the same process."""
+    """The coordinator that died had booked the error of this process."""
     log = InterruptionLog()
     log.fault(
         rank=1,
@@ -363,8 +375,8 @@ def test_an_error_that_is_booked_already_is_not_booked_again() -> None:
 def test_nodes_count_as_cut_off_if_the_newest_generation_failed_for_it(
     generation: int, cut: bool
 ) -> None:
-    """Rank 1 could not connect to rank 0 on its way into `generation`; rank 0 was told of
-    generation 3.
+    """Method: rank 1 could not connect to rank 0 on its way into `generation`, and rank 0 was told
+    of generation 3.
     """
     broke = Broke(2, generation, 0, "collective", "no connection", "", 9.0, unreached=(0,))
     sessions, _ = rebuilt(
@@ -384,8 +396,8 @@ def test_nodes_count_as_cut_off_if_the_newest_generation_failed_for_it(
 def test_all_have_longer_to_leave_if_a_quiesced_rank_has_no_state_yet(
     committed: int, wait_s: float
 ) -> None:
-    """Rank 1 stands still, and had not come to run.steps when it was told to; rank 0 has not
-    answered yet.
+    """Method: rank 1 stands still, and had not reached run.steps when it was told to leave. Rank 0
+    has not answered yet.
     """
     still = Inventory(2, 2, committed, committed, committed, False, ())
     sessions, _ = rebuilt(
@@ -410,9 +422,9 @@ def test_all_have_longer_to_leave_if_a_quiesced_rank_has_no_state_yet(
 def test_plans_carry_the_time_of_a_fault_from_before_the_takeover(
     fault_s: float | None, told_s: float
 ) -> None:
-    """Rank 1 was lost, and nobody has come in its place yet.
+    """Method: rank 1 was lost, and its rank has no new worker yet.
 
-    If it is not known when that happened, it is when it was seen.
+    If the time of the fault is unknown, the plans carry the time of its detection.
     """
     one = replace(newest(log_of()), fault_s=fault_s)
     sessions, _ = rebuilt(
@@ -432,7 +444,9 @@ def test_plans_carry_the_time_of_a_fault_from_before_the_takeover(
 def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
     transfers: dict[str, tuple[int, int]],
 ) -> None:
-    """All ranks have ended since state was handed over: they begin from what was."""
+    """All ranks have ended since the state was handed over, and begin from the image that was
+    handed over.
+    """
     sessions = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
     for rank, node in enumerate("ab"):
         enrols(
@@ -457,9 +471,9 @@ def test_the_newest_transfer_image_counts_in_any_order_of_nodes(
 def test_a_step_that_was_undone_is_not_committed_for_the_next_coordinator(
     delivered: int, ended_in: int, newest: int
 ) -> None:
-    """A process on node b had committed step 3, and ended; node b comes before node a.
+    """Method: a process on node b had committed step 3 and ended. Node b enrols before node a.
 
-    Generation 2 goes on from step 0. If its plan has reached nobody, it has undone nothing.
+    Generation 2 goes on from step 0. If its plan has reached no worker, it has undone nothing.
     """
     sessions = the_next(RecoveredState(generation=2, script=ScriptFacts(outlast=True)))
     ended = Images(1, (), 3, (ended_in, 3))
@@ -470,9 +484,9 @@ def test_a_step_that_was_undone_is_not_committed_for_the_next_coordinator(
 
 
 def test_a_store_ordered_before_the_run_began_is_not_ordered_again() -> None:
-    """The coordinator was lost while nodes enrolled, and node a comes after its successor.
+    """Method: the coordinator was lost while nodes enrolled, and node a enrols with its successor.
 
-    A second store would leave the first one running, and its address would count for nothing.
+    A second store would leave the first one running, and its address would not be used.
     """
     sessions = CoordinatorSessions(
         Coordinator(options=CoordinatorOptions(2, Restart(), nodes=2)), epoch=2, lease_s=LEASE_S

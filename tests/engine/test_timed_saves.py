@@ -1,4 +1,6 @@
-"""`--keep disk:auto`: how often a checkpoint pays, and that one is asked for when it is due."""
+"""`--keep disk:auto`: how often a checkpoint pays, and that a checkpoint is requested when it is
+due.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def saving(options: Options = SLOW, *faults: PlannedFault) -> World:
 
 
 def test_the_interval_is_the_one_that_loses_the_least_time() -> None:
-    """Before the first loss the expected rate counts, and after it the run's own."""
+    """Before the first loss the expected failure rate counts, and after it the run's own rate."""
     first, second = decided(), decided(needed=3)
     assert first.interval_s == pytest.approx(best_s(0.05, 4.5e7))
     assert first.reason == (
@@ -90,8 +92,10 @@ def test_the_first_checkpoint_comes_soon_and_others_follow() -> None:
     assert str(recorded["why"]).startswith("a checkpoint each 20.0 s: it pauses training for 0 ms")
 
 
-def test_a_checkpoint_that_a_regroup_cut_short_is_asked_for_again() -> None:
-    """The rank that was asked is killed while it votes for the step that was to be saved."""
+def test_a_checkpoint_that_a_regroup_interrupted_is_requested_again() -> None:
+    """Method: the rank that was asked is killed while it votes for the step that was to be
+    saved.
+    """
     undisturbed = saving()
     ran(undisturbed)
     first = int(str(events(undisturbed, "checkpoint")[0]["step"]))
@@ -104,7 +108,7 @@ def test_a_checkpoint_that_a_regroup_cut_short_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("both", [True, False])
 def test_only_a_loss_that_needed_a_checkpoint_counts(both: bool) -> None:
-    """All ranks die, or one does, whose state a survivor has."""
+    """Method: all ranks die, or one rank dies whose state a survivor has."""
     faults = [PlannedFault(f"of {rank}", "kill", rank, "voting", 15) for rank in range(1 + both)]
     world = saving(SLOW, *faults)
     ran(world)
@@ -117,7 +121,7 @@ def test_only_a_loss_that_needed_a_checkpoint_counts(both: bool) -> None:
 
 
 def test_the_longest_pause_of_a_rank_decides() -> None:
-    """A later failure makes the run try again soon."""
+    """A save that fails later makes the run try again soon."""
     world = saving()
     timed = world.host.coordinator.requests.timed_saves
     assert timed is not None
@@ -133,7 +137,7 @@ def test_the_longest_pause_of_a_rank_decides() -> None:
 
 
 def test_a_checkpoint_for_somebody_else_does_not_say_how_long_one_takes() -> None:
-    """Such as the one of a stop: nobody here knows when it was asked for."""
+    """An example is the checkpoint of a stop: it is not known when it was requested."""
     world = saving()
     timed = world.host.coordinator.requests.timed_saves
     assert timed is not None

@@ -1,6 +1,6 @@
 """Scripts without outlast calls: what an interruption costs.
 
-The next optimizer call tells it; without one, nobody knows.
+The next optimizer call shows the cost. Without such a call, it is unknown.
 """
 
 from __future__ import annotations
@@ -49,13 +49,15 @@ from tests.engine.test_interruptions import log_of, newest
 
 
 def decided(executed: int) -> InterruptionLog:
-    """Rank 1 of a script that has executed so many steps is lost, and all are started again."""
+    """Return the log of a run whose script had executed this many steps when rank 1 was lost, and
+    whose ranks are all started again.
+    """
     log = log_of()
     log.book_decision(now_s=1.2, rung=Rung.RESTART, reason="", repeated=executed, lost=executed)
     return log
 
 
-def test_a_script_that_loads_its_checkpoint_loses_the_steps_behind_it() -> None:
+def test_a_script_that_loads_its_checkpoint_loses_the_steps_after_it() -> None:
     log = decided(60)
     log.went_on_from(40)
     assert log.resumed(at_s=3.0, generation=2) == 1
@@ -73,7 +75,9 @@ def test_a_script_that_goes_on_where_it_was_loses_nothing() -> None:
 
 
 def test_an_unknown_loss_is_not_reported_as_none() -> None:
-    """An optimizer without a count of its own; the second rank's word changes nothing any more."""
+    """Method: the optimizer keeps no step count of its own. The report of the second rank changes
+    nothing.
+    """
     log = decided(60)
     log.went_on_from(None)
     log.went_on_from(None)
@@ -97,7 +101,9 @@ def test_where_no_step_is_seen_there_is_no_time_to_recover() -> None:
 
 
 def test_a_hang_of_a_script_that_had_ended_costs_no_step() -> None:
-    """Rank 1 is stopped in the interpreter's clean-up, and killed. Nothing is run again."""
+    """Method: rank 1 is stopped during the interpreter's clean-up, and killed. Nothing is run
+    again.
+    """
     run = test_program.Run(greets=False)
     first, second = (run.workers()[rank] for rank in range(2))
     run.end(first)
@@ -112,7 +118,9 @@ def test_a_hang_of_a_script_that_had_ended_costs_no_step() -> None:
 
 
 def records(*events: Event) -> Records:
-    """A run of one rank for 10 s whose process was at work from the first second on."""
+    """Return the records of a run of one rank for 10 s whose process ran from the first
+    second on.
+    """
     life = Life(
         1, 101, "here", 0, "rank", 0.5, opened_s=1.0, ended_s=10.0, seconds={Cause.STARTUP: 9.0}
     )
@@ -137,8 +145,10 @@ def test_a_script_that_calls_outlast_later_could_lose_no_step_before() -> None:
     assert account(run, now_s=None).rank_seconds[Cause.STARTUP] == 10.0
 
 
-def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
-    """The innermost frame decides, and errors that are raised on purpose are none of our bugs."""
+def test_an_exception_in_outlast_is_not_booked_as_the_scripts() -> None:
+    """The innermost frame decides. Errors that outlast raises on purpose are not bugs of
+    outlast.
+    """
     ours = (
         "Traceback (most recent call last):\n"
         '  File "train.py", line 3, in <module>\n    with step:\n'
@@ -179,7 +189,7 @@ def test_an_exception_of_ours_is_not_booked_as_the_scripts() -> None:
 
 
 class Plain:
-    """One rank of a script without outlast calls."""
+    """A run of one rank whose script makes no outlast call."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -235,24 +245,25 @@ class Plain:
                 self.events.append(output.record)
 
     def is_killed(self, *, step: int) -> Interruption:
-        """The rank is killed behind `step`, and its process runs again."""
+        """Kill the rank after `step`, and let its process start again."""
         self.ends(signal=9, step=step)
         self.keep(self.coordinator.on_timer(now_s=self.now_s, name="gather"))
         self.begins()
         return self.records[1]
 
 
-def test_a_script_whose_steps_were_seen_is_back_with_its_next_step() -> None:
+def test_a_script_whose_steps_were_seen_recovers_with_its_next_step() -> None:
     run = Plain()
     run.steps(1)
-    assert run.is_killed(step=60).resumed_s is None  # its process runs, and has done no step yet
+    # its process runs, and has executed no step yet
+    assert run.is_killed(step=60).resumed_s is None
     run.steps(41)
     one = run.records[1]
     assert (one.steps_lost, one.steps_repeated) == (20, 20)
     assert one.resumed_s == pytest.approx(run.now_s, abs=0.02)
 
 
-def test_a_script_whose_steps_were_never_seen_is_back_with_its_processes() -> None:
+def test_a_script_whose_steps_were_not_seen_recovers_with_its_processes() -> None:
     one = Plain().is_killed(step=0)
     assert (one.steps_seen, one.resumed_s is None, one.mttr_s) == (False, False, None)
 
@@ -267,7 +278,9 @@ def test_a_script_that_ends_without_another_step_has_no_time_to_recover() -> Non
 
 
 def test_the_first_step_of_a_session_tells_where_the_script_goes_on() -> None:
-    """Once for each session: what a restart within it costs stands in its interruption."""
+    """The event is recorded once for each session. What a restart within the session costs is
+    recorded with its interruption.
+    """
     run = Plain()
     run.steps(34)
     run.is_killed(step=60)
@@ -279,7 +292,9 @@ def test_the_first_step_of_a_session_tells_where_the_script_goes_on() -> None:
 def test_what_a_resumed_script_lost_is_told_by_its_first_step(
     behind: int | str | None, lost: int | None
 ) -> None:
-    """49 steps were done, and nothing of the run's own was left. "none": no step was done yet."""
+    """Method: 49 steps were executed, and the run had kept no state of its own. `behind` is the
+    step before the first one of the resumed script; with "none", no step was executed yet.
+    """
     told = [] if behind == "none" else [Event(2.0, 0.0, WENT_ON, {"step": behind})]
     begun = {"step": 0, "from": "nothing", "steps_lost": 49}
     of_its_own = Event(1.0, 0.0, RESUMED, {**begun, "own": True})
@@ -298,7 +313,9 @@ def test_what_a_resumed_script_lost_is_told_by_its_first_step(
 def test_ctrl_c_reaches_a_script_that_trains_as_ctrl_c(
     stepped: bool, exit_code: int, interrupt: bool
 ) -> None:
-    """Many scripts save where they catch KeyboardInterrupt. Imports may swallow it."""
+    """Many scripts save when they catch KeyboardInterrupt. During imports, the exception may be
+    swallowed.
+    """
     run = Plain()
     if stepped:
         run.steps(1)

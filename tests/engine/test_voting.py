@@ -1,4 +1,4 @@
-"""Voters, the authority of a coordinator, and agents that go on without one."""
+"""Voters, the authority of a coordinator, and agents that go on without a coordinator."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def authority(loyal: tuple[str, ...] = VOTERS) -> Authority:
 
 
 def test_voters_are_an_odd_number_with_the_leader_first() -> None:
-    """The number of voters follows from the number of nodes; with two nodes nobody takes over."""
+    """The number of voters follows from the number of nodes. With two nodes there is no
+    takeover.
+    """
     names = "abcdefgh"
     counts = [len(choose_voters("c", names[:count])) for count in range(1, 9)]
     assert counts[2:] == [3, 3, 5, 5, 5, 5]
@@ -37,7 +39,7 @@ def test_voters_are_an_odd_number_with_the_leader_first() -> None:
 
 
 def test_a_coordinator_keeps_its_authority_while_a_majority_hears_it() -> None:
-    """One of two other voters is enough. Without both, the authority ends a lease later."""
+    """One of the two other voters is enough. Without both, the authority ends one lease later."""
     one = authority()
     one.hear("b", Kept(1, 0, 12.0))
     assert one.holds(12.4)
@@ -52,9 +54,11 @@ def test_a_coordinator_that_was_elected_by_two_counts_on_those_two() -> None:
 
 
 def test_voters_that_make_their_copies_are_waited_for() -> None:
-    """A coordinator that names them and is cut off at once still has no authority too long.
+    """The test holds for a coordinator that names its voters and is cut off at once: its authority
+    ends before the next coordinator begins.
 
-    A voter votes for another one once it misses this one, at the earliest since a heartbeat before.
+    A voter votes for another coordinator once it misses this one. It can miss it since one
+    heartbeat earlier at most.
     """
     named_at_s = 100.0
     heard_s = named_s(named_at_s, LEASE_S)
@@ -73,7 +77,7 @@ def test_a_record_counts_once_a_majority_holds_it() -> None:
     assert one.counted(7) == 7
 
 
-def test_a_stranger_counts_for_nothing() -> None:
+def test_a_node_that_is_no_voter_counts_for_nothing() -> None:
     one = authority()
     one.hear("z", Kept(1, 9, 99.0))
     assert one.counted(9) == 0
@@ -101,7 +105,7 @@ def test_a_voter_does_not_follow_a_candidate_that_lacks_a_record() -> None:
 
 
 def test_a_voter_that_let_an_agent_go_on_is_silent_until_that_is_over() -> None:
-    """Its silence outlasts the lease that the agent took from its answer."""
+    """The voter stays silent longer than the lease that the agent took from its answer."""
     voter = Voter(lease_s=LEASE_S, now_s=0.0)
     voter.hear(1, now_s=1.0)
     assert not voter.on_ask(Ask(1), now_s=1.2).missing
@@ -113,7 +117,7 @@ def test_a_voter_that_let_an_agent_go_on_is_silent_until_that_is_over() -> None:
 
 
 def test_a_voter_supports_its_candidate_at_once_and_lets_agents_go_on() -> None:
-    """What agents are told before the candidate has begun delays nothing that it decides."""
+    """What agents are told before the candidate has begun does not delay any of its decisions."""
     voter = Voter(lease_s=LEASE_S, now_s=0.0)
     assert voter.on_ask(Ask(1), now_s=1.0).missing
     assert not voter.is_loyal(1, now_s=1.1)
@@ -121,7 +125,8 @@ def test_a_voter_supports_its_candidate_at_once_and_lets_agents_go_on() -> None:
     answer = voter.on_ask(Ask(2), now_s=1.2)
     assert (answer.missing, answer.epoch, answer.leader) == (True, 2, "b:1")
     assert voter.is_loyal(2, now_s=1.2)
-    told_until_s = 1.1 + 2 * LEASE_S  # the last answer without silence, if nobody is heard by then
+    # the last answer without silence, if the voter hears from no coordinator until then
+    told_until_s = 1.1 + 2 * LEASE_S
     assert told_until_s + LEASE_S <= 1.1 + takes_over_after_s(LEASE_S)
     assert voter.on_ask(Ask(3), now_s=2.2).missing
     assert not voter.is_loyal(2, now_s=2.3)
@@ -136,7 +141,9 @@ def test_a_voter_that_has_voted_never_supports_the_coordinator_before() -> None:
 
 
 def test_a_candidate_that_gives_up_supports_another_of_the_same_epoch() -> None:
-    """It wanted more votes than it got, and another node was elected in that epoch."""
+    """Method: the candidate did not get enough votes, and another node was elected in that
+    epoch.
+    """
     voter = Voter(lease_s=LEASE_S, now_s=0.0)
     claim = voter.stand("b:1", above=1, now_s=9.0)
     assert claim == Claim(2, "b:1", 0, 0)
@@ -152,7 +159,9 @@ def test_a_candidate_that_gives_up_supports_another_of_the_same_epoch() -> None:
 
 
 def test_a_candidate_that_gives_up_stands_in_a_newer_epoch_the_next_time() -> None:
-    """Those that have voted for it in the first one would not vote again in that one."""
+    """Voters that have voted for the candidate in the first epoch would not vote again in that
+    epoch.
+    """
     voter = Voter(lease_s=LEASE_S, now_s=0.0)
     assert voter.stand("b:1", above=1, now_s=9.0) == Claim(2, "b:1", 0, 0)
     voter.withdraw(now_s=10.0)
@@ -183,11 +192,12 @@ def test_an_agent_goes_on_from_when_it_asked_and_only_with_a_majority() -> None:
 
 @pytest.mark.parametrize("count", [3, 5])
 def test_no_two_coordinators_prolong_a_lease_at_the_same_time(count: int) -> None:
-    """Each set of voters that elects a new coordinator has one that the old one had to hear.
+    """Each set of voters that elects a new coordinator contains one voter that the old coordinator
+    had to hear.
 
-    Method: the old coordinator was heard by all at 0.0, as its clock says. A majority votes for
-    another at 0.4, and all others go on hearing the old one. Whichever majority it is, the old
-    one's authority is over before the new one stops waiting for its nodes.
+    Method: by its own clock, the old coordinator heard all voters at 0.0. A majority votes for
+    another one at 0.4, and the old one goes on hearing all other voters. For every such majority,
+    the authority of the old coordinator ends before the new one stops waiting for its nodes.
     """
     voters = tuple("abcde"[:count])
     for elected_by in itertools.combinations(voters[1:], majority(count)):

@@ -1,4 +1,4 @@
-"""One rank's part in the protocol, as far as what it says and what it goes on with show it."""
+"""One rank's part in the protocol, as its messages and its inventory show it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGAIN = Leave(2, "rank 0 is lost")
 
 
 def trains(*, step: int = 5) -> WorkerMachine:
-    """In generation 1, from `step` on."""
+    """Return a machine that trains in generation 1, from `step` on."""
     machine = WorkerMachine(worker=1)
     machine.on_message(plan(generation=1, step=step))
     machine.follow()
@@ -24,7 +24,7 @@ def trains(*, step: int = 5) -> WorkerMachine:
 
 
 def goes_on_with(machine: WorkerMachine, order: Regroup) -> None:
-    """It stands still in generation 1, and is told where it is to go."""
+    """Let the machine stand still in generation 1, and give it the next plan."""
     machine.on_message(Leave(1, "rank 0 is lost"))
     machine.stand_still(in_hook=True)
     machine.on_message(order)
@@ -36,15 +36,15 @@ def inventory(outputs: list[Output]) -> Inventory:
     return said
 
 
-# --- what it holds --------------------------------------------------------------------------------
+# --- the state it holds ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("settle", "step", "passed"), [("forward", 6, 6), ("repeat", 5, 5)])
 def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
     settle: str, step: int, passed: int
 ) -> None:
-    """The rank has prepared step 6, and is told to leave once more before it could follow
-    the plan.
+    """Method: the rank has prepared step 6, and is told to leave again before it could follow the
+    plan.
     """
     machine = trains()
     machine.note_prepared(step=6)
@@ -55,7 +55,9 @@ def test_a_step_passed_once_a_plan_says_that_all_go_forward_to_it(
 
 
 def test_a_process_that_boots_reports_no_passed_step() -> None:
-    """A process that boots is to start from step 5, and is told to leave before it has."""
+    """Method: a booting process is to start from step 5, and is told to leave before it has
+    started.
+    """
     machine = WorkerMachine(worker=1)
     machine.on_message(replace(plan(generation=2, step=5, settle="none"), then="start"))
     said = inventory(machine.on_message(AGAIN))
@@ -63,10 +65,10 @@ def test_a_process_that_boots_reports_no_passed_step() -> None:
 
 
 @pytest.mark.parametrize(("step", "begun", "over"), [(5, True, True), (6, False, False)])
-def test_requests_behind_a_step_are_forgotten_with_the_step(
+def test_requests_after_a_step_are_forgotten_with_the_step(
     step: int, begun: bool, over: bool
 ) -> None:
-    """The rank stands behind step 5, and has heard that no other follows.
+    """Method: the rank is past step 5, and has heard that no step follows.
 
     The next generation begins from that step, or from another one.
     """
@@ -97,12 +99,12 @@ def test_work_of_a_generation_does_not_go_on_once_it_is_to_be_left() -> None:
     assert not machine.in_time(1)
 
 
-# --- who answers when it is told to leave ---------------------------------------------------------
+# --- which thread answers an order to leave -------------------------------------------------------
 
 
 def test_a_rank_that_entered_main_again_leaves_without_its_main_thread() -> None:
-    """Its main thread is in the script's set-up, in no group, and takes the newest plan once it
-    comes to run.steps.
+    """Its main thread is in the script's set-up and in no group. It takes the newest plan once it
+    reaches run.steps.
     """
     machine = trains()
     goes_on_with(machine, replace(plan(generation=2, step=5), replicated="donor"))
@@ -123,8 +125,8 @@ def test_a_rank_past_its_last_step_sends_its_inventory_at_once() -> None:
 
 
 def test_a_rank_in_a_new_steps_call_is_woken_before_its_inventory() -> None:
-    """Run.steps is called again: a step may be under way, and only the main thread knows how far
-    that is.
+    """Run.steps is called again, so a step may be under way. Only the main thread knows how far
+    that step is.
     """
     machine = trains()
     machine.finished(stopped=False)
@@ -134,7 +136,9 @@ def test_a_rank_in_a_new_steps_call_is_woken_before_its_inventory() -> None:
 
 
 def test_a_rank_told_to_leave_at_its_last_step_sends_one_inventory() -> None:
-    """The order to leave is there before the rank has said that it is past its last step."""
+    """Method: the order to leave arrives before the rank has reported that it is past its last
+    step.
+    """
     machine = trains()
     machine.on_message(Leave(1, "rank 0 is lost"))
     machine.finished(stopped=False)
@@ -170,7 +174,9 @@ def test_main_is_entered_again_if_a_plan_or_its_group_needs_it(
 
 
 def raised(machine: WorkerMachine, *, born: int) -> Broke:
-    """In the script. `born`: the generation in which the process was started."""
+    """Let the script raise, and return the report. `born` is the generation in which the process
+    was started.
+    """
     machine.born_in(born)
     (said,) = [
         output.message
@@ -192,9 +198,10 @@ def test_an_error_after_a_plan_is_of_the_generation_of_that_plan() -> None:
 
 
 def test_an_own_error_of_a_rank_that_was_told_to_leave_is_reported_once() -> None:
-    """Two ranks raise at the same time, each by itself: the second has been told to leave by then.
+    """Method: two ranks raise at the same time, each by itself. The second has already been told to
+    leave.
 
-    What only interrupts it, or comes after its inventory, is no report.
+    An exception that only interrupts the rank, or that comes after its inventory, is not reported.
     """
     machine = trains()
     machine.on_message(Leave(machine.generation, "rank 0 raised"))
