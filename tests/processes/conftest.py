@@ -1,4 +1,6 @@
-"""Houses for tests with real processes: one whose zygote serves a whole file, and bare ones."""
+"""Houses for tests with real processes: one whose zygote serves a whole file, and one without a
+zygote.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ HERE = str(Path(__file__).parent)
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    """With a zygote whose workers have a fake session."""
+    """Yield a house with a zygote whose workers have a fake session."""
     one = House(tmp_path_factory.mktemp("house"))
     one.host.start_zygote(preload=("fake_session",), first_path=HERE)
     one.until(lambda: bool(one.record.zygotes), "the zygote")

@@ -1,5 +1,5 @@
-"""Preloaded into the zygote by tests: a session with a socket and nothing else in place of the real
-one.
+"""A module that tests preload into the zygote: its session has only a socket, in place of the real
+session.
 """
 
 from __future__ import annotations

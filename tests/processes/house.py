@@ -1,4 +1,4 @@
-"""A host with its loop and a record of all that it said, for tests with real processes."""
+"""A host with its loop and a record of everything it reported, for tests with real processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop
 
-BOUND_S = 60.0  # of every wait; reached only when something is broken
+BOUND_S = 60.0  # of every wait; reached only if something is broken
 
 
 @dataclass
 class Record:
-    """Events as they came."""
+    """The events of a host, as they arrived."""
 
     started: dict[int, int] = field(default_factory=dict)
     started_s: dict[int, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Record:
 
 
 class House:
-    """One host; workers are numbered as they are asked for."""
+    """One host, whose workers are numbered in the order in which they are requested."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class House:
         self.host = ProcessHost(self.loop, self.record, self.logs)
         self.host.open()
         self.workers = 0
-        self.others = children()  # of this process, which other tests have started
+        self.others = children()  # children of this process that other tests have started
 
     def until(self, done: Callable[[], bool], what: str = "") -> None:
         assert self.loop.run_until(done, within_s=BOUND_S), (
@@ -96,7 +96,7 @@ class House:
         return self.record.exits[worker]
 
     def script(self, text: str, *args: str, **fields: object) -> int:
-        """Start a script as a worker that needs no session; its number comes back."""
+        """Start a script as a worker that needs no session, and return its number."""
         path = self.folder / f"script_{self.workers}.py"
         path.write_text(text)
         return self.start(replace(self.spec(), script=str(path), args=args, **fields))  # type: ignore[arg-type]
@@ -149,12 +149,14 @@ CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children")  # not every kernel h
 
 
 def children() -> set[int]:
-    """The children of this process's main thread; none where the kernel does not list them."""
+    """Return the children of this process's main thread, or none if the kernel does not
+    list them.
+    """
     return set(map(int, CHILDREN.read_text().split())) if CHILDREN.exists() else set()
 
 
 def is_gone(pid: int) -> bool:
-    """Neither running nor a zombie."""
+    """Return True if the process is neither running nor a zombie."""
     return not Path(f"/proc/{pid}").exists()
 
 

@@ -1,4 +1,4 @@
-"""What processes listen on, as the kernel lists it: /proc/net/{tcp,tcp6,unix}."""
+"""The sockets that processes listen on, as the kernel lists them: /proc/net/{tcp,tcp6,unix}."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LISTENS = "0A"  # TCP_LISTEN
-_ACCEPTS = 0x10000  # __SO_ACCEPTCON, of a Unix socket that listens
+_ACCEPTS = 0x10000  # __SO_ACCEPTCON, for a Unix socket that listens
 WILDCARDS = ("0.0.0.0", "::")
 
 
@@ -19,7 +19,7 @@ WILDCARDS = ("0.0.0.0", "::")
 class Listening:
     """One listening socket.
 
-    `address` is numeric; of a Unix socket it is the path, and port is 0.
+    `address` is numeric. For a Unix socket it is the path, and `port` is 0.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class Listening:
 
 
 def listening(pids: Iterable[int]) -> list[Listening]:
-    """Return every socket on which one of these processes listens, in the network of this
+    """Return every socket on which one of these processes listens, in the network namespace of this
     process.
     """
     known = {
@@ -59,7 +59,7 @@ def _tcp(table: str) -> Iterator[tuple[int, tuple[str, int]]]:
 
 
 def _numeric(text: str) -> str:
-    """The kernel prints addresses as words of 32 bits in its own byte order."""
+    """Return an address as text. The kernel prints it as words of 32 bits in its own byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     family = socket.AF_INET if len(words) == 1 else socket.AF_INET6
     return socket.inet_ntop(family, struct.pack(f"={len(words)}I", *words))

@@ -1,4 +1,4 @@
-"""What listens, or dials, goes on by itself once a descriptor is free again."""
+"""A listener or a dialler goes on by itself once a file descriptor is free again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def loop() -> Iterator[Loop]:
 
 @contextlib.contextmanager
 def no_descriptor() -> Iterator[None]:
-    """This process can open nothing meanwhile."""
+    """Keep this process from opening any file descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
@@ -44,7 +44,7 @@ def no_descriptor() -> Iterator[None]:
 
 
 def test_a_connection_without_a_descriptor_waits_and_takes_no_processor(loop: Loop) -> None:
-    """Method: count the turns of the loop while nothing can be accepted."""
+    """Method: count the turns of the loop while no connection can be accepted."""
     came: list[socket.socket] = []
     listener = listen_at("127.0.0.1", 0)
     acceptor = Acceptor(loop, listener, came.append)

@@ -1,7 +1,7 @@
-"""The coordinator's listener: real sockets on loopback.
+"""The coordinator's listener, with real sockets on loopback.
 
-At the other end are real `AgentSession` and `Agent` machines, behind it real `CoordinatorSessions`
-and `Coordinator`.
+At one end are real `AgentSession` and `Agent` machines, at the other real `CoordinatorSessions` and
+`Coordinator`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ WITHIN_S = 20.0
 class CoordinatorHost:
     """A coordinator for `nodes` nodes of two ranks each.
 
-    `told`: what the listener or the coordinator said.
+    `told` holds what the listener or the coordinator told people.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class CoordinatorHost:
 
 
 class Node:
-    """An agent whose workers do nothing but say that they are there.
+    """An agent whose workers only report that they have started.
 
-    `delivered`: what they were told.
+    `delivered` holds the messages that the workers were given.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class Node:
             self._enrol()
 
     def break_off(self) -> None:
-        """As a network does it: nobody says anything to the other end but the kernel."""
+        """Break the connection as a network does: only the kernel tells the other end."""
         self.channel.close()
         self._do(self.agent_session.on_disconnected())
 
     def end(self) -> None:
-        """The agent's process ends."""
+        """End the agent's process."""
         self.channel.close()
         for timer in self._timers.values():
             timer.cancel()
@@ -216,7 +216,7 @@ class Node:
 
 
 class Stranger:
-    """A connection that says what the test says."""
+    """A connection that sends what the test gives it."""
 
     def __init__(self, loop: Loop, address: tuple[str, int]) -> None:
         self.sock = socket.create_connection(address)
@@ -290,12 +290,11 @@ def test_over_ipv6_it_is_the_same(loop: Loop, until: Until) -> None:
     leader.agent_listener.close()
 
 
-def test_an_order_reaches_its_agent_once_though_the_connection_broke(
+def test_an_order_reaches_its_agent_once_despite_a_broken_connection(
     loop: Loop, until: Until
 ) -> None:
-    """Method: three orders: one lost on the way, one given while nobody is connected, one after.
-
-    And one that arrived, and was not acknowledged.
+    """Method: one order is lost on the way, one is given while no agent is connected, and one is
+    given after that. A fourth one has arrived without being acknowledged.
     """
     leader = CoordinatorHost(loop, nodes=1)
     node = Node(loop, leader.address, "a")
@@ -316,16 +315,16 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
         ]
 
     order(1)
-    until(lambda: leaves() == [1])  # it arrived; no beat has said so yet
+    until(lambda: leaves() == [1])  # it arrived, and no beat has acknowledged it yet
     order(2)
-    node.break_off()  # the second lies in the kernel's buffer, unread
+    node.break_off()  # the second order is in the kernel's buffer, unread
     until(lambda: leader.agent_listener.nodes == 0)
     order(3)
     node.connect()
     order(4)
     until(lambda: len(leaves()) >= 4)
     grants = node.grants()
-    until(lambda: node.grants() >= grants + 3)  # whatever is said again has come by then
+    until(lambda: node.grants() >= grants + 3)  # any repeated order has arrived by then
     assert leaves() == [1, 2, 3, 4]
     assert node.spawned == sorted(set(node.spawned)), "no worker was started twice"
     leader.agent_listener.close()
@@ -340,7 +339,7 @@ def test_an_order_reaches_its_agent_once_though_the_connection_broke(
         (Challenge("00"), "says Challenge"),
     ],
 )
-def test_whoever_does_not_enrol_first_is_shown_the_door(
+def test_a_connection_that_does_not_enrol_first_is_closed(
     loop: Loop, until: Until, stranger: MakeStranger, message: Message, why: str
 ) -> None:
     leader = CoordinatorHost(loop, nodes=1)
@@ -349,12 +348,12 @@ def test_whoever_does_not_enrol_first_is_shown_the_door(
     until(lambda: bool(one.closed))
     assert not one.came
     assert [why in text for text in leader.told] == [True], leader.told
-    node = Node(loop, leader.address, "a")  # nobody else is worse off
+    node = Node(loop, leader.address, "a")  # no other node is affected
     until(lambda: node.grants() >= 1)
     leader.agent_listener.close()
 
 
-def test_who_has_enrolled_may_only_say_what_agents_say(
+def test_an_enrolled_node_may_only_send_messages_of_agents(
     loop: Loop, until: Until, stranger: MakeStranger
 ) -> None:
     leader = CoordinatorHost(loop, nodes=1)
@@ -383,8 +382,8 @@ def test_a_corrupt_frame_costs_the_connection_and_no_more(loop: Loop, until: Unt
     leader.agent_listener.close()
 
 
-def test_the_newer_of_two_connections_of_a_node_is_its_line(loop: Loop, until: Until) -> None:
-    """The older one is not reported as lost: that would count the node as silent."""
+def test_the_newer_of_two_connections_of_a_node_is_its_link(loop: Loop, until: Until) -> None:
+    """The older connection is not reported as lost, because that would count the node as silent."""
     leader = CoordinatorHost(loop, nodes=1)
     node = Node(loop, leader.address, "a")
     until(lambda: len(node.plans()) == 2)
@@ -413,7 +412,9 @@ def test_a_lost_connection_is_reported_to_the_sessions(loop: Loop, until: Until)
     leader.agent_listener.close()
 
 
-def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStranger) -> None:
+def test_the_sessions_may_close_a_connection(
+    loop: Loop, until: Until, stranger: MakeStranger
+) -> None:
     leader = CoordinatorHost(loop, nodes=2)
     one = stranger(leader.address)
     one.channel.send(enrol("a"))
@@ -435,10 +436,12 @@ def test_the_sessions_may_hang_up(loop: Loop, until: Until, stranger: MakeStrang
 # --- two of one name ----------------------------------------------------------------------------
 
 
-def test_a_second_agent_of_a_name_does_not_touch_the_line_of_the_first(
+def test_a_second_agent_of_a_name_does_not_touch_the_link_of_the_first(
     loop: Loop, until: Until
 ) -> None:
-    """Method: the second tries again and again. The first keeps its connection, and its ranks."""
+    """Method: the second agent tries again and again. The first one keeps its connection and its
+    ranks.
+    """
     leader = CoordinatorHost(loop, nodes=1)
     first = Node(loop, leader.address, "a")
     until(lambda: len(first.plans()) == 2)
@@ -473,7 +476,7 @@ def test_a_second_agent_is_let_in_once_the_lease_of_the_first_is_over(
 # --- trust ----------------------------------------------------------------------------------------
 
 
-def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> None:
+def test_with_a_token_only_a_node_that_knows_it_is_admitted(loop: Loop, until: Until) -> None:
     leader = CoordinatorHost(loop, nodes=2, token=b"of this run")
     good = [Node(loop, leader.address, name, token=b"of this run") for name in "ab"]
     bad = Node(loop, leader.address, "c", token=b"of another run")
@@ -486,8 +489,8 @@ def test_with_a_token_only_who_knows_it_comes_in(loop: Loop, until: Until) -> No
 def test_a_proof_serves_for_one_connection_and_one_node(
     loop: Loop, until: Until, stranger: MakeStranger
 ) -> None:
-    """Method: a proof that was good is said again over another connection; one for node a is
-    followed by an Enrol of node b; none is given at all.
+    """Method: a valid proof is sent again over another connection, a proof for node a is followed
+    by an Enrol of node b, and one connection gives no proof.
     """
     leader = CoordinatorHost(loop, nodes=1, token=b"t")
     first, again, other, none = (stranger(leader.address) for _ in range(4))
@@ -528,7 +531,7 @@ def test_a_proof_that_is_no_digest_is_refused_and_nothing_else() -> None:
 # --- many, and too many ---------------------------------------------------------------------------
 
 
-def test_silent_strangers_are_sent_away_and_others_wait_for_their_turn(
+def test_silent_connections_are_closed_and_others_wait_for_their_turn(
     loop: Loop, until: Until, stranger: MakeStranger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "LISTENER_STRANGERS_COUNT", 2)
@@ -590,7 +593,7 @@ def test_a_hard_limit_that_is_too_low_is_named_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("host", "port"), [("localhost", 0), ("203.0.113.7", 0), ("127.0.0.1", 70_000)]
 )
-def test_an_address_that_cannot_be_had_is_named(loop: Loop, host: str, port: int) -> None:
+def test_an_address_that_cannot_be_bound_is_named(loop: Loop, host: str, port: int) -> None:
     listener = AgentListener(
         loop,
         CoordinatorSessions(

@@ -1,4 +1,4 @@
-"""How a node reaches the one that leads, and what it says while nobody answers it."""
+"""How a node reaches the one that leads, and what it reports while there is no answer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_free_address() -> tuple[str, int]:
 
 @contextmanager
 def a_web_server() -> Iterator[tuple[str, int]]:
-    """A program that answers whatever is said to it as a web server does."""
+    """Yield the address of a program that answers everything as a web server does."""
     with listen_at("127.0.0.1", 0) as listener:
 
         def serve() -> None:
@@ -67,7 +67,9 @@ def a_web_server() -> Iterator[tuple[str, int]]:
 
 
 def test_another_program_at_the_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not dialled for ten minutes: three answers that are none of outlast's are enough."""
+    """It is not dialled for ten minutes: after three answers that do not come from outlast, the
+    node gives up.
+    """
     with a_web_server() as address, pytest.raises(UsageError) as caught:
         reach(address, wait_s=60.0, told=[])
     text = str(caught.value)
@@ -75,7 +77,9 @@ def test_another_program_at_the_endpoint_is_named(monkeypatch: pytest.MonkeyPatc
     assert "give another port on all nodes" in text
 
 
-def test_who_is_dialled_how_often_and_until_when_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_dialled_how_often_and_until_when_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(limits, "TRIES_TOLD_FIRST_S", 0.2)
     address, told = a_free_address(), list[str]()
     with pytest.raises(OutlastError, match=r"was not reached in 1 s, with [0-9]+ tries") as caught:
@@ -87,10 +91,10 @@ def test_who_is_dialled_how_often_and_until_when_is_said(monkeypatch: pytest.Mon
     assert "(--join-timeout 1)" in said
 
 
-def test_a_port_that_may_not_be_used_is_no_port_that_is_taken(
+def test_an_address_that_cannot_be_bound_is_not_a_taken_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An address of another machine cannot be had, and nobody would answer there."""
+    """This machine cannot have the address of another machine, and nothing would answer there."""
     with pytest.raises(UsageError, match=r"--rdzv-endpoint 192\.0\.2\.1:29400: this node cannot"):
         listen_unless_taken("192.0.2.1", 29400)
     with listen_at("127.0.0.1", 0) as taken:
@@ -98,7 +102,7 @@ def test_a_port_that_may_not_be_used_is_no_port_that_is_taken(
 
 
 def test_a_node_with_another_number_of_ranks_is_refused() -> None:
-    """It would tell its workers another WORLD_SIZE than the others have."""
+    """Such a node would give its workers another WORLD_SIZE than the others have."""
     arrival.check_size(FACTS, nodes=2, workers=8)
     with pytest.raises(UsageError, match="--nnodes 2 --nproc-per-node 4, and the node that leads"):
         arrival.check_size(FACTS, nodes=2, workers=4)

@@ -1,6 +1,6 @@
-"""What the launcher says of a run while it lasts: its workers' states, its ETTR.
+"""What the launcher publishes about a run while it lasts: the states of its workers and its ETTR.
 
-Coordinator, ledger and vault are real, the processes are told of.
+Coordinator, ledger and vault are real. Processes exist only as messages about them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def vault(tmp_path: Path) -> Iterator[Vault]:
 
 
 def plain_run() -> Coordinator:
-    """Two ranks of a program without an outlast call, both at work."""
+    """Return the coordinator of two ranks of a program without an outlast call, both running."""
     coordinator = Coordinator(options=CoordinatorOptions(2, Restart(), greets=False))
     coordinator.start(now_s=NOW_S)
     for worker in (1, 2):
@@ -68,7 +68,7 @@ def exits(worker: int, code: int) -> WorkerExited:
 
 
 class Books(Bookkeeping):
-    """The books, and the beacons that they are fed from."""
+    """The books of a run, and the beacons from which they are filled."""
 
     beacons: Beacons
 
@@ -105,8 +105,8 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
     assert states(books, coordinator)[0] == state
 
 
-def test_the_snapshot_says_what_rank_0_has_logged(ledger: Ledger, vault: Vault) -> None:
-    """Worker 2 holds rank 0, and worker 3 is a spare that knows a target too."""
+def test_the_snapshot_has_what_rank_0_has_logged(ledger: Ledger, vault: Vault) -> None:
+    """Worker 2 holds rank 0. Worker 3 is a spare that also knows a target step."""
     books = a_books(ledger, vault)
     for worker, rank in ((1, 1), (2, 0), (3, -1)):
         books.beacons.started(Spawn(worker, rank, "rank" if rank >= 0 else "hot", 1))
@@ -124,13 +124,13 @@ def test_the_snapshot_says_what_rank_0_has_logged(ledger: Ledger, vault: Vault) 
 
 
 def seen_at(books: Books, vault: Vault, *, step: int) -> None:
-    """Worker 1, which holds rank 0, says in its beacon that it has committed `step`."""
+    """Let worker 1, which holds rank 0, publish in its beacon that it has committed `step`."""
     pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=step))
     books.beacons.look(1, os.getpid(), now_s=clock.now_s())
 
 
 def flushed_at(books: Books, vault: Vault, *, step: int) -> None:
-    """A run begins, and its newest snapshot is of `step`."""
+    """Begin a run whose newest snapshot is of `step`."""
     books.beacons.started(Spawn(1, 0, "rank", 1))
     seen_at(books, vault, step=0)
     seen_at(books, vault, step=step)
@@ -138,10 +138,12 @@ def flushed_at(books: Books, vault: Vault, *, step: int) -> None:
 
 
 @pytest.mark.parametrize("state", ["ended", "stopped", "failed"])
-def test_a_run_that_is_over_says_its_last_committed_step(
+def test_a_run_that_is_over_reports_its_last_committed_step(
     tmp_path: Path, vault: Vault, state: str
 ) -> None:
-    """The last snapshot is of step 57; then step 60 is committed, the worker and the run end."""
+    """Method: the last snapshot is of step 57. Then step 60 is committed, and the worker and the
+    run end.
+    """
     folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
     with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
         books = a_books(ledger, vault)
@@ -155,10 +157,12 @@ def test_a_run_that_is_over_says_its_last_committed_step(
     assert (status_facts(view)["step"], report_facts(view)["steps"]) == (60, 60)
 
 
-def test_a_lost_run_says_the_last_step_that_its_launcher_wrote_down(
+def test_a_lost_run_reports_the_last_step_that_its_launcher_recorded(
     tmp_path: Path, vault: Vault
 ) -> None:
-    """The launcher is killed after a flush; another one goes on, and is killed before a step."""
+    """Method: the launcher is killed after a flush. Another one goes on, and is killed before any
+    step.
+    """
     folder = RunFolder.create(tmp_path / "run", name="toy", version="0.1.0", options={})
     with closing(Ledger.create(folder.ledger, a_run.META, pid=1)) as ledger:
         books = a_books(ledger, vault)
@@ -173,7 +177,7 @@ def test_a_lost_run_says_the_last_step_that_its_launcher_wrote_down(
 
 
 def steps_said(path: Path) -> tuple[str, int, int]:
-    """The run's state, and the last step by status and by report."""
+    """Return the state of the run, and its last step as status and as report give it."""
     view = look(str(path))
     return view.state, status_facts(view)["step"], report_facts(view)["steps"]
 
@@ -181,8 +185,8 @@ def steps_said(path: Path) -> tuple[str, int, int]:
 def test_a_resumed_session_counts_only_the_steps_that_it_commits(
     ledger: Ledger, vault: Vault
 ) -> None:
-    """It goes on from step 90; its worker's beacon says 0 until the state of step 90 is in
-    place.
+    """Method: the session goes on from step 90. Its worker's beacon says 0 until the state of step
+    90 is in place.
     """
     books = a_books(ledger, vault, start_step=90)
     books.beacons.started(Spawn(1, 0, "rank", 1))
@@ -196,7 +200,7 @@ def test_a_resumed_session_counts_only_the_steps_that_it_commits(
 def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
     ledger: Ledger, vault: Vault
 ) -> None:
-    """A run may be over before the launcher looks at a beacon for the first time."""
+    """A run may be over before the launcher reads a beacon for the first time."""
     books = a_books(ledger, vault)
     books.beacons.started(Spawn(1, 0, "rank", 1))
     pack_into(vault.beacon(1, create=True), Beacon(1, os.getpid(), rank=0, step=3))
@@ -211,8 +215,8 @@ def test_steps_that_are_first_seen_when_the_run_ends_are_on_record(
 def works(
     books: Books, vault: Vault, worker: int, seconds: dict[Cause, float], cause: Cause
 ) -> None:
-    """Worker `worker` takes the rank `worker - 6` now; its beacon says that it spent `seconds`, and
-    since then it is at `cause`.
+    """Give the rank `worker - 6` to worker `worker`. Its beacon says that it spent `seconds` and is
+    at `cause` since then.
     """
     books.beacons.started(Spawn(worker, worker - 6, "rank", 3))
     beacon = Beacon(
@@ -228,9 +232,9 @@ def works(
     books.beacons.look(worker, os.getpid(), now_s=clock.now_s())
 
 
-def test_of_a_resumed_run_the_view_says_what_the_report_says(tmp_path: Path, vault: Vault) -> None:
-    """The first session lasted 20 s, most of them productive; an hour later the second is at it for
-    nearly 10 s: one rank died, one is in a step.
+def test_the_view_and_the_report_of_a_resumed_run_agree(tmp_path: Path, vault: Vault) -> None:
+    """Method: the first session lasted 20 s, most of them productive. The second one began an hour
+    later and has run for nearly 10 s: one rank died, and one is in a step.
     """
     path = a_run.ended_run(tmp_path, state="stopped") / "ledger.db"
     began_s = clock.now_s()
@@ -266,7 +270,9 @@ def a_run_productive_s() -> float:
 def test_the_books_hold_no_more_for_each_interruption_that_is_over(
     ledger: Ledger, vault: Vault
 ) -> None:
-    """Each comes with a traceback of 4 KiB. What is over is in the ledger, and only there."""
+    """Each interruption comes with a traceback of 4 KiB. An interruption that is over is only in
+    the ledger.
+    """
     books = a_books(ledger, vault)
     coordinator = plain_run()
 
@@ -295,7 +301,7 @@ def test_the_books_hold_no_more_for_each_interruption_that_is_over(
 def test_one_interruption_of_unknown_cost_leaves_the_ettr_unknown(
     ledger: Ledger, vault: Vault
 ) -> None:
-    """Also once many others have come after it."""
+    """It stays unknown after many other interruptions too."""
     books, coordinator = a_books(ledger, vault, start_step=1), plain_run()
     books.record(replace(a_run.KILL, id=1, resumed_s=None))
     assert books.snapshot(coordinator, now_s=NOW_S)["ettr"] is not None

@@ -1,6 +1,7 @@
-"""Control groups: which files are ours, and how much memory the limits on the way up leave.
+"""Control groups: which files belong to this process, and how much memory the limits of its group
+and the groups above it leave.
 
-Made-up trees.
+The trees of control groups are made up.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ UNLIMITED_V1 = 9_223_372_036_854_771_712
 
 
 def group(folder: Path, **files: object) -> Path:
-    """`memory_max=5` is the file memory.max."""
+    """Make a group. A keyword such as `memory_max=5` becomes the file memory.max."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name.replace("memory_", "memory.", 1)).write_text(f"{content}\n")
@@ -26,7 +27,9 @@ def room(tmp_path: Path, own: str) -> tuple[int, Path] | None:
 
 
 def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
-    """The own group has no limit, its parent leaves less than the root."""
+    """Method: the process's own group has no limit, and its parent leaves less room than
+    the root.
+    """
     tree = tmp_path / "tree"
     group(tree, memory_max=10_000, memory_current=1_000, memory_stat="anon 900")
     parent = group(tree / "a", memory_max=2_000, memory_current=900, memory_stat="anon 900")
@@ -35,8 +38,8 @@ def test_the_tightest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
 
 
 def test_cached_files_are_room_and_tmpfs_is_not(tmp_path: Path) -> None:
-    """A data set that was read fills any container's limit with pages that are given back; the
-    kernel lists pages of tmpfs with the anonymous ones.
+    """A data set that was read fills any container's limit with pages that the kernel can reclaim.
+    The kernel counts pages of tmpfs among the anonymous ones.
     """
     stat = "file 800\nshmem 300\ninactive_anon 300\ninactive_file 400\nactive_file 100"
     own = group(tmp_path / "tree" / "a", memory_max=1_000, memory_current=1_000, memory_stat=stat)
@@ -61,8 +64,8 @@ def test_the_first_hierarchy_has_other_names(tmp_path: Path) -> None:
 
 
 def test_a_container_sees_its_own_group_at_the_root(tmp_path: Path) -> None:
-    """Without a namespace of its own, the path is the host's, and what is mounted is the
-    container's part.
+    """Without a namespace of its own, a container sees the host's path, while only its own part of
+    the tree is mounted.
     """
     root = group(tmp_path / "tree", memory_max=700, memory_current=600, memory_stat="")
     assert room(tmp_path, "0::/docker/0a1b\n") == (100, root)
@@ -73,8 +76,8 @@ def test_more_taken_than_allowed_is_no_room(tmp_path: Path) -> None:
     assert room(tmp_path, "0::/a\n") == (0, own)
 
 
-def test_without_a_limit_nothing_is_said(tmp_path: Path) -> None:
-    """Nor for a group that lies outside what is mounted here, nor where nothing can be read."""
+def test_without_a_limit_the_room_is_unknown(tmp_path: Path) -> None:
+    """The same holds for a group outside the mounted tree, and where nothing can be read."""
     group(tmp_path / "tree", memory_max=700, memory_current=600, memory_stat="")
     group(tmp_path / "tree" / "a", memory_max="max", memory_current=600, memory_stat="")
     assert room(tmp_path, "0::/../a\n") is None

@@ -1,4 +1,6 @@
-"""Framed messages over a socket: any cut of the stream, slow peers, corrupt peers, ends."""
+"""Framed messages over a socket: streams cut anywhere, slow peers, corrupt peers, and ends of
+connections.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from outlast.runtime.loop import Loop
 
 
 class End:
-    """A channel on one end of a pair; the test holds the other."""
+    """A channel on one end of a socket pair. The test holds the other end."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -55,8 +57,8 @@ def test_messages_arrive_whole_and_in_order_however_the_stream_is_cut(
 
 @given(st.binary(min_size=8, max_size=200))
 def test_bytes_that_are_no_messages_close_the_channel_and_never_raise(data: bytes) -> None:
-    """Method: random bytes, then the end; a random length may also just be an unfinished frame,
-    which the end closes.
+    """Method: random bytes, then the end of the stream. A random length may also be the beginning
+    of an unfinished frame, which the end of the stream closes.
     """
     end = End()
     end.peer.sendall(data)
@@ -77,7 +79,7 @@ def test_a_corrupt_frame_says_why_the_channel_closed() -> None:
 
 
 def test_a_slow_peer_gets_everything_later() -> None:
-    """More than the socket's buffer is sent while nobody reads."""
+    """Method: more than the socket's buffer is sent while the peer does not read."""
     end = End()
     sent = [Warned(number, "x" * 10_000) for number in range(300)]
     for message in sent:
@@ -102,7 +104,7 @@ def test_a_peer_that_never_reads_loses_the_channel_at_the_limit() -> None:
     end.done()
 
 
-def test_what_a_dead_peer_left_is_delivered_by_drain() -> None:
+def test_what_a_dead_peer_had_sent_is_delivered_by_drain() -> None:
     end = End()
     for number in range(50):
         end.peer.sendall(encode(Hello(number, 1)))

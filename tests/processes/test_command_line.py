@@ -1,5 +1,5 @@
-"""`outlast run`'s flags: torchrun's, by torch's own parser, and ours; what one node cannot do is
-refused by name.
+"""The flags of `outlast run`: torchrun's, read by torch's own parser, and those of outlast. A flag
+that one node cannot honour is refused by name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from outlast.runtime.worker.arguments import parse
 
 @pytest.fixture(scope="module")
 def reader() -> Iterator[ZygoteClient]:
-    os.environ["PET_ROLE"] = "from_environment"  # the parser reads it when it is made
+    os.environ["PET_ROLE"] = "from_environment"  # the parser reads it when it is created
     zygote = ZygoteClient.start()
     yield zygote
     zygote.kill()
@@ -49,7 +49,9 @@ def read(reader: ZygoteClient, *argv: str) -> RunOptions:
 
 
 def test_a_zygote_that_dies_without_reading_has_ended_and_is_no_crash() -> None:
-    """Method: the other end of the socket is closed with a message in it, so the kernel resets."""
+    """Method: the other end of the socket is closed with an unread message, so the kernel resets
+    the connection.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.send(b"unread")
     theirs.close()
@@ -62,7 +64,7 @@ def test_a_zygote_that_dies_without_reading_has_ended_and_is_no_crash() -> None:
 def test_a_zygote_that_the_kernel_kills_for_memory_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Method: the process kills itself, and the kernel's counter is said to have risen."""
+    """Method: the process kills itself, and the kernel's counter of OOM kills is made to rise."""
     monkeypatch.setattr(OomWatch, "judge", lambda self, now_s, pid=0: OomKill.OURS)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.close()
@@ -75,7 +77,7 @@ def test_a_zygote_that_the_kernel_kills_for_memory_says_so(
     client.kill()
 
 
-def test_our_flags_stand_before_the_script_and_its_own_are_left_alone(
+def test_our_flags_come_before_the_script_and_its_own_are_left_alone(
     reader: ZygoteClient, script: str
 ) -> None:
     own = ["--spares", "9", "--nproc-per-node", "7", "-h", "--", "--x", "--unknown"]
@@ -105,7 +107,7 @@ def test_our_flags_stand_before_the_script_and_its_own_are_left_alone(
 @pytest.mark.parametrize(
     "own",
     [
-        ["--checkpoint", "X"],  # ours begin so, and more than one
+        ["--checkpoint", "X"],  # several of outlast's flags begin like this
         ["--check=1"],
         ["--run", "3"],
         ["--n", "2"],
@@ -206,10 +208,10 @@ def test_defaults_of_the_environment_hold_as_in_torchrun(reader: ZygoteClient, s
     assert read(reader, "--role", "given", script).meeting.role == "given"
 
 
-def test_no_restarts_at_all_is_not_the_same_as_no_word_of_them(
+def test_zero_restarts_differ_from_an_absent_flag(
     reader: ZygoteClient, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0 is torchrun's default, and is not ours."""
+    """The value 0 is torchrun's default, but not that of outlast."""
     given = [(), ("--max-restarts", "0"), ("--max_restarts=2",)]
     assert [read(reader, *flags, script).meeting.max_restarts for flags in given] == [None, 0, 2]
     monkeypatch.setenv("PET_MAX_RESTARTS", "0")
@@ -292,10 +294,12 @@ def test_flags_without_effect_are_noted_and_console_rules_taken_over(
 _SEVERAL = ("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29400")
 
 
-def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
+def test_images_are_copied_to_other_nodes_only_if_it_is_requested(
     reader: ZygoteClient, script: str
 ) -> None:
-    """As often as images are sealed: `--snapshot-every`, or what `--keep` says of the vault."""
+    """They are copied as often as images are sealed: by `--snapshot-every`, or by what `--keep`
+    says of the vault.
+    """
     assert not read(reader, *_SEVERAL, script).peer_copies
     assert not read(reader, *_SEVERAL, "--keep", "peers=1:never", script).peer_copies
     assert read(reader, *_SEVERAL, "--keep", "peers=1", script).peer_copies
@@ -310,7 +314,9 @@ def test_images_are_copied_to_other_nodes_only_if_that_is_asked_for(
 def test_a_cluster_file_says_how_often_a_run_is_expected_to_fail(
     reader: ZygoteClient, script: str, tmp_path: Path
 ) -> None:
-    """Without one it is the rate of Llama 3's GPUs. Without `disk:auto` nothing is expected."""
+    """Without such a file the rate of Llama 3's GPUs is used. Without `disk:auto` no rate
+    is used.
+    """
     assert read(reader, script).checkpoints.expected is None
     llama = read(reader, "--keep", "disk:auto", "--nproc-per-node", "4", script).checkpoints
     assert llama.are_written
@@ -328,7 +334,7 @@ def test_a_cluster_file_says_how_often_a_run_is_expected_to_fail(
     assert expected.source == f"{ours}, for 4 GPUs"
 
 
-def test_parity_is_kept_only_if_that_is_asked_for(reader: ZygoteClient, script: str) -> None:
+def test_parity_is_kept_only_if_it_is_requested(reader: ZygoteClient, script: str) -> None:
     options = read(reader, *_SEVERAL, "--keep", "parity=1+1", script)
     assert (options.peer_copies, options.parity) == (True, Code(1, 1))
     for said in (["--keep", "parity=1+1:never"], ["--keep", "peers=1"], []):
@@ -438,7 +444,7 @@ def test_what_cannot_work_is_an_error_that_names_the_flag(
 def test_a_script_that_python_cannot_read_is_refused_with_its_line(
     reader: ZygoteClient, script: str, text: str, says: str
 ) -> None:
-    """Else all ranks are started four times, and each shows the same traceback."""
+    """Otherwise all ranks would be started four times, and each would show the same traceback."""
     Path(script).write_text(text, errors="surrogateescape")
     with pytest.raises(UsageError, match=f"{says}.*\n\nhint: nothing was run"):
         read(reader, script)
@@ -447,7 +453,7 @@ def test_a_script_that_python_cannot_read_is_refused_with_its_line(
 def test_a_script_of_another_kind_is_not_judged_by_its_syntax(
     reader: ZygoteClient, tmp_path: Path
 ) -> None:
-    """A folder, and what has no ending: Python finds out by itself what it is."""
+    """Method: a folder, and a file without an ending. Python finds out by itself what they are."""
     (tmp_path / "__main__.py").touch()
     (tmp_path / "train").write_text("def f(:")
     for given in (tmp_path, tmp_path / "train"):
@@ -465,7 +471,9 @@ def test_a_script_of_another_kind_is_not_judged_by_its_syntax(
 def test_options_behind_the_script_that_look_like_ours_are_noted(
     reader: ZygoteClient, script: str, own: list[str], named: str
 ) -> None:
-    """They are the script's, as under torchrun. But a run of one rank may not be what was meant."""
+    """These options belong to the script, as under torchrun. But a run of one rank may not be what
+    the user meant.
+    """
     options = read(reader, script, *own)
     assert (options.workers, options.program.args) == (1, tuple(own))
     assert bool(options.notes) == bool(named)
@@ -487,7 +495,7 @@ def test_the_launchers_side_needs_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 
 
-def test_what_outlast_says_can_be_turned_down(reader: ZygoteClient, script: str) -> None:
+def test_the_messages_of_outlast_can_be_reduced(reader: ZygoteClient, script: str) -> None:
     assert read(reader, script).status == StatusOptions(quiet=False, status_every_s=60.0)
     assert read(reader, "--quiet", "--status-every", "0", script).status == StatusOptions(True, 0.0)
     with pytest.raises(UsageError, match="must be a number of seconds"):
@@ -508,7 +516,9 @@ def test_where_metrics_are_served_is_checked_before_the_run_begins(
 def test_a_url_in_keep_says_where_checkpoints_are_copied_to(
     reader: ZygoteClient, script: str
 ) -> None:
-    """Without `disk` one is written whenever one is to be copied. Bytes are per second."""
+    """Without `disk`, a checkpoint is written whenever one is to be copied. Rates are in bytes per
+    second.
+    """
     assert read(reader, "--keep", "disk:10min", script).checkpoints.objects is None
     both = read(
         reader, "--keep", "disk:10min, s3://b/run:1h", "--upload-rate", "5MB/s", script
@@ -533,7 +543,7 @@ def test_a_url_in_keep_says_where_checkpoints_are_copied_to(
         (["--keep", "s4://b/run:1h"], "s4:// is no scheme"),
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused(
+def test_an_unusable_url_is_refused(
     reader: ZygoteClient, script: str, flags: list[str], said: str
 ) -> None:
     with pytest.raises(UsageError) as refused:

@@ -1,4 +1,6 @@
-"""The launcher's console: bounded, never waited for, and honest about what it left out."""
+"""The launcher's console: it is bounded, the launcher never waits for it, and it says what it left
+out.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def read_all(fd: int) -> bytes:
     return out.getvalue()
 
 
-def test_what_is_put_is_written_in_its_order(pipe: tuple[int, int]) -> None:
+def test_lines_are_written_in_order(pipe: tuple[int, int]) -> None:
     reader, end = pipe
     writer = ConsoleWriter()
     lines = [f"line {number}\n".encode() for number in range(1000)]
@@ -54,7 +56,7 @@ def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
     put = 2 * CONSOLE_BUFFER_BYTES // len(line)
     for _ in range(put):
         writer.put(end, line)
-    writer.close(idle_s=0.01)  # nothing moves: it gives up
+    writer.close(idle_s=0.01)  # the reader does not move, so this gives up
     closing = threading.Thread(target=lambda: (writer.close(idle_s=10.0), os.close(end)))
     closing.start()
     shown = read_all(reader).splitlines()
@@ -64,8 +66,8 @@ def test_a_reader_that_stops_is_not_waited_for_and_is_told_what_it_missed(
     assert len(shown) - len(notices) + sum(int(one.split()[1]) for one in notices) == put
 
 
-def test_a_notice_stands_in_a_line_of_its_own(pipe: tuple[int, int]) -> None:
-    """The end of a line is left out, whose beginning is shown."""
+def test_a_notice_is_a_line_of_its_own(pipe: tuple[int, int]) -> None:
+    """Method: the console leaves out the end of a line whose beginning was shown."""
     reader, end = pipe
     writer = ConsoleWriter()
     beginning = b"x" * CONSOLE_BUFFER_BYTES
@@ -78,7 +80,7 @@ def test_a_notice_stands_in_a_line_of_its_own(pipe: tuple[int, int]) -> None:
     assert shown.startswith(beginning + b"\noutlast: 2 lines were left out")
 
 
-def test_a_reader_that_is_gone_is_no_error(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_is_gone_causes_no_error(pipe: tuple[int, int]) -> None:
     reader, end = pipe
     writer = ConsoleWriter()
     os.close(reader)
@@ -123,14 +125,14 @@ def test_a_terminal_that_does_not_block_is_waited_for_by_the_thread(pipe: tuple[
     assert seen == data
 
 
-def test_one_stream_that_is_stuck_does_not_keep_the_other(pipe: tuple[int, int]) -> None:
+def test_a_stream_that_is_stuck_does_not_hold_up_the_other(pipe: tuple[int, int]) -> None:
     stuck, (reader, end) = os.pipe(), pipe
     first, second = ConsoleWriter(), ConsoleWriter()
     first.put(stuck[1], b"x" * 200_000)
     second.put(end, b"heard\n")
     second.close(idle_s=10.0)
     assert os.read(reader, 100) == b"heard\n"
-    os.close(stuck[0])  # wakes the other thread
+    os.close(stuck[0])  # this wakes the other thread
     first.close(idle_s=10.0)
     os.close(stuck[1])
 
@@ -147,10 +149,11 @@ def test_a_stream_stands_in_for_the_real_one(pipe: tuple[int, int]) -> None:
 
 
 def test_a_message_begins_a_line_whatever_a_progress_bar_has_left(tmp_path: Path) -> None:
-    """As in `outlast run train.py > log 2>&1`, beside a script that draws a bar with returns.
+    """Method: as in `outlast run train.py > log 2>&1`, beside a script that draws a progress bar
+    with carriage returns.
 
-    A line that is finished gets no empty line behind it, and streams that lead to different files
-    know nothing of each other.
+    A finished line is not followed by an empty one, and streams that go to different files are
+    independent.
     """
     code = (
         "import sys\n"

@@ -24,7 +24,9 @@ STOP = Request(WIRE_VERSION, "stop", "", "enough")
 
 
 class Launcher:
-    """A loop with a control socket that notes what it was asked, and answers nothing by itself."""
+    """A loop with a control socket that records what it was asked, and answers nothing by
+    itself.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -47,7 +49,9 @@ class Launcher:
         return sock
 
     def is_hung_up_on(self, sock: socket.socket) -> bool:
-        """Whether this end of a connection was closed, once the loop has run for a moment."""
+        """Return whether the launcher closed this connection, after its loop has run for a
+        moment.
+        """
         self.loop.run_until(lambda: False, within_s=0.05)
         sock.setblocking(False)
         try:
@@ -80,7 +84,7 @@ def test_only_the_owner_may_connect_and_the_kernel_says_who_it_is(launcher: Laun
 
 
 def test_a_folder_with_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
-    """The name of a Unix socket has 108 bytes at most."""
+    """The name of a Unix socket has at most 108 bytes."""
     folder = tmp_path / ("x" * 200)
     folder.mkdir()
     launcher = Launcher(folder)
@@ -113,7 +117,7 @@ def test_a_socket_that_a_killed_launcher_left_is_replaced(launcher: Launcher) ->
 
 
 def test_a_file_system_without_sockets_costs_a_warning_only(tmp_path: Path) -> None:
-    """A folder in the socket's place refuses it, as such a file system does."""
+    """Method: a folder stands in the socket's place and refuses it, as such a file system does."""
     (tmp_path / NAME).mkdir()
     launcher = Launcher(tmp_path)
     (told,) = launcher.told
@@ -132,7 +136,9 @@ def test_a_file_system_without_sockets_costs_a_warning_only(tmp_path: Path) -> N
         pytest.param(encode(STOP) * 2, id="two requests"),
     ],
 )
-def test_a_caller_that_says_something_else_is_hung_up_on(launcher: Launcher, said: bytes) -> None:
+def test_a_caller_that_sends_something_else_is_disconnected(
+    launcher: Launcher, said: bytes
+) -> None:
     caller = launcher.caller()
     caller.sendall(said)
     launcher.loop.run_until(lambda: False, within_s=0.05)
@@ -141,10 +147,12 @@ def test_a_caller_that_says_something_else_is_hung_up_on(launcher: Launcher, sai
     caller.close()
 
 
-def test_silent_callers_are_few_and_are_hung_up_on(
+def test_silent_callers_are_limited_and_disconnected(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than the limit are turned away at once, and the others in time. Then all is well."""
+    """Callers beyond the limit are turned away at once, and the others after a while. Then a new
+    caller is served.
+    """
     monkeypatch.setattr(limits, "CONTROL_WAIT_S", 0.3)
     silent = [launcher.caller() for _ in range(limits.CONTROL_CALLERS_COUNT)]
     launcher.loop.run_until(lambda: False, within_s=0.05)
@@ -181,7 +189,7 @@ def test_a_caller_of_another_version_is_told_so(launcher: Launcher) -> None:
 def test_a_launcher_that_does_not_answer_is_an_error(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its loop stands still: the command ends by itself, and says so."""
+    """Method: the loop of the launcher stands still. The command ends by itself, with an error."""
     monkeypatch.setattr(limits, "CONTROL_WAIT_S", 0.2)
     with (
         pytest.raises(OutlastError, match="did not answer within"),
@@ -190,6 +198,6 @@ def test_a_launcher_that_does_not_answer_is_an_error(
         list(call.answers(within_s=None))
 
 
-def test_a_run_that_is_not_running_is_wrong_usage(tmp_path: Path) -> None:
+def test_calling_a_run_that_does_not_run_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not running here"), ControlCall(tmp_path, STOP):
         pass

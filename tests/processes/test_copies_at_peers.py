@@ -1,4 +1,4 @@
-"""Copies of images at a peer: a real sender, a real keeper, a real vault at each end."""
+"""Copies of images at a peer: a real sender, a real keeper, and a real vault at each end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Peer:
 
 
 class FakeSession:
-    """As much of a worker's session as a sender needs."""
+    """The parts of a worker's session that a sender needs."""
 
     def __init__(self, vault: Vault) -> None:
         self.vault = vault
@@ -78,7 +78,7 @@ class FakeSession:
 
 @pytest.fixture
 def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
-    """That of rank 2's node, and that of the node that keeps its copies."""
+    """Yield the vault of rank 2's node, and that of the node that keeps its copies."""
     own, other = (Vault.create(tmp_path / name, "run-1") for name in ("own", "other"))
     own.reserve(2, SIZE + (1 << 16), 1)
     yield own, other
@@ -110,8 +110,8 @@ def sender_of(vault: Vault, peer: Peer, **changes: Any) -> tuple[CopySender, Fak
     return sender, session
 
 
-def test_each_image_lies_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault, Vault]) -> None:
-    """The newest two stay there. The one that is fetched is what the rank had sealed."""
+def test_each_image_is_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault, Vault]) -> None:
+    """The newest two images stay there. The fetched image is the one that the rank had sealed."""
     own, other = vaults
     with keeping(other) as peer:
         sender, session = sender_of(own, peer)
@@ -134,14 +134,14 @@ def test_each_image_lies_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault
         assert own.steps(2) == (8,)
 
 
-def test_a_copy_that_is_not_there_is_said_to_be_missing(vaults: tuple[Vault, Vault]) -> None:
+def test_a_copy_that_does_not_exist_is_reported_missing(vaults: tuple[Vault, Vault]) -> None:
     own, other = vaults
     with keeping(other) as peer, pytest.raises(CorruptError, match="image of rank 2 of step 8"):
         fetch(own, Wanted(None, 8, 2, 2, copy=True), Server(peer.address, KEY), lambda: False)
 
 
 def test_a_rank_that_goes_back_takes_back_its_later_copies(vaults: tuple[Vault, Vault]) -> None:
-    """It sends step 7 again, which lies there, and then another step 8."""
+    """The rank sends step 7 again, which is there already, and then another step 8."""
     own, other = vaults
     with keeping(other) as peer:
         sender, _ = sender_of(own, peer)
@@ -161,8 +161,8 @@ def test_a_rank_that_goes_back_takes_back_its_later_copies(vaults: tuple[Vault, 
         assert bytes(peer.server.keeper.held.read(2, 8).tensors["weights"][1]) == body
 
 
-def test_a_process_that_was_given_up_puts_nothing_there(vaults: tuple[Vault, Vault]) -> None:
-    """Its successor has sent step 7. The copy of step 9 that comes late is refused."""
+def test_a_process_that_was_given_up_stores_no_copy(vaults: tuple[Vault, Vault]) -> None:
+    """Its successor has sent step 7. The late copy of step 9 is refused."""
     own, other = vaults
     with keeping(other) as peer:
         successor, _ = sender_of(own, peer, generation=2)
@@ -177,10 +177,10 @@ def test_a_process_that_was_given_up_puts_nothing_there(vaults: tuple[Vault, Vau
         assert "has gone on without the process" in session.warned[0]
 
 
-def test_without_room_the_run_goes_on_and_says_what_that_costs(
+def test_without_room_the_run_goes_on_and_reports_what_that_costs(
     vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was copied before is forgotten: nobody may go on from it by mistake."""
+    """Earlier copies are forgotten, so that no rank goes on from them by mistake."""
     own, other = vaults
     with keeping(other) as peer:
         sender, session = sender_of(own, peer)
@@ -203,11 +203,11 @@ def test_without_room_the_run_goes_on_and_says_what_that_costs(
         assert "no room for copies of the images of rank 2" in warning
         assert "goes back to the newest checkpoint" in warning
         sender.send(8)
-        sender.wait()  # it is not tried again in this generation
+        sender.wait()  # the sender does not try again in this generation
 
 
 def test_a_wait_ends_with_its_generation(vaults: tuple[Vault, Vault]) -> None:
-    """Nobody listens at the address of the keeper, whose node is lost."""
+    """The keeper's node is lost, and nothing listens at its address."""
     own, _ = vaults
     session = FakeSession(own)
     sender = CopySender(session)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The dialler against the real listener: who is admitted, turned away, or tries again."""
+"""The dialler against the real listener: which nodes are admitted, turned away, or try again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLER = Caller(WIRE_VERSION, "1.0", "none", "b", "digest")
 
 
 class Ear:
-    """What the dialler has said."""
+    """A receiver that records what the dialler reports."""
 
     def __init__(self) -> None:
         self.admitted: list[Admitted] = []
@@ -54,7 +54,7 @@ def loop() -> Iterator[Loop]:
 
 
 class Leader:
-    """A listener that admits who knocks, unless `answer` says something else."""
+    """A listener that admits every node, unless `answer` says otherwise."""
 
     def __init__(self, loop: Loop, *, token: bytes | None, answer: Admitted | str = FACTS) -> None:
         self.knocks: list[Knock] = []
@@ -116,7 +116,7 @@ def test_who_knows_the_token_is_admitted(loop: Loop, token: bytes | None) -> Non
 def test_nodes_without_the_same_token_do_not_meet(
     loop: Loop, ours: bytes | None, theirs: bytes | None, why: str
 ) -> None:
-    """Neither end takes the other for one of the run, and the dialler does not try again."""
+    """Neither end takes the other for a part of its run, and the dialler does not try again."""
     leader = Leader(loop, token=theirs)
     ear, _ = dialled(loop, leader.listener.open(), token=ours)
     assert loop.run_until(lambda: bool(ear.refused), within_s=WITHIN_S)
@@ -136,7 +136,9 @@ def test_a_node_of_another_run_is_told_why_it_is_turned_away(loop: Loop) -> None
 
 
 def test_a_coordinator_that_comes_later_is_reached(loop: Loop) -> None:
-    """Nobody listens at first: the dialler says why, and tries again until somebody does."""
+    """Nothing listens at first. The dialler says why it fails, and tries again until there is a
+    listener.
+    """
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = taken.getsockname()
@@ -151,7 +153,7 @@ def test_a_coordinator_that_comes_later_is_reached(loop: Loop) -> None:
     leader.listener.close()
 
 
-def test_a_broken_connection_is_made_again(loop: Loop) -> None:
+def test_a_broken_connection_is_established_again(loop: Loop) -> None:
     leader = Leader(loop, token=TOKEN)
     address = leader.listener.open()
     ear, dialler = dialled(loop, address, token=TOKEN)

@@ -1,8 +1,9 @@
-"""Strikes at whole hosts: what each kind does to a launcher, when it comes back, and when it waits.
+"""Strikes at whole hosts: what each kind does to a launcher, when the launcher comes back, and when
+a strike waits.
 
-Method: three real hosts, with a small program in place of `outlast run` on each. It has a child
-with the title of a rank, or of a spare. The test writes what the ledger says of nodes.
-tests/drills/test_drill_hosts.py has the real one.
+Method: three real hosts, with a small program in place of `outlast run` on each. The program has a
+child with the title of a rank or of a spare. The test writes what the ledger records about nodes.
+tests/drills/test_drill_hosts.py uses the real launcher.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from outlast.sim.drill_calendar import Scheduled
 pytestmark = pytest.mark.skipif(
     bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"
 )
-# It notes its host and endpoint. It ends with 0 at SIGTERM, and with 7 once there is a file "over".
+# The program records its host and endpoint. It ends with 0 at SIGTERM, and with 7 once the file
+# "over" exists.
 STAND_IN = """
 import ctypes, os, platform, signal, sys, time
 host, words = platform.node(), sys.argv
@@ -54,7 +56,9 @@ sys.exit(7)
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostLaunchers]:
-    """A run on three hosts that trains: the first one leads, and the last one stands ready."""
+    """Yield a run that trains on three hosts: the first one leads, and the last one stands
+    ready.
+    """
     (tmp_path / "run").mkdir()
     (tmp_path / "stand_in.py").write_text(STAND_IN)
     write_leader(tmp_path / "run", node="host0", epoch=1, endpoint="10.77.0.1:29400")
@@ -79,12 +83,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostLaunche
         note(LEADS, node="host0", epoch=1, voters=["host0", "host1", "host2"])
         yield made
     finally:
-        Path("over").touch()  # a real one tells the others to end
+        Path("over").touch()  # a real launcher would tell the others to end
         made.stop()
 
 
 def note(kind: str, **data: object) -> None:
-    """Write an event as the launcher that leads does."""
+    """Write an event to the ledger, as the launcher that leads does."""
     with contextlib.closing(sqlite3.connect("run/ledger.db")) as ledger, ledger:
         ledger.execute(
             "INSERT INTO events (session, at_s, wall_s, kind, data) VALUES (1, ?, ?, ?, ?)",
@@ -106,7 +110,7 @@ def fault(kind: str, *, rank: int = 1, node: int | None = None, for_s: float = 0
 
 
 class Striking:
-    """Strike as a drill does, and wait for what comes of it."""
+    """Strikes as a drill makes them, and waits for their effects."""
 
     def __init__(self, run: HostLaunchers) -> None:
         self.run = run
@@ -137,14 +141,14 @@ class Striking:
 
 
 def started(host: int) -> list[str]:
-    """Return the endpoints with which the launcher of a host was started, one a start."""
+    """Return the endpoints with which the launcher of a host was started, one for each start."""
     lines = [line.split() for line in Path("started").read_text().splitlines()]
     return [endpoint for name, endpoint in lines if name == f"host{host}"]
 
 
 @pytest.mark.parametrize("kind", ["lose_node", "lose_agent", "maintenance"])
 def test_a_launcher_that_is_struck_ends_and_comes_back(run: HostLaunchers, kind: str) -> None:
-    """It dials the node that leads by then. Meanwhile no other host is struck."""
+    """The launcher dials the node that leads by then. Until it is back, no other host is struck."""
     drill, before = Striking(run), run.nodes[1].launcher
     assert drill.strike(fault(kind)) == 1
     until(run, lambda: not Path(f"/proc/{before}").exists(), "its end")
@@ -169,7 +173,9 @@ def test_the_host_that_leads_comes_back_once_another_one_leads(run: HostLauncher
 
 
 def test_a_link_that_is_cut_is_mended_and_its_launcher_goes_on(run: HostLaunchers) -> None:
-    """A flapping link goes down and up in turn before. Both keep other hosts from being struck."""
+    """A flapping link goes down and up in turn before it is mended. While a link is cut or flaps,
+    no other host is struck.
+    """
     drill, before, cuts = Striking(run), run.nodes[1].launcher, list[str]()
     for name in ("cut", "mend"):
         do = getattr(run.machines, name)
@@ -196,7 +202,7 @@ def test_a_stopped_launcher_goes_on(run: HostLaunchers) -> None:
 
 
 def test_no_host_is_struck_before_all_are_in_and_voters_vote(run: HostLaunchers) -> None:
-    """A launcher that was started again counts once it has joined since."""
+    """A launcher that was started again counts only after it has joined again."""
     drill = Striking(run)
     note("node_lost", node="host2")
     drill.look()
@@ -234,7 +240,7 @@ def test_a_host_is_struck_only_once_the_run_has_been_whole_for_a_while(
 
 
 def test_a_run_is_over_once_all_launchers_have_ended_by_themselves(run: HostLaunchers) -> None:
-    """Its exit code is that of the launcher that leads. A host that is away does not matter."""
+    """The exit code is that of the launcher that leads. A host that is away does not matter."""
     drill = Striking(run)
     drill.strike(fault("lose_agent", for_s=60.0))
     assert run.poll() is None

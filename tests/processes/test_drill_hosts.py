@@ -1,4 +1,6 @@
-"""Hosts on one machine: what one of them sees, what its loss does, and that nothing is left."""
+"""Simulated hosts on one machine: what a host sees, what its loss does, and that nothing is left of
+it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 def test_a_host_has_a_name_a_memory_and_processes_of_its_own(hosts: Hosts) -> None:
-    """A program runs in this folder, and has its exit code."""
+    """A program runs in the current folder, and its exit code is returned."""
     assert said(hosts, 0, "hostname") == "host0"
     assert said(hosts, 1, "sh", "-c", "pwd; touch /dev/shm/mine") == str(Path.cwd())
     assert [one.name for one in hosts.shared_memory(1).iterdir()] == ["mine"]
@@ -79,7 +81,9 @@ def test_a_host_has_a_name_a_memory_and_processes_of_its_own(hosts: Hosts) -> No
 
 
 def test_a_killed_host_refuses_connections_and_a_lost_one_is_silent(hosts: Hosts) -> None:
-    """Cut and mended, it answers again. Once it has booted anew, its memory is empty."""
+    """After its link is cut and mended, a host answers again. After it has booted again, its memory
+    is empty.
+    """
 
     def serve() -> None:
         with tempfile.NamedTemporaryFile() as out:
@@ -107,7 +111,9 @@ def test_a_killed_host_refuses_connections_and_a_lost_one_is_silent(hosts: Hosts
 
 
 def test_nothing_is_left_after_the_maker_is_killed() -> None:
-    """Neither a process of a host nor one that holds a network outlives SIGKILL of their maker."""
+    """Neither a process of a host nor one that holds a network outlives a SIGKILL of the process
+    that made them.
+    """
     command = [sys.executable, "-c", MAKE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as maker:
         try:

@@ -1,6 +1,6 @@
 """The faults of a drill are injected once each, at their time, and end when they should.
 
-Method: a target that only notes which signals it was given, and folders of orders.
+Method: a target that only records which signals it was given, and folders of orders.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_a_fault_comes_at_its_time_and_once(tmp_path: Path) -> None:
     assert made.left_count == 0
 
 
-def test_a_fault_at_a_step_comes_while_that_step_is_done(tmp_path: Path) -> None:
+def test_a_fault_at_a_step_comes_while_that_step_runs(tmp_path: Path) -> None:
     target = Noted("outlast-rank0")
     made = strikes(tmp_path, target, fault("kill", at_step=40))
     made.look(100.0, since_s=1.0, step=38)
@@ -94,7 +94,7 @@ def test_a_slow_process_stops_and_goes_on_in_turn_and_ends_going_on(tmp_path: Pa
     assert len(kinds) == 5
 
 
-def test_an_order_is_put_down_and_its_answer_is_taken_in(tmp_path: Path) -> None:
+def test_an_order_is_written_and_its_answer_is_read(tmp_path: Path) -> None:
     made = strikes(tmp_path, Noted(), fault("nan", at_s=0.0, rank=3))
     made.look(100.0, since_s=99.0, step=5)
     assert json.loads((tmp_path / "rank-3").read_text()) == {"id": "1", "do": "nan"}

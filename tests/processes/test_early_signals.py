@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM to a launcher that is not in its loop yet: nothing of it stays behind."""
+"""SIGINT and SIGTERM to a launcher that is not in its loop yet: it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ sys.exit(cli.main(["run", "--nproc-per-node", "1", "--run-dir", *sys.argv[3:]]))
 def test_a_signal_before_the_loop_leaves_no_vault_and_a_stopped_run(
     tmp_path: Path, place: str, number: signal.Signals, code: int
 ) -> None:
-    """Method: the launcher strikes itself at three places: the vault was just made, everything is
-    being prepared, the loop has just taken the signals.
+    """Method: the launcher signals itself at three places: when the vault was just made, when
+    everything is being prepared, and when the loop has just taken over the signals.
     """
     script, folder = tmp_path / "script.py", tmp_path / "run"
     script.write_text("print('ran')")

@@ -19,8 +19,8 @@ RUN = RunIdentity(
 
 
 def test_the_names_are_those_in_the_source_of_the_installed_torch() -> None:
-    """Method: the upper-case string keys that LocalElasticAgent writes, read from its source; file
-    timers are torchrun's own affair.
+    """Method: read from the source of LocalElasticAgent the upper-case string keys that it writes.
+    File timers concern torchrun only.
     """
     from torch.distributed.elastic.agent.server import local_elastic_agent
     from torch.distributed.elastic.multiprocessing import api
@@ -34,7 +34,8 @@ def test_the_names_are_those_in_the_source_of_the_installed_torch() -> None:
         re.findall(r'"([A-Z_]+)": ', source)
     )
     ours = worker_environment({}, RUN, rank=1, local_rank=1, attempt=0, error_file="/e")
-    assert set(ours) == theirs - {"CUDA_VISIBLE_DEVICES"}  # which is the launcher's own, handed on
+    # this one is set by the launcher's user, and handed on
+    assert set(ours) == theirs - {"CUDA_VISIBLE_DEVICES"}
     assert len(ours) == 18
 
 

@@ -1,6 +1,6 @@
-"""What is told of a zygote that is lost while it forks: how it ended, and what lies behind that.
+"""What is reported about a zygote that is lost while it forks: how it ended, and why.
 
-The desk is real, and so are the processes it deals with.
+The queue is real, and so are the processes that it uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from outlast.runtime.worker.zygote import Zygote
 from tests.processes.house import BOUND_S, House, Record
 from tests.processes.test_starving import BURN, child
 
-LATENESS_S = 3.0  # a busy machine may run this test so much later than it should
+LATENESS_S = 3.0  # a busy machine may run this test later than planned by this much
 
 STAND_IN = """
 import socket, sys
@@ -55,8 +55,9 @@ while (packet := receive_packet(sock)) is not None:
 
 @dataclass
 class Desk:
-    """A desk whose zygote is a process that has imported nothing: it is ready at once, and refuses
-    each request (`answer`), ends at the first (`die`), or says nothing.
+    """A fork queue whose zygote is a process that has imported nothing. It is ready at once. For
+    each request it answers with a refusal (`answer`), ends at the first one (`die`), or stays
+    silent.
     """
 
     loop: Loop
@@ -110,7 +111,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Desk]]:
 
 
 def asked(queue: Desk, forks: ForkQueue, house: House) -> int:
-    """A child that wants to be, and whose request the zygote has."""
+    """Ask for a child, so that the zygote has the request."""
     spec = house.spec()
     handover = Handover.make()
     forks.ask(
@@ -125,7 +126,7 @@ def asked(queue: Desk, forks: ForkQueue, house: House) -> int:
 
 
 def hurried(patch: pytest.MonkeyPatch, *, deadline_s: float, look_s: float) -> None:
-    """So long a fork may take, and so often its zygote is looked at."""
+    """Set how long a fork may take, and how often its zygote is checked."""
     patch.setattr(forks, "ZYGOTE_FORK_DEADLINE_S", deadline_s)
     patch.setattr(forks, "STARVING_LOOK_S", look_s)
 
@@ -156,10 +157,10 @@ def test_a_fork_whose_zygote_is_killed_names_the_signal(
     assert queue.record.lost == [f"the zygote {pid} was ended by signal 9 (SIGKILL)"]
 
 
-def test_a_zygote_that_does_not_answer_is_killed_and_the_reason_is_told(
+def test_a_zygote_that_does_not_answer_is_killed_and_the_reason_reported(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sleeps: it is not ready to run, so no want of a processor excuses it."""
+    """The zygote sleeps. It is not ready to run, so a missing processor does not excuse it."""
     queue = make("nothing")
     begun = queue.begin()
     hurried(monkeypatch, deadline_s=1.0, look_s=0.1)
@@ -171,8 +172,8 @@ def test_a_zygote_that_does_not_answer_is_killed_and_the_reason_is_told(
     ), queue.record
 
 
-def test_a_stopped_zygote_is_replaced_before_anybody_needs_it(make: Callable[[str], Desk]) -> None:
-    """SIGSTOP while it is idle. The bound is of time that passes on the launcher's clock."""
+def test_a_stopped_zygote_is_replaced_before_it_is_needed(make: Callable[[str], Desk]) -> None:
+    """Method: SIGSTOP while the zygote is idle. The bound counts time on the launcher's clock."""
     queue = make("nothing")
     begun = queue.begin()
     pid, stopped_s = begun.pid, clock.now_s()
@@ -187,7 +188,9 @@ def test_a_stopped_zygote_is_replaced_before_anybody_needs_it(make: Callable[[st
 
 
 def test_an_idle_zygote_that_answers_no_question_is_replaced(make: Callable[[str], Desk]) -> None:
-    """It is not stopped, and does not answer. The control: one that answers is left alone."""
+    """Method: the zygote is not stopped, and does not answer. As a control, one that answers is
+    left alone.
+    """
     deaf, sound = make("deaf"), make("answer")
     begun, kept = deaf.begin(), sound.begin()
     pid = begun.pid
@@ -202,14 +205,14 @@ def test_an_idle_zygote_that_answers_no_question_is_replaced(make: Callable[[str
 def test_a_waiting_answer_is_read_before_the_zygote_is_given_up(
     make: Callable[[str], Desk], house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was the launcher that stood still: when it looks at last, the time is over, and the answer
-    waits behind the timer.
+    """Method: the launcher stood still. When it looks at last, the deadline is over, and the answer
+    is behind the timer in the loop.
     """
     queue = make("answer")
     begun = queue.begin()
     hurried(monkeypatch, deadline_s=0.0, look_s=0.0)
     client = queue.clients[0]
-    queue.loop.remove_reader(client._sock.fileno())  # so that nobody reads but whoever looks
+    queue.loop.remove_reader(client._sock.fileno())  # so that only the check itself reads
     worker = asked(queue, begun, house)
     assert worker not in queue.record.failed
     assert select.select([client._sock], [], [], BOUND_S)[0]
@@ -221,7 +224,9 @@ def test_a_waiting_answer_is_read_before_the_zygote_is_given_up(
 def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The real one, before it has imported anything; a request without what is to be forked."""
+    """Method: the real zygote, before it has imported anything, with a request that lacks what is
+    to be forked.
+    """
     client = ZygoteClient.start()
     try:
         client._send({"do": "fork"})
@@ -233,7 +238,7 @@ def test_a_zygote_that_ends_by_an_exception_leaves_its_last_words(
         client.kill()
 
 
-def test_the_last_words_of_a_zygote_stand_in_the_reason(
+def test_the_last_words_of_a_zygote_are_in_the_reason(
     make: Callable[[str], Desk], house: House
 ) -> None:
     queue = make("die")
@@ -247,8 +252,10 @@ def test_the_last_words_of_a_zygote_stand_in_the_reason(
     )
 
 
-def test_a_second_fork_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process between zygote and worker may not fork: no more processes are allowed."""
+def test_a_refused_second_fork_reports_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: the process between zygote and worker may not fork, because no more processes are
+    allowed.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     real, calls = os.fork, []
 
@@ -266,7 +273,7 @@ def test_a_second_fork_that_is_refused_says_why(monkeypatch: pytest.MonkeyPatch)
 
 
 def left_s(patience: Patience, *, for_s: float) -> float:
-    """After it was looked at again and again, as the desk does it."""
+    """Return the patience that is left after repeated looks, as the queue makes them."""
     end_s = clock.now_s() + for_s
     while (now_s := clock.now_s()) < end_s:
         found_s = patience.left_s(now_s=now_s)
@@ -277,8 +284,10 @@ def left_s(patience: Patience, *, for_s: float) -> float:
     not os.path.exists("/proc/self/schedstat"),
     reason="this kernel does not count how long a thread waits for a processor",
 )
-def test_what_a_process_waits_for_a_processor_is_not_silence() -> None:
-    """Beside one that takes all of it, which is left for 1 s with a patience of 0.3 s."""
+def test_waiting_for_a_processor_does_not_count_as_silence() -> None:
+    """Method: the process runs for 1 s beside one that takes all of the processor, with a patience
+    of 0.3 s.
+    """
     with child(BURN), child(BURN, idle=True) as pid:
         patience = Patience(pid, 0.3, now_s=clock.now_s())
         assert left_s(patience, for_s=1.0) > 0.0

@@ -1,5 +1,5 @@
-"""Deaths: of workers with their children, of the zygote, of the launcher; and what takes the
-zygote's place.
+"""Deaths of workers with their children, of the zygote, and of the launcher; and what replaces a
+zygote.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ time.sleep(600)
 
 
 def children_of(house: House, in_child: str = "pass", count: int = 2) -> tuple[int, list[int]]:
-    """A worker with children that sleep; they hold its channel and its pipes, as DataLoader workers
-    do.
+    """Start a worker with children that sleep. They hold its channel and its pipes, as DataLoader
+    workers do.
     """
     worker = house.script(CHILDREN.format(count=count, in_child=in_child))
     text = house.wait_text("children")
@@ -43,7 +43,7 @@ def children_of(house: House, in_child: str = "pass", count: int = 2) -> tuple[i
 def test_a_killed_worker_leaves_no_child(house: House) -> None:
     """Trap 17: two loader workers hold its sockets.
 
-    The news of the death does not wait for them.
+    The death is reported without waiting for them.
     """
     worker, pids = children_of(house)
     asked_s = now()
@@ -62,10 +62,12 @@ def test_a_worker_killed_by_others_leaves_no_child(house: House) -> None:
     house.until(lambda: all(map(is_gone, pids)), "the children's end")
 
 
-def test_who_is_killed_while_it_ends_was_not_killed_by_us(house: House) -> None:
-    """A worker that others kill closes its channel first, and for that it is killed once more.
+def test_a_worker_that_others_killed_is_not_booked_as_killed_by_us(house: House) -> None:
+    """A worker that others kill closes its channel first, and is therefore killed again by the
+    launcher.
 
-    Method: the loop does not run between its death and our kill, so that its end is not known yet.
+    Method: the loop does not run between its death and the launcher's kill, so its end is not known
+    yet.
     """
     worker = house.script("import signal; print('there', flush=True); signal.pause()")
     house.wait_text("there")
@@ -85,7 +87,9 @@ def test_a_process_that_lives_is_not_ending() -> None:
 
 
 def test_children_in_a_process_group_of_their_own_end_too(house: House) -> None:
-    """And threads of the worker may have forked them: nothing but the session ties them to it."""
+    """The children may have been forked by threads of the worker: only the session connects them to
+    it.
+    """
     worker, pids = children_of(
         house, in_child="os.setpgid(0, 0); import ctypes; ctypes.CDLL(None).prctl(1, 0)"
     )
@@ -142,7 +146,7 @@ def test_a_lost_zygote_touches_no_worker_and_a_new_one_serves(house: House) -> N
     old = house.host.zygote_pid
     os.kill(old, signal.SIGKILL)
     house.until(lambda: bool(house.record.lost), "the loss")
-    late = house.script("print('late')")  # waits for the new one
+    late = house.script("print('late')")  # it waits for the new zygote
     house.until(lambda: len(house.record.zygotes) == 2, "a new zygote")
     assert house.host.zygote_pid != old
     assert house.wait_exit(late).exit_code == 0
@@ -153,8 +157,8 @@ def test_a_lost_zygote_touches_no_worker_and_a_new_one_serves(house: House) -> N
 
 
 def test_stop_all_terminates_kills_after_the_grace_and_ends_with_nothing(house: House) -> None:
-    """Last in this file: one worker obeys SIGTERM, one does not, the store host has nobody to tell
-    it.
+    """This test is the last one of the file. One worker obeys SIGTERM, one ignores it, and the
+    store host has no session that could tell it.
     """
     obeys = house.script("import time; print('a up'); time.sleep(600)")
     defies = house.script(
@@ -178,8 +182,8 @@ def test_stop_all_terminates_kills_after_the_grace_and_ends_with_nothing(house: 
 def test_without_a_zygote_workers_are_spawned_and_behave_the_same(
     bare: Callable[[], House],
 ) -> None:
-    """A traceback to the letter, argv, exit code, children killed; the session is a stand-in put
-    into the path.
+    """Method: compare the traceback to the letter, argv, the exit code, and the killed children.
+    The session is a stand-in that is put into the path.
     """
     house = bare()
     entry = house.folder / "sitecustomize.py"
@@ -217,14 +221,14 @@ def test_a_preload_that_cannot_be_imported_is_named(bare: Callable[[], House]) -
 def test_a_preload_that_starts_a_thread_makes_the_launcher_spawn(
     bare: Callable[[], House],
 ) -> None:
-    """Trap 20."""
+    """Trap 20: a process with several threads cannot be forked safely."""
     house = bare()
     (house.folder / "threaded.py").write_text(
         "import threading, time; threading.Thread(target=time.sleep, args=(600,),"
         " daemon=True).start()"
     )
     house.host.start_zygote(preload=("threaded",), first_path=str(house.folder))
-    worker = house.script("", entry="program")  # needs no session
+    worker = house.script("", entry="program")  # it needs no session
     house.until(lambda: bool(house.record.fallbacks), "the fallback")
     why = "a thread was started while importing: forks would not be safe"
     assert house.record.fallbacks[0] == why
@@ -248,8 +252,8 @@ house.loop.run()
 
 
 def test_a_killed_launcher_leaves_no_orphan(tmp_path: Path) -> None:
-    """Trap 21: SIGKILL to the launcher; worker, its forked children and the zygote are gone at
-    once, whoever reaps them.
+    """Trap 21: after SIGKILL to the launcher, the worker, its forked children and the zygote are
+    gone at once, whichever process reaps them.
     """
     code = LAUNCHER.format(children=CHILDREN.format(count=2, in_child="pass"))
     with subprocess.Popen(
@@ -270,7 +274,9 @@ def test_a_killed_launcher_leaves_no_orphan(tmp_path: Path) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A zombie does not run: where init is slow to reap, it may be seen for a while."""
+    """Return True if the process runs. A zombie does not: where init is slow to reap, it may be
+    visible for a while.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

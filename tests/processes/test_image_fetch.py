@@ -1,4 +1,4 @@
-"""An image that is fetched from another node: a real server, a real vault at each end."""
+"""An image that is fetched from another node: a real server, and a real vault at each end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ BODY = os.urandom(SIZE)
 
 @pytest.fixture
 def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
-    """That of the donor's node, with an image of step 7, and that of the node that needs it."""
+    """Yield the vault of the donor's node, with an image of step 7, and that of the node that needs
+    it.
+    """
     donor, needy = (Vault.create(tmp_path / name, "run-1") for name in ("donor", "needy"))
     donor.reserve_transfer(SIZE + (1 << 16))
     piece = TensorPiece(TensorSpec("weights", "U8", (SIZE,)), memoryview(BODY))
@@ -40,7 +42,7 @@ def vaults(tmp_path: Path) -> Iterator[tuple[Vault, Vault]]:
 
 @contextmanager
 def serving(vault: Vault, key: bytes | None) -> Iterator[str]:
-    """The server's address, while its loop runs in a thread."""
+    """Yield the server's address, while its loop runs in a thread."""
     loop = Loop()
     server = ImageServer(loop, vault, key=key)
     address = server.listen("127.0.0.1")
@@ -76,7 +78,9 @@ def test_an_image_arrives_whole(vaults: tuple[Vault, Vault], key: bytes | None) 
 
 
 def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, Vault]) -> None:
-    """Rank 0 has sealed steps 7 and 8, and rank 2 holds the same shards. It had a smaller slot."""
+    """Method: rank 0 has sealed steps 7 and 8, and rank 2 holds the same shards in a
+    smaller slot.
+    """
     donor, needy = vaults
     donor.reserve(0, SIZE + (1 << 16), 1)
     needy.reserve(2, 1 << 12, 1)
@@ -90,13 +94,13 @@ def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, V
     assert (needy.steps(2), needy.steps(0), needy.newest_transfer()) == ((7,), (), ())
 
 
-def test_what_is_there_is_not_fetched_again(vaults: tuple[Vault, Vault]) -> None:
-    """Nobody listens at the address."""
+def test_an_image_that_is_there_is_not_fetched_again(vaults: tuple[Vault, Vault]) -> None:
+    """Method: nothing listens at the address."""
     donor, _ = vaults
     fetch(donor, Wanted(None, 7), Server("127.0.0.1:1", KEY), never)
 
 
-def test_a_stranger_gets_no_image(
+def test_a_caller_without_the_key_gets_no_image(
     vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "IMAGE_QUIET_S", 0.1)
@@ -107,7 +111,7 @@ def test_a_stranger_gets_no_image(
     assert needy.sealed_transfer(3, 7) is None
 
 
-def test_an_image_that_is_not_there_is_said_to_be_missing(
+def test_an_image_that_does_not_exist_is_reported_missing(
     vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "IMAGE_QUIET_S", 0.1)
@@ -123,8 +127,8 @@ def test_a_generation_that_is_over_ends_the_wait(vaults: tuple[Vault, Vault]) ->
 
 
 def test_a_connection_that_breaks_goes_on_where_it_broke(vaults: tuple[Vault, Vault]) -> None:
-    """A relay passes a million bytes on, hangs up, and passes everything on the next time. In all,
-    little more than the image goes through it.
+    """Method: a relay passes on a million bytes and closes the connection, and passes on everything
+    the next time. In all, little more than the image goes through it.
     """
     donor, needy = vaults
     passed = [0]
@@ -155,7 +159,7 @@ def test_a_connection_that_breaks_goes_on_where_it_broke(vaults: tuple[Vault, Va
 
 
 def pump(source: socket.socket, target: socket.socket, most: int, passed: list[int]) -> None:
-    """Pass on so many bytes, or until one end is gone."""
+    """Pass on this many bytes, or until one end is gone."""
     left = most
     while left > 0:
         try:

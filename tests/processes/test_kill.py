@@ -1,5 +1,5 @@
-"""A kill that is ordered: evidence first, within its budget, and SIGKILL right after, of a real
-process by a real launcher.
+"""A kill that was ordered: evidence first, within its budget, and SIGKILL right after it. Process
+and launcher are real.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORKER = 7
 
 
 class Observed(AgentDriver):
-    """Ends are kept and lead to nothing."""
+    """A driver that keeps the ends of workers, and lets nothing follow from them."""
 
     ends: list[Exited]
 
@@ -52,7 +52,7 @@ class Observed(AgentDriver):
         self.ends.append(exited)
 
     def on_channel_closed(self, worker: int, reason: str) -> None:
-        """A program that speaks to nobody."""
+        """Do nothing: the program has no channel."""
 
 
 class Watched(Launcher):
@@ -118,8 +118,8 @@ def launcher(tmp_path: Path) -> Iterator[Watched]:
 
 
 def begin(launcher: Watched) -> int:
-    """A process that sleeps, and whose beacon has said once that it is in step 6 as rank 1; the run
-    holds it for hung.
+    """Start a process that sleeps. Its beacon has said once that it is in step 6 as rank 1, and the
+    run takes it for hung.
     """
     order, parts, host = Spawn(WORKER, 1, "rank", 1), launcher._parts, launcher._node.host
     parts.specs.store_is_up(StoreUp("127.0.0.1", 1))
@@ -146,11 +146,11 @@ def begin(launcher: Watched) -> int:
     return pid
 
 
-def test_a_kill_comes_after_its_evidence_whatever_is_in_its_place(
+def test_a_kill_comes_after_its_evidence_even_if_a_fifo_replaces_the_file(
     launcher: Watched, tmp_path: Path
 ) -> None:
-    """The stacks' file is a FIFO into which nobody writes: whoever opens it as a file waits for
-    ever. The kernel's word is of a process that lived.
+    """The stacks' file is a FIFO that no process writes to: a process that opens it as a file waits
+    for ever. The kernel's record is of a process that was alive.
     """
     os.mkfifo(tmp_path / "evidence" / f"stacks-{WORKER}.txt")
     pid = begin(launcher)

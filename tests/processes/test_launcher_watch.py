@@ -1,4 +1,4 @@
-"""Launchers that end, or live on, behind a connection that has closed: real sockets."""
+"""Launchers that end, or live on, after their connection has closed, with real sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHIN_S = 20.0
 
 
 class Watch:
-    """A watch whose news are noted."""
+    """A watch that records what it reports."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -28,7 +28,7 @@ class Watch:
         self.launchers.look(node, until_s=clock.now_s() + within_s)
 
     def says_nothing(self) -> bool:
-        """Return True if nothing is said in the time in which an end would have been found."""
+        """Return True if nothing is reported in the time in which an end would have been found."""
         return not self.loop.run_until(
             lambda: bool(self.ended), within_s=4 * limits.LAUNCHER_GONE_S
         )
@@ -42,7 +42,7 @@ def watch() -> Iterator[Watch]:
 
 
 def free_port() -> int:
-    """Return a port at which nobody listens."""
+    """Return a port on which nothing listens."""
     with listening() as sock:
         port: int = sock.getsockname()[1]
         return port
@@ -56,7 +56,7 @@ def listening(port: int = 0) -> socket.socket:
     return sock
 
 
-def test_one_whose_port_refuses_connections_has_ended(watch: Watch) -> None:
+def test_a_launcher_whose_port_refuses_connections_has_ended(watch: Watch) -> None:
     watch.launchers.learn("b", f"127.0.0.1:{free_port()}", reached=True)
     began_s = clock.now_s()
     watch.look("b")
@@ -65,15 +65,15 @@ def test_one_whose_port_refuses_connections_has_ended(watch: Watch) -> None:
     assert clock.now_s() - began_s >= limits.LAUNCHER_GONE_S
 
 
-def test_one_that_listens_lives_on(watch: Watch) -> None:
+def test_a_launcher_that_listens_lives_on(watch: Watch) -> None:
     with listening() as sock:
         watch.launchers.learn("b", f"127.0.0.1:{sock.getsockname()[1]}", reached=True)
         watch.look("b")
         assert watch.says_nothing()
 
 
-def test_those_that_were_reached_are_found_when_they_end(watch: Watch) -> None:
-    """They are tried when it is learned where they listen; nobody else has reached them."""
+def test_launchers_that_were_reached_are_found_when_they_end(watch: Watch) -> None:
+    """Their addresses are tried when they become known. No other node has reached them yet."""
     with listening() as b, listening() as c:
         for node, sock in (("b", b), ("c", c)):
             watch.launchers.learn(node, f"127.0.0.1:{sock.getsockname()[1]}")
@@ -85,8 +85,8 @@ def test_those_that_were_reached_are_found_when_they_end(watch: Watch) -> None:
     assert sorted(watch.ended) == ["b", "c"]
 
 
-def test_one_that_listens_again_has_not_ended(watch: Watch) -> None:
-    """It was refused once only: the time in which it has to be refused begins anew."""
+def test_a_launcher_that_listens_again_has_not_ended(watch: Watch) -> None:
+    """Its port refused one connection only, so the time for which it has to refuse starts over."""
     port = free_port()
     watch.launchers.learn("b", f"127.0.0.1:{port}", reached=True)
     watch.look("b")
@@ -99,7 +99,7 @@ def test_one_that_listens_again_has_not_ended(watch: Watch) -> None:
 @pytest.mark.parametrize(
     "why", ["unknown", "nowhere", "never reached", "connected again", "its lease is void"]
 )
-def test_one_that_need_not_be_looked_for_is_not(watch: Watch, why: str) -> None:
+def test_a_launcher_that_need_not_be_looked_for_is_not(watch: Watch, why: str) -> None:
     if why != "unknown":
         address = "" if why == "nowhere" else f"127.0.0.1:{free_port()}"
         watch.launchers.learn("b", address, reached=why != "never reached")

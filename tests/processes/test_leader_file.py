@@ -1,4 +1,4 @@
-"""The file that names the node that leads a run on several."""
+"""The file that names the node that leads a run on several nodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from outlast.runtime.leader_file import NAME, read_leader, write_leader
 
 
 def test_the_node_that_began_to_lead_last_is_named(tmp_path: Path) -> None:
-    """Its file may lie below the run's folder, which another launcher still holds.
+    """The file may be below the run's folder, while another launcher still holds that folder.
 
-    A file that cannot be read does not count, and where there is none nobody is named.
+    A file that cannot be read does not count. Without a file, no node is named.
     """
     assert read_leader(tmp_path) is None
     write_leader(tmp_path, node="a", epoch=1, endpoint="10.0.0.1:29400")

@@ -1,4 +1,6 @@
-"""What a launcher of several nodes does with a signal, while it leads and while it does not."""
+"""What a launcher of a run on several nodes does at a signal, while it leads and while it
+does not.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from outlast.app.run_takeover import Leadership
 def a_leadership(
     *, leads: bool, successors: tuple[str, ...] = (), is_in: bool = True
 ) -> tuple[Leadership, list[Any]]:
-    """A leadership whose parts note what they are told."""
+    """Return a leadership whose parts record what they are told."""
     told: list[Any] = []
     view = SimpleNamespace(print_line=lambda text: told.append(("tell", text)))
-    place: Any = SimpleNamespace(view=view)  # as much of it as is used
+    place: Any = SimpleNamespace(view=view)  # only the part of it that is used
     leadership = Leadership(place)
     agent: Any = SimpleNamespace(
         is_in=is_in,
@@ -35,7 +37,7 @@ def a_leadership(
             end_session=lambda **said: told.append(said["exit_code"]), close=lambda: None
         )
         shut: Any = SimpleNamespace(close=lambda: None)
-        leadership.led = SimpleNamespace(  # type: ignore[assignment]  # as much of it as is used
+        leadership.led = SimpleNamespace(  # only the part of it that is used
             coordinator=coordinator,
             ledger=ledger,
             folder=shut,
@@ -80,7 +82,9 @@ def test_an_empty_node_that_leads_hands_the_run_over_before_it_leaves() -> None:
 
 
 def test_a_node_that_leads_stays_if_nobody_can_take_over() -> None:
-    """The voters were lost during the drain. A node that is taken away stops the run then."""
+    """Method: the voters were lost during the drain. If the node's machine is taken away then, the
+    run stops.
+    """
     leadership, told = a_leadership(leads=True)
     assert not leadership.hand_run_over()
     assert told == []

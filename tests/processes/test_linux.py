@@ -1,4 +1,4 @@
-"""What the kernel says of processes."""
+"""What the kernel reports about processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tests.drills.surroundings.acts import DEBUGGER
 
 
 def test_a_process_that_a_debugger_holds_is_not_taken_for_stopped() -> None:
-    """A tool that reads stacks lets it go on by itself. SIGSTOP may last for ever."""
+    """A tool that reads stacks lets the process continue by itself, while SIGSTOP may last for
+    ever.
+    """
     with subprocess.Popen(["sleep", "60"]) as child:
         try:
             command = [sys.executable, "-c", DEBUGGER, str(child.pid), "60"]

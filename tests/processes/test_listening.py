@@ -1,4 +1,4 @@
-"""What a run listens on, and that nothing of it can be reached by way of another interface."""
+"""What a run listens on, and that no part of it can be reached through another interface."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from tests.processes.house import House
 from tests.processes.sockets import WILDCARDS, Listening, listening
 
 LOOPBACK = "127.0.0.1"
-NOT_HERE = "203.0.113.254"  # kept for documentation: no machine has it
+NOT_HERE = "203.0.113.254"  # reserved for documentation: no machine has it
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not its loopback's; skip where it has none."""
+    """Return an address of this machine other than loopback, or skip the test if there is none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         try:
-            one.connect(("203.0.113.1", 9))  # a route is looked up; nothing is sent
+            one.connect(("203.0.113.1", 9))  # this only looks up a route; nothing is sent
         except OSError:
             pytest.skip("this machine has a loopback interface only")
         return str(one.getsockname()[0])
 
 
 def on_a_machine_named(name: str) -> tuple[str, ...]:
-    """Return what runs a command where gethostname() says `name`; skip where that cannot be."""
+    """Return a command prefix under which gethostname() says `name`, or skip the test if that is
+    impossible.
+    """
     if (
         os.geteuid() != 0
         or subprocess.run(["unshare", "-u", "true"], capture_output=True).returncode
@@ -47,7 +49,9 @@ def on_a_machine_named(name: str) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("wildcard", WILDCARDS)
 def test_a_socket_on_all_interfaces_is_seen(wildcard: str) -> None:
-    """The other tests here prove something only if the kernel's tables are read rightly."""
+    """The other tests of this file prove something only if the kernel's tables are read
+    correctly.
+    """
     with socket.socket(socket.AF_INET6 if ":" in wildcard else socket.AF_INET) as one:
         one.bind((wildcard, 0))
         one.listen()
@@ -55,7 +59,7 @@ def test_a_socket_on_all_interfaces_is_seen(wildcard: str) -> None:
 
 
 def store_up(house: House, **options: object) -> tuple[int, StoreUp]:
-    """Start a store host; return its number and what it said once it was up."""
+    """Start a store host. Return its number, and what it reported once it was up."""
     store = house.start(replace(house.spec(), kind="store", rank=-1, options=options))
     house.until(lambda: any(number == store for number, _ in house.record.messages), "StoreUp")
     (up,) = (message for number, message in house.record.messages if number == store)
@@ -67,8 +71,8 @@ def store_up(house: House, **options: object) -> tuple[int, StoreUp]:
 def test_a_store_listens_at_its_host_only(house: House, host: str) -> None:
     """Method: a real store host, and the kernel's table of sockets.
 
-    "own" stands for an address of this machine that is not its loopback's. "localhost" may be
-    either of two addresses, and a client must find the store by that name all the same.
+    "own" stands for an address of this machine other than loopback. "localhost" may be either of
+    two addresses, and a client must still find the store by that name.
     """
     asked = own_address() if host == "own" else host
     store, up = store_up(house, host=asked)
@@ -88,8 +92,8 @@ print(store.get("k"))
 def test_the_next_store_may_take_the_port_of_the_last(house: House) -> None:
     """`--master-port` names one port for all stores of a run.
 
-    Method: a client is connected when the first store host is killed, so that the kernel still
-    knows a connection of that port when the second one asks for it.
+    Method: a client is connected when the first store host is killed, so the kernel still knows a
+    connection of that port when the second one asks for it.
     """
     first, up = store_up(house)
     with socket.create_connection((up.host, up.port)):
@@ -98,7 +102,7 @@ def test_the_next_store_may_take_the_port_of_the_last(house: House) -> None:
         assert store_up(house, host=up.host, port=up.port)[1] == up
 
 
-def test_a_store_that_cannot_have_its_host_ends_at_once(house: House) -> None:
+def test_a_store_that_cannot_bind_its_host_ends_at_once(house: House) -> None:
     options = {"host": NOT_HERE}
     store = house.start(replace(house.spec(), kind="store", rank=-1, options=options))
     assert house.wait_exit(store).exit_code == 1
@@ -129,7 +133,7 @@ def test_a_port_that_is_taken_is_refused() -> None:
 
 
 def test_a_run_whose_workers_cannot_meet_ends_at_once(tmp_path: Path) -> None:
-    """It would else start one store host after the other, for ever."""
+    """Otherwise the run would start one store host after another, for ever."""
     (tmp_path / "script.py").write_text("")
     done = outlast_anew("run", "--master-addr", NOT_HERE, "script.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
@@ -139,11 +143,12 @@ def test_a_run_whose_workers_cannot_meet_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("master", [pytest.param(LOOPBACK, marks=pytest.mark.drill), "own"])
 def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str) -> None:
-    """A run listens on one port for each of its two stores, and on gloo's of each rank and spare.
+    """A run listens on one port for each of its two stores, and on gloo's port of each rank and
+    spare.
 
-    Method: a run of two ranks and a spare on a machine whose name is its outer address, for gloo
-    goes by that name if it is not told otherwise. Once spare and store stand ready and training
-    goes on, every listening socket of the launcher and of all processes below it is looked at.
+    Method: a run of two ranks and a spare on a machine whose name resolves to its outer address,
+    because gloo uses that name by default. Once spare and store stand ready and training goes on,
+    the test checks every listening socket of the launcher and of all processes below it.
     """
     own = own_address()
     asked = own if master == "own" else LOOPBACK
@@ -159,7 +164,7 @@ def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str
         ranks = {drill.pid_of(0), drill.pid_of(1)}
         (spare,) = drill.parked()
         everything = listening([launcher, *below(launcher)])
-    found = [one for one in everything if one.port]  # without Unix sockets, which have none
+    found = [one for one in everything if one.port]  # without Unix sockets, which have no port
     (control,) = [one for one in everything if not one.port]
     assert (control.pid, Path(control.address).name) == (launcher, "control")
     assert {one.address for one in found if one.pid in stores} == {asked}, found
@@ -169,14 +174,17 @@ def test_a_run_listens_on_nothing_but_store_and_gloo(tmp_path: Path, master: str
 
 
 def stores_that_listen(drill: Drill) -> int:
-    """Count the run's store hosts that listen by now: one is in use, one is started after it."""
+    """Count the run's store hosts that listen by now. One is in use, and the next one is started
+    after it.
+    """
     return len({one.pid for one in listening(drill.children("outlast-store"))})
 
 
 def test_a_script_that_runs_alone_listens_on_loopback_only(tmp_path: Path) -> None:
-    """`python train.py` makes a group of one for DDP, which nobody has to reach.
+    """`python train.py` makes a group of one rank for DDP, which no other process has to reach.
 
-    Method: on a machine whose name is its outer address; the script prints what it listens on.
+    Method: on a machine whose name resolves to its outer address, the script prints what it listens
+    on.
     """
     script = tmp_path / "alone.py"
     script.write_text(

@@ -1,4 +1,4 @@
-"""Files in torchrun's layout, lines on the console by torchrun's rules."""
+"""Log files in torchrun's layout, and lines on the console by torchrun's rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from outlast.runtime.loop import Loop
 
 
 class Desk:
-    """Logs of workers whose pipes the test writes into."""
+    """The logs of workers whose pipes are written by the test."""
 
     def __init__(self, folder: Path | None, policy: ConsolePolicy) -> None:
         self.loop = Loop()
@@ -102,7 +102,7 @@ def test_every_stream_has_its_file_and_goes_to_the_console_unchanged(
         ({"only_ranks": frozenset({0})}, [("stdout", "o\n"), ("stderr", "e\n")]),
     ],
 )
-def test_the_console_hears_what_torchrun_would_show(
+def test_the_console_shows_what_torchrun_would_show(
     desk: Callable[..., Desk], policy: dict[str, object], shown: list[tuple[str, str]]
 ) -> None:
     one = desk(**policy)
@@ -201,7 +201,7 @@ def test_dev_null_as_log_folder_means_no_files(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=30), max_size=12))
 def test_the_console_gets_every_byte_once_and_in_order(pieces: list[bytes]) -> None:
-    """Any bytes in any pieces; only the end of the stream may flush an unfinished line."""
+    """Method: any bytes in any pieces. Only the end of the stream may flush an unfinished line."""
     one = Desk(None, ConsolePolicy())
     one.attach(0, 0)
     for piece in pieces:
@@ -215,7 +215,9 @@ def test_the_console_gets_every_byte_once_and_in_order(pieces: list[bytes]) -> N
 
 
 def _lines(data: bytes) -> list[bytes]:
-    """By hand: an end is a newline, or a return that no newline follows."""
+    """Split by hand: a line ends with a newline, or with a carriage return that no newline
+    follows.
+    """
     lines, begin = [], 0
     for at, byte in enumerate(data):
         if byte == 10 or (byte == 13 and data[at + 1 : at + 2] != b"\n"):
@@ -258,7 +260,9 @@ def test_error_files_are_read_in_both_forms_and_half_written_ones_not(
 def test_a_line_whose_end_is_in_the_pipe_already_is_not_cut(
     desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher may be late, so the rest of the line and the timer are due in one turn."""
+    """The launcher may be late, so that the rest of the line and the timer are due in the same
+    turn.
+    """
     monkeypatch.setattr(logs, "LOG_PARTIAL_S", 0.0)
     one = desk()
     one.attach(0, 3)
@@ -270,7 +274,7 @@ def test_a_line_whose_end_is_in_the_pipe_already_is_not_cut(
 def test_the_wait_for_the_end_of_a_line_begins_with_that_line(
     desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Output that never pauses ends each read in the middle of another line."""
+    """With output that never pauses, each read ends in the middle of another line."""
     one = desk()
     one.attach(0, 3)
     monkeypatch.setattr(logs, "LOG_PARTIAL_S", 0.0)

@@ -1,4 +1,4 @@
-"""The event loop: order, timers, signals, descriptors that go away."""
+"""The event loop: order, timers, signals, and descriptors that go away."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def loop() -> Iterator[Loop]:
 
 
 def test_timers_run_in_the_order_of_their_time_and_then_of_their_making(loop: Loop) -> None:
-    """All are due at once; two share a time."""
+    """Method: all timers are due at once, and two of them at the same time."""
     came: list[str] = []
     begin_s = now_s()
     for name, when_s in (("c", begin_s), ("a", begin_s - 2), ("b", begin_s - 1), ("d", begin_s)):
@@ -39,7 +39,9 @@ def test_a_cancelled_timer_never_runs_and_does_not_delay_the_end(loop: Loop) -> 
 
 
 def test_descriptors_are_served_in_the_order_of_registration(loop: Loop) -> None:
-    """Both are readable before the turn; the later one has the lower number."""
+    """Method: both descriptors are readable before the turn, and the one registered later has the
+    lower number.
+    """
     came: list[str] = []
     early, late = socket.socketpair(), socket.socketpair()
     loop.add_reader(late[0].fileno(), lambda: came.append("first registered"))
@@ -52,10 +54,11 @@ def test_descriptors_are_served_in_the_order_of_registration(loop: Loop) -> None
         sock.close()
 
 
-def test_all_that_is_ready_is_served_before_the_next_timer_however_many(loop: Loop) -> None:
-    """More than are served in their own order.
+def test_every_ready_descriptor_is_served_before_the_next_timer(loop: Loop) -> None:
+    """Method: more descriptors are ready than are served in their own order.
 
-    Whoever asks, by a timer, who has been silent relies on it. Who spoke first is not served last.
+    A timer that checks who has been silent relies on this. The one that became ready first is not
+    served last.
     """
     pairs = [socket.socketpair() for _ in range(LOOP_CROWD_COUNT + 50)]
     came: list[int] = []
@@ -86,9 +89,9 @@ def test_a_reader_removed_by_an_earlier_callback_of_the_turn_is_not_called(loop:
 
 
 def test_a_signal_wakes_the_loop_and_runs_its_callback_there(loop: Loop) -> None:
-    """The callback may do anything: it does not run inside the handler.
+    """The callback may do anything, because it does not run inside the signal handler.
 
-    Afterwards the disposition is as it was.
+    Afterwards the disposition of the signal is as it was.
     """
     before = signal.getsignal(signal.SIGUSR1)
     came: list[int] = []

@@ -1,4 +1,6 @@
-"""Was it the OOM killer: the kernel's log, counters that rise, do not rise, or cannot be read."""
+"""Whether the OOM killer ended a process: the kernel's log, and counters that rise, do not rise, or
+cannot be read.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ def count(path: Path, kills: int) -> Path:
     return path
 
 
-def test_a_kill_right_after_our_group_counted_one_is_taken_for_it(tmp_path: Path) -> None:
+def test_a_kill_right_after_our_group_counted_one_is_an_oom_kill(tmp_path: Path) -> None:
     own = count(tmp_path / "memory.events", 3)
     watch = OomWatch(Sources((own,)))
     watch.look(100.0)
@@ -33,8 +35,8 @@ def test_a_kill_right_after_our_group_counted_one_is_taken_for_it(tmp_path: Path
     assert watch.judge(200.1 + OOM_WINDOW_S, 9) is OomKill.NONE, "too long ago"
 
 
-def test_the_machines_counter_does_not_say_whose_process_it_was(tmp_path: Path) -> None:
-    """Another tenant may be out of memory while somebody kills a worker."""
+def test_the_machines_counter_does_not_show_whose_process_was_killed(tmp_path: Path) -> None:
+    """Another tenant may run out of memory while something else kills a worker."""
     own, machine = count(tmp_path / "memory.events", 3), count(tmp_path / "vmstat", 8)
     watch = OomWatch(Sources((own,), machine))
     watch.look(100.0)
@@ -47,7 +49,9 @@ def test_the_machines_counter_does_not_say_whose_process_it_was(tmp_path: Path) 
 def test_the_kernels_log_decides_whose_process_was_killed(
     tmp_path: Path, named: int, whose: OomKill
 ) -> None:
-    """It names the pid, so it goes before the counters. Method: a FIFO gives a record a read."""
+    """The log names the pid, so it takes precedence over the counters. Method: a FIFO gives one
+    record for each read.
+    """
     own, machine = count(tmp_path / "memory.events", 3), count(tmp_path / "vmstat", 8)
     log = tmp_path / "kmsg"
     os.mkfifo(log)
@@ -88,8 +92,8 @@ def open_files() -> set[Path]:
     return found
 
 
-def test_counters_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
-    """Unknown is not green."""
+def test_counters_that_cannot_be_read_decide_nothing(tmp_path: Path) -> None:
+    """Counters that cannot be read give neither a yes nor a no."""
     watch = OomWatch(Sources((tmp_path / "none",), tmp_path / "none"))
     watch.look(0.0)
     assert watch.judge(1.0) is OomKill.NOT_READ
@@ -97,7 +101,7 @@ def test_counters_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_starts_anew_is_no_rise(tmp_path: Path) -> None:
-    """A control group may be made again while we run."""
+    """A control group may be made again while the run lasts."""
     own = count(tmp_path / "c", 9)
     watch = OomWatch(Sources((own,)))
     watch.look(0.0)
@@ -106,7 +110,7 @@ def test_a_counter_that_starts_anew_is_no_rise(tmp_path: Path) -> None:
 
 
 def test_both_hierarchies_are_looked_for(tmp_path: Path) -> None:
-    """Only files that exist and count are kept; the machine's own counter is in /proc/vmstat."""
+    """Only files that exist and count are kept. The machine's own counter is in /proc/vmstat."""
     groups = tmp_path / "cgroup"
     groups.write_text("4:memory:/none/such\n0::/none/such\n")
     found = find_sources(groups)

@@ -1,4 +1,4 @@
-"""A worker that the kernel really kills for memory."""
+"""A worker that the kernel really kills for lack of memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT_BYTES = 64 << 20
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group with little memory, under either hierarchy."""
+    """Yield a control group with little memory, under either hierarchy."""
     v1 = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes").exists()
     group = (
         Path("/sys/fs/cgroup/memory" if v1 else "/sys/fs/cgroup") / f"outlast-test-{os.getpid()}"
@@ -28,7 +28,7 @@ def small_group() -> Iterator[Path]:
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(LIMIT_BYTES))
-        with contextlib.suppress(OSError):  # no swap account
+        with contextlib.suppress(OSError):  # no swap accounting
             (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(
                 str(LIMIT_BYTES if v1 else 0)
             )
@@ -43,7 +43,9 @@ def small_group() -> Iterator[Path]:
 def test_a_worker_killed_for_memory_is_known_as_such(
     bare: Callable[[], House], small_group: Path
 ) -> None:
-    """Trap 25. The control: the same SIGKILL without a counter that rose."""
+    """Trap 25: a kill by the OOM killer looks like any SIGKILL. As a control, the same SIGKILL
+    without a counter that rose.
+    """
     house = bare()
     env = {**house.spec().env, "GROUP": str(small_group / "cgroup.procs")}
     eat = 'echo $$ > "$GROUP" && exec tail /dev/zero'
@@ -56,7 +58,8 @@ def test_a_worker_killed_for_memory_is_known_as_such(
     )
     exited = house.wait_exit(worker)
     assert exited.signal == signal.SIGKILL
-    # The group is not ours: only the kernel's log tells that the process was, if it may be read.
+    # The group is not the launcher's own. Only the kernel's log, if it may be read, shows that the
+    # process was its own.
     wanted = (OomKill.OURS, OomKill.SOMEBODY) if find_sources().log is None else (OomKill.OURS,)
     assert exited.oom in wanted
 
@@ -64,8 +67,9 @@ def test_a_worker_killed_for_memory_is_known_as_such(
 def test_a_sigkill_beside_anothers_oom_kill_is_not_taken_for_one(
     bare: Callable[[], House], small_group: Path
 ) -> None:
-    """Method: a process that is none of ours is killed for memory, and then somebody kills a
-    worker. Where the kernel's log cannot be read, nobody knows; it is not said to be ours.
+    """Method: a process that is not part of the run is killed for lack of memory, and then a worker
+    is killed by something else. If the kernel's log cannot be read, the cause is unknown, and is
+    not reported as lack of memory of this run.
     """
     house = bare()
     other = subprocess.Popen(

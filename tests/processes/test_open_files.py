@@ -1,4 +1,4 @@
-"""A limit of open files that is too low is raised, or ends a run at once with what to do."""
+"""A limit of open files that is too low is raised, or ends a run at once with a hint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _limited(soft: int, hard: int, command: list[str]) -> subprocess.CompletedPr
 
 
 @pytest.mark.parametrize("hard", [12, 40, needed - 1])
-def test_a_run_with_too_few_open_files_ends_at_once_and_says_so(tmp_path: Path, hard: int) -> None:
+def test_a_run_with_too_few_open_files_ends_at_once_with_a_hint(tmp_path: Path, hard: int) -> None:
     """No folder is made, no worker is started, and nothing is tried again."""
     script = tmp_path / "train.py"
     script.write_text("print('ran')\n")
@@ -39,7 +39,7 @@ def test_a_run_with_too_few_open_files_ends_at_once_and_says_so(tmp_path: Path, 
     if hard > limits.RUN_FILES_COUNT + limits.WORKER_FILES_COUNT:
         assert f"3 workers, spares included, needs {needed} open files" in done.stderr, done
         assert f"ulimit -n {needed}" in done.stderr, done
-    else:  # the command line was not read yet, so no number of workers is known
+    else:  # the command line was not read yet, so the number of workers is unknown
         assert "error: outlast run needs at least" in done.stderr, done
     assert "Traceback" not in done.stderr, done
     assert not folder.exists()
@@ -57,7 +57,7 @@ other.kill()
 
 
 def test_a_soft_limit_is_raised_for_the_launcher_and_its_zygote() -> None:
-    """The hard limit stays as it is, and a limit that is high enough stays, too."""
+    """The hard limit stays as it is. A soft limit that is high enough stays too."""
     hard = needed + 100
     for soft, raised in ((40, needed), (needed + 7, needed + 7)):
         done = _limited(soft, hard, [sys.executable, "-c", CHILD])

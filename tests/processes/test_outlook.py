@@ -1,4 +1,6 @@
-"""runtime/coordinator/outlook.py: target, time left, loss, last checkpoint, copies of the state."""
+"""runtime/coordinator/outlook.py: the target, the time left, the loss, the last checkpoint, and
+copies of the state.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def said(outlook: Outlook, *, step: int, now_s: float) -> dict[str, Any]:
     return outlook.facts(step, idle(), now_s=now_s)
 
 
-def test_before_anything_is_known_all_is_null(records: Records) -> None:
+def test_before_anything_is_known_every_value_is_null(records: Records) -> None:
     outlook = Outlook(records)
     outlook.note_gauges(None)
     facts = said(outlook, step=0, now_s=1.0)
@@ -57,7 +59,7 @@ def test_before_anything_is_known_all_is_null(records: Records) -> None:
 
 
 def test_the_time_left_is_that_of_the_last_minutes_without_the_start(records: Records) -> None:
-    """The first step comes after 300 s; then a step takes 2 s, and later 1 s."""
+    """Method: the first step comes after 300 s. Then a step takes 2 s, and later 1 s."""
     outlook = Outlook(records)
     outlook.note_gauges(Gauges(10_000))
     for now_s in range(301):

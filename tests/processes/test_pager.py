@@ -41,7 +41,9 @@ PAGE = {
 
 
 class Server:
-    """A web server that notes what is posted, and gives the answers in turn; the last one stays."""
+    """A web server that records what is posted, and gives its answers in turn. It repeats the last
+    one.
+    """
 
     def __init__(self, *answers: int) -> None:
         self.posted: list[dict[str, Any]] = []
@@ -81,7 +83,7 @@ def server(*answers: int) -> Iterator[Server]:
 
 @contextmanager
 def mute() -> Iterator[str]:
-    """A webhook that takes connections and never answers."""
+    """Yield the address of a webhook that accepts connections and never answers."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/secret"
 
@@ -90,7 +92,7 @@ def mute() -> Iterator[str]:
 
 
 def tries(url: str) -> tuple[list[str], list[float]]:
-    """Return why it failed, and the pauses between tries."""
+    """Return why the page failed, and the pauses between the tries."""
     paused: list[float] = []
     why = page_sender._tried(
         lambda: page_sender.post(url, PAGE), "the webhook", pause=paused.append
@@ -115,7 +117,7 @@ def test_a_webhook_that_fails_is_tried_again_until_it_succeeds() -> None:
         assert len(hook.posted) == 3
 
 
-def test_tries_are_used_up_in_the_end_and_the_address_is_not_told() -> None:
+def test_tries_are_used_up_in_the_end_and_the_address_is_not_shown() -> None:
     with server(500) as hook:
         (why,), paused = tries(hook.url)
         assert (why, len(hook.posted)) == ("the webhook, 5 tries: it answers 500", 5)
@@ -126,7 +128,7 @@ def test_tries_are_used_up_in_the_end_and_the_address_is_not_told() -> None:
 
 
 @pytest.mark.parametrize("answer", [302, 400, 404])
-def test_one_that_refuses_or_sends_elsewhere_is_not_tried_again(answer: int) -> None:
+def test_a_webhook_that_refuses_or_redirects_is_not_tried_again(answer: int) -> None:
     with server(answer, 200) as hook:
         assert tries(hook.url) == ([f"the webhook: it answers {answer}"], [])
         assert hook.paths == ["/hook/secret"]
@@ -221,7 +223,9 @@ def desk(**targets: Any) -> Iterator[Desk]:
 
 
 def test_an_interruption_is_paged_once_and_a_rehearsal_not_at_all(tmp_path: Path) -> None:
-    """Both ways are asked for; the verdict that came before is in the page."""
+    """Method: both ways of paging are configured. The verdict that arrived earlier is in
+    the page.
+    """
     out = tmp_path / "out"
     append = ("sh", "-c", f"cat >> {out}; echo >> {out}")
     with server(200) as hook, desk(command=append, webhook=hook.url) as one:
@@ -247,7 +251,7 @@ def test_an_interruption_is_paged_once_and_a_rehearsal_not_at_all(tmp_path: Path
     assert posted["text"].startswith("outlast: toy, interruption 3: because\ngpu (90 % sure)")
 
 
-def test_a_page_whose_process_cannot_be_watched_is_told_and_leaves_none(
+def test_a_page_whose_process_cannot_be_watched_is_reported_and_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_descriptor(pid: int) -> int:
@@ -262,7 +266,7 @@ def test_a_page_whose_process_cannot_be_watched_is_told_and_leaves_none(
         assert "no process can be started for it: Too many open files" in one.told[0]
 
 
-def test_a_page_that_does_not_arrive_is_told_without_its_address() -> None:
+def test_a_page_that_does_not_arrive_is_reported_without_its_address() -> None:
     with server(404) as hook, desk(webhook=hook.url) as one:
         one.decide(1)
         one.until(lambda: one.told)
@@ -273,8 +277,8 @@ def test_a_page_that_does_not_arrive_is_told_without_its_address() -> None:
 
 
 def test_a_webhook_that_never_answers_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a decision nor the loop waits; the end waits for a bounded time. No more than a few
-    processes are at it, and no more than a hundred pages wait.
+    """Neither a decision nor the loop waits, and the end of the run waits for a bounded time. Only
+    a few processes send at once, and at most a hundred pages wait.
     """
     monkeypatch.setattr(pager, "LAST_S", 0.3)
     with mute() as url, desk(webhook=url) as one:
@@ -305,7 +309,7 @@ def test_a_webhook_that_never_answers_holds_nothing_up(monkeypatch: pytest.Monke
             process.wait()
 
 
-def test_a_sender_that_is_killed_is_told() -> None:
+def test_a_sender_that_is_killed_is_reported() -> None:
     with mute() as url, desk(webhook=url) as one:
         one.decide(1)
         one.until(lambda: one.pager._at_work)
@@ -318,7 +322,7 @@ def test_a_sender_that_is_killed_is_told() -> None:
 # --- the options ----------------------------------------------------------------------------------
 
 
-def test_a_command_is_split_and_has_to_be_there() -> None:
+def test_a_command_is_split_and_has_to_exist() -> None:
     assert page_command(None) == ()
     assert page_command(f"{sys.executable} -c 'print(1)'") == (sys.executable, "-c", "print(1)")
     for wrong, why in (("no-such-pager x", "no such program"), ("'", "split"), ("", "no such")):

@@ -27,7 +27,7 @@ SIZE = 300_000
 
 
 class House:
-    """Nodes with a rank each, whose images go to each other as parts of parity.
+    """Nodes with one rank each, whose images go to each other as parts of parity.
 
     bodies   what each rank has sealed last, by step and rank
     """
@@ -76,7 +76,7 @@ class House:
             sender.wait()
 
     def known(self, *without: str) -> ParityRows:
-        """Return what the coordinator knows, once these nodes are lost."""
+        """Return what the coordinator knows once these nodes are lost."""
         out = ParityRows()
         for node, peer in self.peers.items():
             newest = {one.stripe: one for one in peer.said if isinstance(one, ParityKept)}
@@ -87,7 +87,7 @@ class House:
         return out
 
     def plan(self, rank: int, step: int, lost: set[int]) -> Regroup:
-        """Return the plan by which a lost rank is rebuilt elsewhere."""
+        """Return the plan by which a lost rank is rebuilt on another node."""
         known = self.known(*(self.homes[one] for one in lost))
         sources = known.sources(
             rank,
@@ -130,7 +130,9 @@ def house(folder: Path, ranks: int, *, data: int, rows: int) -> Iterator[House]:
 def test_lost_images_are_rebuilt_bit_for_bit_once_the_wait_is_over(
     tmp_path: Path, ranks: int, data: int, rows: int
 ) -> None:
-    """Method: after each of three steps, rebuild each choice of lost ranks of the newest two."""
+    """Method: seal three steps. Then rebuild the images of the newest two steps for each choice of
+    lost ranks.
+    """
     with house(tmp_path, ranks, data=data, rows=rows) as one:
         for step in (7, 8, 9):
             one.seal(step)
@@ -145,7 +147,9 @@ def test_lost_images_are_rebuilt_bit_for_bit_once_the_wait_is_over(
 
 
 def test_a_node_that_is_new_gets_its_rows_in_the_next_generation(tmp_path: Path) -> None:
-    """Until then the rows of the other nodes still count. Afterwards the next loss is survived."""
+    """Until then the rows of the other nodes still count. Afterwards the next loss is
+    survived too.
+    """
     with house(tmp_path, 3, data=2, rows=1) as one:
         one.seal(7)
         one.send(7)
@@ -169,7 +173,7 @@ def test_a_node_that_is_new_gets_its_rows_in_the_next_generation(tmp_path: Path)
 
 
 def test_the_rows_before_stay_while_a_new_generation_makes_its_own(tmp_path: Path) -> None:
-    """The second generation is cut short: only rank 0 has sent its parts again."""
+    """Method: the second generation is interrupted when only rank 0 has sent its parts again."""
     with house(tmp_path, 3, data=2, rows=1) as one:
         one.seal(7)
         one.send(7)
@@ -184,8 +188,8 @@ def test_the_rows_before_stay_while_a_new_generation_makes_its_own(tmp_path: Pat
             assert one.rebuilt(rank, 7, {rank}, tmp_path / "new") == one.bodies[7, rank]
 
 
-def test_a_step_that_is_done_again_replaces_what_was_rolled_back(tmp_path: Path) -> None:
-    """Step 8 is sealed again with other bytes, after all have gone back to step 7."""
+def test_a_step_executed_again_replaces_the_one_that_was_rolled_back(tmp_path: Path) -> None:
+    """Method: step 8 is sealed again with other bytes, after all ranks have gone back to step 7."""
     with house(tmp_path, 3, data=2, rows=1) as one:
         for step in (7, 8):
             one.seal(step)
@@ -223,7 +227,7 @@ def test_damage_is_found_and_never_returned(tmp_path: Path, what: str) -> None:
             one.rebuilt(0, 7, {0}, tmp_path / "new")
 
 
-def test_a_second_row_stands_in_for_one_that_is_damaged(tmp_path: Path) -> None:
+def test_a_second_row_replaces_a_damaged_one(tmp_path: Path) -> None:
     with house(tmp_path, 4, data=2, rows=2) as one:
         one.seal(7)
         one.send(7)
@@ -239,7 +243,7 @@ def test_a_second_row_stands_in_for_one_that_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_source_with_another_image_of_the_step_is_refused(tmp_path: Path) -> None:
-    """Rank 1 has sealed step 7 once more, and the parity is of what it had sealed before."""
+    """Method: rank 1 has sealed step 7 again, while the parity is of what it had sealed before."""
     with house(tmp_path, 3, data=2, rows=1) as one:
         one.seal(7)
         one.send(7)
@@ -254,7 +258,7 @@ def test_a_source_with_another_image_of_the_step_is_refused(tmp_path: Path) -> N
             vault.remove()
 
 
-def test_a_node_without_room_says_so_and_nobody_waits_for_it(
+def test_a_node_without_room_reports_it_and_no_rank_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with house(tmp_path, 3, data=2, rows=1) as one:
@@ -272,7 +276,9 @@ def test_a_node_without_room_says_so_and_nobody_waits_for_it(
 def test_a_part_that_arrives_in_pieces_over_two_connections_is_added_once(
     tmp_path: Path,
 ) -> None:
-    """Method: send the first half of a part by hand, close, and let the sender do the rest."""
+    """Method: send the first half of a part by hand, close the connection, and let the sender do
+    the rest.
+    """
     with house(tmp_path, 3, data=2, rows=1) as one:
         one.seal(7)
         (share, *_) = shares_of(

@@ -1,7 +1,8 @@
-"""A training under another launcher is followed by its lines, struck, and left without a trace.
+"""A training under another launcher is followed by the lines it prints, is struck, and leaves no
+trace.
 
-Method: a launcher of two lines with one rank, which starts it again whenever it ends badly. Both
-are real processes; a step is 20 ms.
+Method: a launcher of two lines with one rank, which starts the rank again whenever it ends badly.
+Both are real processes, and a step takes 20 ms.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def kill(at_step: int) -> Scheduled:
     return Scheduled("1", KINDS["kill"], KINDS["kill"].stands_for, 0, None, at_step)
 
 
-def test_its_steps_its_digest_and_its_saves_are_read_from_its_lines(tmp_path: Path) -> None:
+def test_steps_digest_and_saves_are_read_from_the_lines_of_a_run(tmp_path: Path) -> None:
     run, seen = peer(tmp_path)
     assert run.code == 0
     assert [one.step for one in run.seen] == list(range(1, 61))
@@ -79,7 +80,7 @@ def test_its_steps_its_digest_and_its_saves_are_read_from_its_lines(tmp_path: Pa
     assert seen
 
 
-def test_its_rank_is_struck_and_what_it_repeats_is_seen(tmp_path: Path) -> None:
+def test_a_rank_of_the_run_is_struck_and_repeated_steps_are_seen(tmp_path: Path) -> None:
     run, _ = peer(tmp_path, faults=[kill(25)])
     assert run.code == 0
     (fired,) = run.fired
@@ -122,7 +123,7 @@ def words_of(pid: str) -> bytes:
         (b"at optimizer.step 12", None),
     ],
 )
-def test_only_a_line_that_begins_with_a_step_is_one(
+def test_only_a_line_that_begins_with_a_step_counts_as_a_step(
     tmp_path: Path, line: bytes, seen: tuple[int, float] | None
 ) -> None:
     out = PeerRun(0.0)

@@ -1,4 +1,4 @@
-"""`outlast run --no-python` as its operator sees it: a real program, killed once."""
+"""`outlast run --no-python` as its operator sees it: a real program that is killed once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def _until(condition: Callable[[], object], what: str) -> None:
 
 
 def _states(folder: Path) -> tuple[str, list[str]]:
-    """Of the run and of its workers; empty while there is no run."""
+    """Return the state of the run and those of its workers; both are empty while there is
+    no run.
+    """
     try:
         facts = status_facts(look(str(folder)))
     except (OutlastError, OSError, LookupError):
@@ -42,8 +44,8 @@ def _states(folder: Path) -> tuple[str, list[str]]:
 def test_an_interruption_of_a_program_ends_with_its_restart(
     tmp_path: Path,
 ) -> None:
-    """Method: each rank writes its pid and waits for a file; rank 1 is killed, restarts, and then
-    the file is made.
+    """Method: each rank writes its pid and waits for a file. Rank 1 is killed and restarts, and
+    then the file is made.
     """
     folder, go = tmp_path / "run", tmp_path / "go"
     text = (

@@ -1,4 +1,6 @@
-"""Copies of a ledger at voters, over real connections, and what waits for a majority of them."""
+"""Copies of a ledger at voters, over real connections, and what waits for a majority of the
+voters.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 class Voters2:
-    """Two voters that keep copies, and a coordinator's side that sends them."""
+    """Two voters that keep copies, and the coordinator's side that sends them."""
 
     def __init__(self, folder: Path) -> None:
         self.kept = {node: KeptCopy(folder / node / "copy.db") for node in "bc"}
@@ -71,7 +73,7 @@ class Voters2:
 def test_a_voter_keeps_what_the_ledger_holds_on_its_own_clock(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    """What was written before the voters were named is in the copy, and what comes after."""
+    """The copy has the records from before the voters were named, and those after it."""
     run = Voters2(tmp_path)
     run.copies.begin(NAMED, ledger.read(), loyal=NAMED.nodes, heard_s=clock.now_s())
     run.copies.add(event(2, at_s=102.0))
@@ -88,7 +90,7 @@ def test_a_voter_keeps_what_the_ledger_holds_on_its_own_clock(
 def test_a_record_counts_once_one_of_two_other_voters_has_it(
     tmp_path: Path, ledger: Ledger
 ) -> None:
-    """A voter that was away gets what it lacks when it comes back, in order and once."""
+    """A voter that was away gets the records it lacks when it comes back, in order and once."""
     run = Voters2(tmp_path)
     run.copies.begin(NAMED, ledger.read(), loyal=NAMED.nodes, heard_s=clock.now_s())
     run.away = {"b", "c"}
@@ -106,7 +108,7 @@ def test_a_record_counts_once_one_of_two_other_voters_has_it(
 
 
 def test_a_new_copy_that_is_cut_short_leaves_the_old_one(tmp_path: Path, ledger: Ledger) -> None:
-    """Another coordinator sends its ledger, and is gone before the whole has come."""
+    """Method: another coordinator sends its ledger, and is gone before all of it has arrived."""
     run = Voters2(tmp_path)
     run.copies.begin(NAMED, ledger.read(), loyal=NAMED.nodes, heard_s=clock.now_s())
     kept, before = run.kept["b"], run.kept["b"].position
@@ -142,7 +144,7 @@ def test_a_ledger_moves_to_another_file_and_is_written_on_there(
 
 
 class Office:
-    """A coordinator of node a that has a quorum, and what it says to whom."""
+    """A coordinator of node a that has a quorum. It records what it sends to whom."""
 
     def __init__(self, ledger: Ledger, loop: Loop) -> None:
         self.nodes = ["a", "b", "c"]
@@ -163,7 +165,7 @@ class Office:
             self._note,
         )
         self.quorum = Quorum(place)
-        self.quorum.stand_before(self)  # type: ignore[arg-type]  # it has what is needed of one
+        self.quorum.stand_before(self)  # it has the parts of a coordinator that are needed
         for node in self.nodes:
             self.enrol(node)
 
@@ -197,7 +199,7 @@ class Office:
         return [said.nodes for to, said in self.sent if to == node and isinstance(said, Voters)][-1]
 
 
-def test_what_was_decided_waits_for_a_majority_and_without_one_it_resigns(
+def test_decisions_wait_for_a_majority_without_which_the_leader_resigns(
     ledger: Ledger,
 ) -> None:
     with closing(Loop()) as loop:
@@ -223,7 +225,9 @@ def test_what_was_decided_waits_for_a_majority_and_without_one_it_resigns(
 def test_a_lost_voter_ends_the_vote_until_there_are_three_again(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody votes once a majority of the old voters holds that; without voters it leads alone."""
+    """No node votes once a majority of the old voters holds that record. Without voters, the
+    coordinator leads alone.
+    """
     monkeypatch.setattr(limits, "VOTERS_RENEW_S", 0.01)
     with closing(Loop()) as loop:
         office = Office(ledger, loop)
@@ -247,7 +251,7 @@ def test_a_lost_voter_ends_the_vote_until_there_are_three_again(
         office.quorum.close()
 
 
-def test_a_voter_keeps_to_the_record_that_nobody_votes(ledger: Ledger) -> None:
+def test_a_voter_obeys_the_record_that_there_are_no_voters(ledger: Ledger) -> None:
     ended = Event(1.0, 0.0, LEADS, {"node": "a", "epoch": 1, "voters": []})
     goes_on = Event(1.0, 0.0, LEADS, {"node": "a", "epoch": 1, "voters": ["a", "b", "c"]})
     assert record_text.ends_voting(record_text.write(ended))
@@ -257,7 +261,7 @@ def test_a_voter_keeps_to_the_record_that_nobody_votes(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("token", [None, b"a secret of this test, 32 bytes!"])
 def test_voters_are_asked_over_the_network(token: bytes | None) -> None:
-    """A stranger with another token gets no answer."""
+    """A node with another token gets no answer."""
     loop, heard = Loop(), []
     port = VoterPort(
         loop,

@@ -1,4 +1,6 @@
-"""The small parts of a run on several nodes: places, the token, the command line, told lives."""
+"""The small parts of a run on several nodes: places, the token, the command line, and lives as
+messages.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ SECRET = "a secret that nobody else knows"
 
 
 def test_a_rank_from_another_node_gets_a_place_of_its_own() -> None:
-    """Rank 5 would have place 1 here, and rank 1 is there already."""
+    """By its number, rank 5 would have place 1 here, and rank 1 already has that place."""
     slots = LocalSlots(4)
     assert [slots.take(worker, rank) for worker, rank in ((10, 0), (11, 1), (12, 5))] == [0, 1, 2]
     assert slots.take(12, 5) == 2, "a worker keeps its place"
@@ -107,7 +109,7 @@ def test_one_node_is_not_several() -> None:
     assert read_nodes(one, set()) is None
 
 
-def test_what_several_nodes_are_told() -> None:
+def test_what_a_run_on_several_nodes_is_told() -> None:
     nodes = read_nodes(ASKED, set())
     assert nodes is not None
     assert (nodes.count, nodes.spares, nodes.host, nodes.port) == (2, 1, "127.0.0.1", 29400)
@@ -148,7 +150,7 @@ def test_an_endpoint_that_a_network_reaches_needs_a_token(monkeypatch: pytest.Mo
 
 
 def test_of_several_nodes_on_one_machine_one_leads() -> None:
-    """The second one starts before the first one has let anybody in."""
+    """The second launcher starts before the first one has admitted any node."""
     with listen_at("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     nodes = read_nodes({**ASKED, "rdzv_endpoint": f"127.0.0.1:{port}"}, set())
@@ -159,8 +161,8 @@ def test_of_several_nodes_on_one_machine_one_leads() -> None:
         assert (first.leads, second.leads) == (True, False)
 
 
-def test_what_outlast_listens_at_is_taken_from_the_port_range() -> None:
-    """Ports that are in use are left out, and a range without a free one is named."""
+def test_ports_to_listen_on_are_taken_from_the_port_range() -> None:
+    """Ports in use are skipped, and a range without a free port is named in the error."""
     nodes = read_nodes({**ASKED, "port_range": "30000-30019"}, set())
     assert nodes is not None
     assert nodes.ports == (30000, 30019)
@@ -188,13 +190,13 @@ def test_loopback_belongs_to_this_node() -> None:
     assert routes.interface_of("127.0.0.1") == "lo"
 
 
-def test_what_a_killed_launcher_left_does_not_keep_its_name(tmp_path: Path) -> None:
-    """It is started again on the same machine, with the name that it had. One that lives has the
-    lock of its vault, and keeps the name.
+def test_the_remains_of_a_killed_launcher_do_not_block_its_name(tmp_path: Path) -> None:
+    """The launcher is started again on the same machine under the name that it had. A launcher that
+    lives has locked its vault, and keeps the name.
     """
     path = tmp_path / "vault"
     pid = os.fork()
-    if pid == 0:  # the launcher that is killed: nothing of it is closed in order
+    if pid == 0:  # the launcher that is killed: it closes nothing in order
         make_vault(path, "run-1", "b")
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -224,12 +226,12 @@ LIFE = Life(
 )
 
 
-def test_a_life_is_told_as_it_was() -> None:
+def test_a_life_is_sent_unchanged() -> None:
     said = decode(encode(lives.message_of(LIFE))[4:])
-    assert lives.life_of(said) == LIFE  # type: ignore[arg-type]  # it is what was encoded
+    assert lives.life_of(said) == LIFE  # it is what was encoded
 
 
-def test_a_lost_nodes_lives_end_with_its_last_word() -> None:
+def test_the_lives_on_a_lost_node_end_with_its_last_message() -> None:
     told = ReportedLives()
     other = replace(LIFE, worker=8, node="a")
     told.note(LIFE, now_s=20.0)

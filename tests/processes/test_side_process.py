@@ -1,4 +1,6 @@
-"""runtime/coordinator/side_process.py: a program beside the run, which may fail as it likes."""
+"""runtime/coordinator/side_process.py: a program beside the run, whose failure does not matter to
+the run.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def begun(loop: Loop, program: str, told: list[str]) -> SideProcess:
     return SideProcess(loop, (sys.executable, "-c", program), what="metrics", tell=told.append)
 
 
-def test_one_that_ends_is_told_once_with_its_error_and_is_gone(loop: Loop) -> None:
+def test_a_side_process_that_ends_is_reported_once_with_its_error(loop: Loop) -> None:
     told: list[str] = []
     program = "import sys; sys.exit('a line\\nerror: the port is taken\\n\\nhint: another')"
     side = begun(loop, program, told)
@@ -34,7 +36,7 @@ def test_one_that_ends_is_told_once_with_its_error_and_is_gone(loop: Loop) -> No
     assert len(told) == 1
 
 
-def test_it_has_the_lowest_priority_and_a_session_of_its_own(
+def test_a_side_process_has_the_lowest_priority_and_its_own_session(
     loop: Loop,
 ) -> None:
     told: list[str] = []
@@ -49,7 +51,7 @@ def test_it_has_the_lowest_priority_and_a_session_of_its_own(
     assert (side.pid, told) == (None, [])
 
 
-def test_a_program_that_is_not_there_is_told_and_holds_nothing_up(loop: Loop) -> None:
+def test_a_program_that_does_not_exist_is_reported_and_delays_nothing(loop: Loop) -> None:
     told: list[str] = []
     side = SideProcess(loop, ("/no/such/program",), what="metrics", tell=told.append)
     assert side.pid is None
@@ -57,7 +59,7 @@ def test_a_program_that_is_not_there_is_told_and_holds_nothing_up(loop: Loop) ->
     side.close()
 
 
-def test_one_whose_child_holds_its_stderr_open_is_not_awaited(loop: Loop) -> None:
+def test_a_side_process_whose_child_holds_stderr_open_is_not_awaited(loop: Loop) -> None:
     told: list[str] = []
     program = (
         "import subprocess, sys\n"

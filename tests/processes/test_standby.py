@@ -1,4 +1,6 @@
-"""An election between nodes in this process, over real connections: the coordinator is gone."""
+"""An election between nodes in this process, over real connections, after the coordinator
+is gone.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ _led: dict[tuple[str, int], int] = {}  # where an elected node listened, and its
 
 
 class Node:
-    """A standby with an agent beside it that only notes what it is asked."""
+    """A standby, with an agent beside it that only records what it is asked."""
 
     def __init__(self, loop: Loop, name: str, folder: Path) -> None:
         self.loop = loop
@@ -39,7 +41,7 @@ class Node:
         self.elections: list[Election] = []
         self.lines: list[str] = []
         self.cannot = False
-        self.copies: VoterCopies | None = None  # with which a leads
+        self.copies: VoterCopies | None = None  # the copies with which node a leads
         caller = Caller(WIRE_VERSION, "1.0", "run", name, "")
         copy = folder / name / "copy.db"
         place = StandbyPlace(loop, caller, TOKEN, FACTS, "127.0.0.1", copy)
@@ -80,7 +82,9 @@ class Node:
 
 @contextmanager
 def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]]:
-    """Let these nodes vote, and a, which led and is gone. Those that lag lack its last record."""
+    """Yield nodes that vote. Node a also voted, led the run, and is gone. The nodes in `lags` lack
+    its last record.
+    """
     meta = Meta("run-1", "train", 2, "1.0", clock.now_s(), 1.7e9)
     with ExitStack() as stack:
         loop = stack.enter_context(closing(Loop()))
@@ -114,14 +118,17 @@ def voters(folder: Path, names: str, lags: str = "") -> Iterator[dict[str, Node]
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[dict[str, Node]]:
-    """Nodes b and c vote, and so did a, which led and is gone. They hold the same copy."""
+    """Yield nodes b and c, which vote. Node a also voted, led the run, and is gone. Both hold the
+    same copy.
+    """
     with voters(tmp_path, "bc") as there:
         yield there
 
 
 def test_a_silent_voter_acknowledges_the_end_of_the_voting_later(nodes: dict[str, Node]) -> None:
-    """It has just told an agent that a is missing. Then a is heard again, another voter is lost,
-    and a majority has to hold that nobody votes any more. Without this one there is none.
+    """Method: node b has just told an agent that a is missing. Then a is heard again, another voter
+    is lost, and a majority has to hold the record that there are no voters any more. Without b
+    there is no majority.
     """
     b = nodes["b"]
     assert b.copies is not None
@@ -141,8 +148,8 @@ def test_a_silent_voter_acknowledges_the_end_of_the_voting_later(nodes: dict[str
     assert kept.number == b.copies.newest
 
 
-def test_one_of_two_that_miss_the_coordinator_is_elected(nodes: dict[str, Node]) -> None:
-    """Both let their workers go on before, and the other one follows the one that leads."""
+def test_one_of_two_voters_that_miss_the_coordinator_is_elected(nodes: dict[str, Node]) -> None:
+    """Both let their workers go on before the election. The other node follows the elected one."""
     b, c = nodes["b"], nodes["c"]
     b.look()
     c.look()
@@ -158,14 +165,14 @@ def test_one_of_two_that_miss_the_coordinator_is_elected(nodes: dict[str, Node])
     assert not other.elections
 
 
-def test_one_alone_is_never_elected_and_its_workers_do_not_go_on(nodes: dict[str, Node]) -> None:
+def test_a_lone_voter_is_never_elected_and_its_workers_do_not_go_on(nodes: dict[str, Node]) -> None:
     b, c = nodes["b"], nodes["c"]
     c.standby.close()
     b.look()
     assert not b.loop.run_until(lambda: bool(b.elections or b.went_on), within_s=6 * LEASE_S)
 
 
-def test_one_that_is_elected_and_cannot_lead_leaves_it_to_another(nodes: dict[str, Node]) -> None:
+def test_an_elected_node_that_cannot_lead_leaves_it_to_another(nodes: dict[str, Node]) -> None:
     b, c = nodes["b"], nodes["c"]
     b.cannot = True
     b.look()
@@ -178,7 +185,7 @@ def test_one_that_is_elected_and_cannot_lead_leaves_it_to_another(nodes: dict[st
 def test_a_leader_that_comes_back_is_told_who_leads_though_nobody_votes(
     nodes: dict[str, Node], tmp_path: Path
 ) -> None:
-    """Two nodes are left, so the new coordinator names no voters: b and c still answer a."""
+    """Two nodes are left, so the new coordinator names no voters. Nodes b and c still answer a."""
     b, c = nodes["b"], nodes["c"]
     b.look()
     c.look()
@@ -199,10 +206,10 @@ def test_a_leader_that_comes_back_is_told_who_leads_though_nobody_votes(
 @pytest.mark.parametrize(
     ("names", "lags"), [("bc", "b"), ("bc", "c"), ("bcde", "b"), ("bcde", "bc"), ("bcde", "bcd")]
 )
-def test_those_that_lack_a_record_follow_the_one_that_is_elected(
+def test_voters_that_lack_a_record_follow_the_elected_node(
     tmp_path: Path, names: str, lags: str
 ) -> None:
-    """The first to ask for votes may be one that gets none, and another leads in its epoch."""
+    """The first node that asks for votes may get none, while another one leads in its epoch."""
     with voters(tmp_path, names, lags) as there:
         for node in there.values():
             node.look()
@@ -221,8 +228,8 @@ def test_those_that_lack_a_record_follow_the_one_that_is_elected(
         ), "a voter goes on asking for the coordinator that it is led by"
 
 
-def test_one_that_asked_for_votes_in_vain_follows_the_one_that_is_elected(tmp_path: Path) -> None:
-    """Node b gave up in the epoch in which another node is elected without its vote."""
+def test_a_node_that_asked_for_votes_in_vain_follows_the_elected_one(tmp_path: Path) -> None:
+    """Method: node b gave up in the epoch in which another node is elected without its vote."""
     with voters(tmp_path, "bcde") as there:
         b, others = there["b"], [there[name] for name in "cde"]
         assert b.standby.voter.stand("127.0.0.1:1", above=1, now_s=clock.now_s() + LEASE_S)

@@ -1,4 +1,4 @@
-"""How long a process was ready to run and had no processor: told by the kernel, of real
+"""How long a process was ready to run and had no processor, as the kernel reports it for real
 processes.
 """
 
@@ -21,9 +21,9 @@ WAIT_S = 30.0
 
 @contextmanager
 def child(program: str, *, idle: bool = False) -> Iterator[int]:
-    """On the first processor that we may use.
+    """Yield the pid of a program that runs on the first processor this process may use.
 
-    `idle`: it gets that only when nobody else wants it.
+    `idle`: it runs only when no other process wants that processor.
     """
     cpu = min(os.sched_getaffinity(0))
     process = subprocess.Popen([sys.executable, "-c", program])
@@ -38,7 +38,9 @@ def child(program: str, *, idle: bool = False) -> Iterator[int]:
 
 
 def starved_s(starving: Starving, *, at_least_s: float) -> tuple[float, float]:
-    """Looked at until it says so much, or time is up; and how long that took."""
+    """Look until the time is at least this long or the wait is over. Return the time found, and how
+    long that took.
+    """
     began_s = clock.now_s()
     while (
         found_s := starving.look(now_s=clock.now_s())
@@ -69,5 +71,5 @@ def test_a_process_that_sleeps_waits_for_no_processor() -> None:
     assert found_s - before_s < 0.5
 
 
-def test_of_a_process_that_is_gone_nothing_is_said() -> None:
+def test_nothing_is_reported_about_a_process_that_is_gone() -> None:
     assert Starving(2**22 + 1).look(now_s=1.0) == 0.0

@@ -1,4 +1,6 @@
-"""What is said of the store's host where it cannot be started, and when that is hopeless."""
+"""What is reported about a store host that cannot be started, and when further tries are
+hopeless.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from outlast.runtime.agent.store_hosts import StoreHosts, StoreNews
 
 @dataclass
 class Around:
-    """The loop, the process host and the specs of a StoreHosts. The loss of a host is said at
-    once; other calls for later never come.
+    """The loop, the process host and the specs of a StoreHosts. The loss of a host is reported at
+    once; other delayed calls never come.
     """
 
     told: list[str] = field(default_factory=list)
@@ -58,13 +60,13 @@ class Around:
         return self.words
 
     def fails(self, times: int) -> None:
-        """The host is ordered, and ends before it listens, so many times."""
+        """Order the host this many times. Each time it ends before it listens."""
         for _ in range(times):
             self.hosts.order(plain=True)
             self.hosts.on_exit(Exited(self.started[-1], 7, 1, None, OomKill.NONE, 0.0, False))
 
 
-def test_a_host_that_ends_before_it_listens_is_told_of_once_with_its_words() -> None:
+def test_a_host_that_ends_before_it_listens_is_reported_once() -> None:
     around = Around()
     around.fails(limits.FIRST_STARTS_COUNT - 1)
     assert len(around.told) == 1, around.told
@@ -81,14 +83,14 @@ def test_a_store_that_never_listened_is_hopeless_after_some_tries() -> None:
     assert "4 times so far: it ended with exit code 1: ImportErr" in around.hopeless[0]
 
 
-def test_a_store_that_the_kernel_killed_for_memory_is_said_to_be() -> None:
+def test_a_store_that_the_kernel_killed_for_memory_is_reported_as_such() -> None:
     around = Around()
     around.hosts.order(plain=True)
     around.hosts.on_exit(Exited(around.started[-1], 7, None, 9, OomKill.OURS, 0.0, False))
     assert "signal 9 (SIGKILL), while the kernel counted an OOM kill" in str(around.said)
 
 
-def test_a_store_that_has_listened_once_is_tried_without_an_end() -> None:
+def test_a_store_that_has_listened_once_is_tried_again_without_end() -> None:
     around = Around()
     around.hosts.order(plain=True)
     around.hosts.on_message(around.started[-1], StoreUp("127.0.0.1", 1, 1))

@@ -1,6 +1,7 @@
 """Only processes of the run that was started are struck.
 
-Method: a real shell in place of a launcher, with a real child; the child's title is its program's.
+Method: a real shell in place of a launcher, with a real child. The title of the child is that of
+its program.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def test_a_child_of_the_run_is_found_and_struck(launcher: subprocess.Popen[bytes
     assert not still_there({process})  # type: ignore[arg-type]
 
 
-def test_a_process_of_somebody_else_is_not_struck(launcher: subprocess.Popen[bytes]) -> None:
-    """It has the title, and was found as it is, but another process is its parent."""
+def test_a_process_of_another_program_is_not_struck(launcher: subprocess.Popen[bytes]) -> None:
+    """Method: the process has the title and was found by it, but its parent is another process."""
     target, process = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")
     with subprocess.Popen(["sleep", "60"]) as other:
         mine = Target(os.getpid()).find("sleep")
@@ -55,7 +56,7 @@ def test_a_process_of_somebody_else_is_not_struck(launcher: subprocess.Popen[byt
 
 
 @pytest.mark.parametrize("change", [{"began": 1}, {"title": "outlast-rank0"}])
-def test_a_number_that_was_given_to_another_process_is_not_struck(
+def test_a_pid_that_was_given_to_another_process_is_not_struck(
     launcher: subprocess.Popen[bytes], change: dict[str, object]
 ) -> None:
     target, process = Target(launcher.pid), wait_for(Target(launcher.pid), "sleep")

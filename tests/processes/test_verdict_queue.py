@@ -1,4 +1,6 @@
-"""Verdicts are found one after the other, and one that cannot be found holds up no other."""
+"""Verdicts are computed one after another, and one that cannot be computed does not delay the
+others.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def loop() -> Iterator[Loop]:
 
 
 def test_a_folder_that_is_gone_holds_up_no_other_verdict(loop: Loop, tmp_path: Path) -> None:
-    """Three are asked for at once; the second one's folder was removed."""
+    """Method: three verdicts are requested at once, and the folder of the second one was
+    removed.
+    """
     found: dict[int, Mapping[str, object]] = {}
     queue = VerdictQueue(loop, COMMAND, found.__setitem__)
     folders = {number: tmp_path / str(number) for number in range(3)}
@@ -58,7 +62,9 @@ if sys.argv[1] == "waits":
 
 @pytest.mark.parametrize("end", ["waits", "ends"])
 def test_a_search_ends_with_its_launcher(tmp_path: Path, end: str) -> None:
-    """One launcher is killed by SIGKILL. The other one ends well, as one that leads no longer."""
+    """Method: one launcher is killed by SIGKILL. The other one ends well, like one that no longer
+    leads.
+    """
     with subprocess.Popen([sys.executable, "-c", OWNER, end], cwd=tmp_path) as owner:
         until_s = time.monotonic() + 60
         while not (tmp_path / "pid").exists():

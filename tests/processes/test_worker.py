@@ -1,5 +1,5 @@
-"""A forked worker is what `python script.py` would be: exits, tracebacks, `__main__`, streams,
-random state, descriptors.
+"""A forked worker behaves as `python script.py` would: exits, tracebacks, `__main__`, streams,
+random state, and file descriptors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def test_a_signal_that_ends_a_worker_is_named(house: House) -> None:
 
 
 def test_an_uncaught_exception_prints_what_python_prints_and_ends_with_one(house: House) -> None:
-    """Method: the same file under `python`; both stderrs must be the same to the letter."""
+    """Method: run the same file under `python`. Both stderr texts must be the same to the
+    letter.
+    """
     script = (
         "def inner():\n    raise ValueError('no')\n\n\ntry:\n    inner()\nexcept ValueError as"
         " error:\n    raise RuntimeError('outer') from error\n"
@@ -93,8 +95,8 @@ def test_an_exception_leaves_torchruns_error_file_unless_record_wrote_it(house: 
 
 
 def test_the_script_is_main_and_finds_what_python_would_give_it(house: House) -> None:
-    """argv, path, file, session, stdin, unbuffered streams, no stranger's descriptors; the
-    environment is the one asked for.
+    """Method: check argv, path, file, session, stdin, unbuffered streams, and that no foreign
+    descriptors are open. The environment is the requested one.
     """
     text = """
 import gc, json, os, sys
@@ -130,7 +132,9 @@ print(json.dumps({
 
 
 def test_no_descriptor_of_another_worker_is_inherited(house: House) -> None:
-    """While two others run: a worker has its streams, its channel, and the one it looks with."""
+    """Method: while two others run, a worker has its streams, its channel, and the descriptor with
+    which it lists the folder.
+    """
     others = [house.script("import time; time.sleep(60)") for _ in range(2)]
     house.until(lambda: all(other in house.record.started for other in others))
     house.wait_exit(house.script("import os; print(len(os.listdir('/proc/self/fd')))"))
@@ -194,7 +198,9 @@ def test_a_program_that_is_not_python_runs_as_it_is(house: House) -> None:
 
 
 def test_random_states_differ_between_workers(house: House) -> None:
-    """Trap 5: a fork copies the zygote's. Five sources, three workers, no two alike."""
+    """Trap 5: a fork copies the zygote's random state. Method: five sources and three workers, no
+    two of which are alike.
+    """
     draw = (
         "random.random(), numpy.random.rand(), torch.rand(1).item(), torch.initial_seed(),"
         " m.current_process().authkey.hex()"
@@ -212,7 +218,7 @@ def test_random_states_differ_between_workers(house: House) -> None:
 def test_threads_are_set_as_a_fresh_process_would_set_them(house: House) -> None:
     """Trap 20: OMP_NUM_THREADS is read at import, which was long ago.
 
-    Unset, torch takes the physical cores.
+    If it is not set, torch uses the number of physical cores.
     """
     house.wait_exit(
         house.script(
@@ -297,7 +303,9 @@ def test_the_store_host_says_its_port_serves_and_ends_with_its_channel(house: Ho
 
 @pytest.mark.drill
 def test_a_fork_is_much_faster_than_a_fresh_interpreter(house: House) -> None:
-    """Figures only: first line of the script and first operation of torch, after the request."""
+    """This prints figures only: the first line of the script and the first operation of torch,
+    after the request.
+    """
     text = (
         "import time; print(time.monotonic()); import torch; torch.ones(8).add(1);"
         " print(time.monotonic())"
@@ -322,7 +330,7 @@ def test_a_fork_is_much_faster_than_a_fresh_interpreter(house: House) -> None:
 
 
 def test_nothing_is_left_of_the_workers(house: House) -> None:
-    """Last: every descriptor is back, every worker reaped."""
+    """This test is the last one: every descriptor is closed again, and every worker is reaped."""
     house.until(lambda: not house.host._children, "reaping")
     assert not house.host.pids()
     assert not CHILDREN.exists() or children() - house.others == {house.host.zygote_pid}
