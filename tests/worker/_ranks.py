@@ -1,5 +1,5 @@
-"""Run a function on n real ranks: forked from a clean, single-threaded server, bounded in time,
-killed by pid at the end.
+"""Run a function on n real ranks: they are forked from a clean, single-threaded server, have
+bounded time, and are killed by pid at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-# torch's store asks the DNS at each connection; a lost answer costs 5 s
+# torch's store asks the DNS for each connection, and a lost answer costs 5 s
 os.environ.setdefault("RES_OPTIONS", "attempts:0")
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
@@ -30,7 +30,7 @@ _FORKS.set_forkserver_preload(
 
 @dataclass(slots=True)
 class Rank:
-    """What the function gets: its rank, the world size, and the store's port on 127.0.0.1."""
+    """What the function is given: its rank, the world size, and the store's port on 127.0.0.1."""
 
     rank: int
     world_size: int
@@ -44,9 +44,9 @@ def run_ranks(
     timeout_s: float = 30.0,
     may_die: tuple[int, ...] = (),
 ) -> list[Any]:
-    """What `function(Rank, *args)` returned on each rank; None for those that may die.
+    """Return what `function(Rank, *args)` returned on each rank, and None for those that may die.
 
-    Fails with the rank's traceback.
+    If a rank fails, this fails with the rank's traceback.
     """
     host, port = _start_store()
     started = []

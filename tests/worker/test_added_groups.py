@@ -1,4 +1,6 @@
-"""Groups of parameters that a script adds to an optimizer in its loop, to unfreeze layers."""
+"""Groups of parameters that a script adds to an optimizer in its loop, for example to unfreeze
+layers.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_a_replaced_rank_gets_the_groups_that_its_predecessor_had() -> None:
-    """It goes on with the same bits, although its script is past the line that adds the group."""
+    """The replaced rank goes on with the same bits, although its script is past the line that adds
+    the group.
+    """
     old, new = Tuning(), Tuning(seed=5)
     old.step()
     old.unfreeze()
@@ -63,7 +67,9 @@ def test_a_replaced_rank_gets_the_groups_that_its_predecessor_had() -> None:
 
 
 def test_a_repeated_step_begins_without_the_group_that_it_added() -> None:
-    """The script adds it again. Without that, torch would refuse a parameter in two groups."""
+    """The script adds the group again. If the group had stayed, torch would refuse a parameter in
+    two groups.
+    """
     tuning = Tuning()
     tuning.step()
     tuning.state.begin()
@@ -89,7 +95,9 @@ def test_an_undone_step_loses_the_group_that_it_added() -> None:
 
 
 def test_groups_of_a_script_that_makes_them_before_its_loop_are_compared() -> None:
-    """They are not added and not removed: another number of them is another script."""
+    """Such groups are neither added nor removed: a different number of them means a different
+    script.
+    """
     old, new = Tuning(), Tuning()
     old.step()
     new.unfreeze()

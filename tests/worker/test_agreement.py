@@ -1,4 +1,4 @@
-"""What a rank takes from a vote about the private parts that move behind it."""
+"""What a rank takes from a vote about private parts that move after the vote."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from outlast.runtime.worker.undo import Undo
 
 
 def agreement_of(movers: set[str]) -> tuple[Agreement, Undo]:
-    """That of a rank which has seen `movers` move. It has no launcher to tell."""
+    """Return the agreement of a rank that has seen `movers` move. It has no launcher to
+    report to.
+    """
     private = types.SimpleNamespace(movers=movers, described_movers=lambda: ", ".join(movers))
     state: Any = types.SimpleNamespace(private=private, sharded=False, undo_bytes=0)
     undo = Undo(None, state)
@@ -18,8 +20,8 @@ def agreement_of(movers: set[str]) -> tuple[Agreement, Undo]:
     return Agreement(nobody, state, undo, nobody), undo
 
 
-def test_all_ranks_vote_late_also_one_on_which_nothing_moves() -> None:
-    """Rank 0 alone draws numbers behind the block. Nothing moves on the others."""
+def test_all_ranks_vote_late_even_if_nothing_moves_on_one() -> None:
+    """Method: only rank 0 draws random numbers after the block. Nothing moves on the others."""
     for movers in ({"random"}, set[str]()):
         agreement, undo = agreement_of(movers)
         agreement.voted(same_movers=False)

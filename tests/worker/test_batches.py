@@ -1,4 +1,6 @@
-"""The current step keeps its batches until it is committed, and an error in fetching costs none."""
+"""The current step keeps its batches until it is committed, and an error in fetching loses no
+batch.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from outlast.runtime.worker.step import Step
 
 
 class Flaky(Dataset[torch.Tensor]):
-    """Fails once, at the sample that it is told."""
+    """A data set that fails once, at a chosen sample."""
 
     def __init__(self) -> None:
         self.fails_at = -1
@@ -30,7 +32,7 @@ class Flaky(Dataset[torch.Tensor]):
 
 
 class Nobody:
-    """Owns the steps; they are not entered here."""
+    """An owner of steps; these steps are never entered."""
 
     def enter(self, step: Step) -> None: ...
     def leave(self, step: Step, error: BaseException | None) -> bool:
@@ -50,8 +52,8 @@ def _held(batches: Batches) -> list[list[int]]:
 
 
 def test_an_error_in_fetching_costs_no_batch() -> None:
-    """Method: the data set fails in the second of three micro-batches; the next call gives what an
-    undisturbed one would.
+    """Method: the data set fails in the second of three micro-batches. The next call returns what
+    an undisturbed one would.
     """
     data = Flaky()
     batches = _batches(data)

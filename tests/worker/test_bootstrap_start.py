@@ -18,16 +18,29 @@ from outlast.runtime.worker import bootstrap
 def spec(tmp_path: Path) -> ChildSpec:
     here = str(tmp_path)
     return ChildSpec(
-        worker=3, kind="rank", rank=1, world_size=2, local_world_size=2, generation=1, env={},
-        script="train.py", entry="script", args=(), cwd=here, run_folder=here, vault_folder=here,
-        run_id="run", attempt=0, launcher_pid=os.getpid(),
-    )  # fmt: skip  # one argument a line would hide the test
+        worker=3,
+        kind="rank",
+        rank=1,
+        world_size=2,
+        local_world_size=2,
+        generation=1,
+        env={},
+        script="train.py",
+        entry="script",
+        args=(),
+        cwd=here,
+        run_folder=here,
+        vault_folder=here,
+        run_id="run",
+        attempt=0,
+        launcher_pid=os.getpid(),
+    )  # one argument a line would hide the test
 
 
-def test_its_channel_stays_open_until_the_process_has_ended(
+def test_the_channel_stays_open_until_the_process_has_ended(
     spec: ChildSpec, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent kills a worker whose channel is closed, and then does not try again."""
+    """The agent kills a worker whose channel is closed, and then does not start it again."""
 
     def start(given: ChildSpec, sock: socket.socket) -> NoReturn:
         raise CapacityError("no beacon can be made", hint="make room in /dev/shm")
@@ -36,7 +49,7 @@ def test_its_channel_stays_open_until_the_process_has_ended(
     fd = theirs.detach()
     with ours:
         code = bootstrap.child_main(spec, fd, start)
-        os.fstat(fd)  # it is open
+        os.fstat(fd)  # the descriptor is open
         os.close(fd)
     assert code == CapacityError.exit_code
     said = capsys.readouterr().err

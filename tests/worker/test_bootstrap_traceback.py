@@ -1,4 +1,4 @@
-"""What of a traceback is shown to the person who wrote the script."""
+"""Which part of a traceback is shown to the person who wrote the script."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from outlast.runtime.worker import bootstrap
 
 
 def raised(call: object) -> TracebackType | None:
-    """Return the traceback of what a flow of ours meets when it carries out `call`."""
+    """Return the traceback of the exception that a flow of outlast raises when it carries out
+    `call`.
+    """
 
     def flow() -> Flow[None]:
         yield ForgetPhase()
@@ -28,7 +30,9 @@ def names(where: TracebackType | None) -> list[str]:
 
 
 def test_frames_of_outlast_between_those_of_the_script_are_left_out() -> None:
-    """Method: a flow calls back, as a commit does with the work of `step.on_commit`."""
+    """Method: a flow calls back into the script, as a commit does for the work of
+    `step.on_commit`.
+    """
 
     def callback(command: object) -> None:
         raise KeyError("metrics")

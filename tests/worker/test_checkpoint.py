@@ -1,4 +1,4 @@
-"""outlast.checkpoint: torch's distributed checkpoint, written and read by itself alone, and by
+"""outlast.checkpoint: torch's distributed checkpoint, written and read by outlast alone, and by
 stock torch.
 """
 
@@ -34,7 +34,7 @@ from tests.tiers.saved import flip_bit
 
 @pytest.fixture(autouse=True)
 def _alone() -> Iterator[None]:
-    """DCP warns each time that there is no process group."""
+    """Silence DCP, which warns each time that there is no process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -68,7 +68,9 @@ def failure(error: CheckpointException) -> BaseException:
 
 
 def test_what_was_saved_is_loaded_bit_for_bit(tmp_path: Path) -> None:
-    """Tensors, optimizer state and plain values; by the newest step, and by a step's number."""
+    """Method: tensors, optimizer state and plain values, loaded as the newest step and by the
+    number of a step.
+    """
     before = state_of(*net(1))
     save(tmp_path, 3, before)
     save(tmp_path, 4, state_of(*net(2)))
@@ -95,7 +97,7 @@ def test_a_folder_without_checkpoints_loads_nothing(tmp_path: Path) -> None:
 def test_every_dtype_comes_back_and_stock_torch_reads_all_but_two(
     kind: torch.dtype, tmp_path: Path
 ) -> None:
-    """complex128 and float8_e8m0fnu have no place in torch's own reader. They are kept in a file
+    """Torch's own reader does not support complex128 and float8_e8m0fnu. They are kept in a file
     that it does not list, so that it reads the others.
     """
     saved = {
@@ -142,7 +144,7 @@ def test_stock_torch_reads_the_tensors_of_a_training_by_flat_names(tmp_path: Pat
 
 @pytest.mark.parametrize("way", [dcp.state_dict_saver.AsyncCheckpointerType.THREAD], ids=str)
 def test_async_save_writes_what_was_there_when_it_was_called(way: Any, tmp_path: Path) -> None:
-    """Method: the state changes as soon as the call returns. DCP wants a process group for it."""
+    """Method: the state changes as soon as the call returns. DCP needs a process group for this."""
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -161,7 +163,9 @@ def test_async_save_writes_what_was_there_when_it_was_called(way: Any, tmp_path:
 
 
 def test_tensors_of_any_layout_in_memory_come_back(tmp_path: Path) -> None:
-    """Views, transposed and conjugated tensors, into targets that are plain and that are views."""
+    """Method: views, transposed and conjugated tensors, loaded into plain targets and into
+    views.
+    """
     base = torch.arange(24.0).reshape(4, 6)
     saved = {
         "transposed": base.t(),
@@ -208,7 +212,7 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path: Path) 
 
 
 def test_objects_that_would_run_code_are_loaded_by_request_only(tmp_path: Path) -> None:
-    """NumPy's arrays are such objects, because they are pickled by calling a function."""
+    """NumPy's arrays are such objects, because they are pickled as a call of a function."""
     save(tmp_path, 1, {"random": np.arange(3), "x": torch.ones(2)})
     found: dict[str, Any] = {"random": None, "x": torch.zeros(2)}
     with pytest.raises(CheckpointException) as caught:
@@ -224,7 +228,7 @@ def test_objects_that_would_run_code_are_loaded_by_request_only(tmp_path: Path) 
 def test_an_object_that_fails_without_a_text_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error of whatever reads the bytes may have no text, and then its kind is the reason."""
+    """The error raised while reading the bytes may have no text. Then its type is the reason."""
 
     def fails(*_: object, **__: object) -> None:
         raise AssertionError
@@ -238,7 +242,7 @@ def test_an_object_that_fails_without_a_text_is_refused_by_its_name(
     )
 
 
-def test_a_missing_key_is_dcps_error_and_no_damage(tmp_path: Path) -> None:
+def test_a_missing_key_is_an_error_of_dcp_and_not_damage(tmp_path: Path) -> None:
     save(tmp_path, 1, {"x": torch.ones(2)})
     with pytest.raises(CheckpointException, match="Missing key"):
         outlast.checkpoint.load({"y": torch.ones(2)}, tmp_path)
@@ -263,9 +267,9 @@ def files_of(root: Path, step: int) -> list[str]:
     return sorted(path.name for path in checkpoint_folder(root, step).iterdir())
 
 
-def test_a_bit_that_flips_anywhere_is_seen_and_the_one_before_is_loaded(tmp_path: Path) -> None:
-    """Method: one bit in each file, at its beginning, in its middle, and at its end. A header is
-    no part of what is loaded; `verify` sees it.
+def test_a_flipped_bit_is_found_and_the_previous_checkpoint_is_loaded(tmp_path: Path) -> None:
+    """Method: flip one bit in each file, at its beginning, in its middle, and at its end. A header
+    is not among the loaded data, but `verify` checks it.
     """
     save(tmp_path, 1, {"x": torch.ones(1000), "note": "old"})
     save(tmp_path, 2, {"x": torch.zeros(1000), "note": "new"})
@@ -329,7 +333,7 @@ def test_truncated_and_missing_files_are_damage(harm: str, tmp_path: Path) -> No
         ("F32", "cannot be read"),
     ],
 )
-def test_a_record_that_lies_is_refused(words: Any, why: str, tmp_path: Path) -> None:
+def test_a_record_with_wrong_contents_is_refused(words: Any, why: str, tmp_path: Path) -> None:
     save(tmp_path, 1, {"x": torch.ones(1000)})
     manifest = DiskTier(tmp_path).manifest(1)
     body = {"schema": 1, "tensors": {"x": words}, "objects": {}, "paths": {}}
@@ -343,7 +347,7 @@ def test_a_record_that_lies_is_refused(words: Any, why: str, tmp_path: Path) -> 
 # --- room -----------------------------------------------------------------------------------------
 
 
-def test_older_ones_are_removed_as_the_options_say(tmp_path: Path) -> None:
+def test_older_checkpoints_are_removed_as_the_options_say(tmp_path: Path) -> None:
     for step in range(1, 8):
         save(tmp_path, step, {"x": torch.full((3,), step)}, keep_last=2, keep_every=3)
     assert [one.step for one in DiskTier(tmp_path).step_folders()] == [7, 6, 3]
@@ -351,8 +355,8 @@ def test_older_ones_are_removed_as_the_options_say(tmp_path: Path) -> None:
     assert len(DiskTier(tmp_path).step_folders()) == 4
 
 
-def test_what_a_cut_save_has_left_is_not_read_by_others(tmp_path: Path) -> None:
-    """Method: a shard of a rank that the next save of the step does not have."""
+def test_the_remains_of_an_interrupted_save_are_not_read_later(tmp_path: Path) -> None:
+    """Method: the folder has a shard of a rank that the next save of the step does not have."""
     left = checkpoint_folder(tmp_path, 1)
     save(tmp_path / "more", 1, {"x": torch.ones(3)})
     left.mkdir(parents=True)
@@ -386,9 +390,9 @@ def operations(root: Path) -> list[str]:
     return counting.names
 
 
-def test_a_save_that_is_killed_at_any_write_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_save_killed_at_any_write_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     """Method: a dry run counts the writes, syncs, renames and removals of a save. Then the process
-    dies in each in turn, in the middle if it is a write. The next save of that step works.
+    dies at each of them in turn, in the middle if it is a write. The next save of that step works.
     """
     names = operations(tmp_path / "dry")
     committed_after = names.index(f"rename {MANIFEST_NAME}")
@@ -427,7 +431,7 @@ def test_a_disk_that_is_full_or_read_only_is_an_error_and_loses_nothing(
 # --- beside the rest of outlast -------------------------------------------------------------------
 
 
-def test_outlast_load_and_export_take_weights_out_of_it(tmp_path: Path) -> None:
+def test_outlast_load_and_export_read_the_weights(tmp_path: Path) -> None:
     model, optimizer = net(1)
     save(tmp_path / "c", 3, state_of(model, optimizer))
     other, _ = net(2)
@@ -439,7 +443,7 @@ def test_outlast_load_and_export_take_weights_out_of_it(tmp_path: Path) -> None:
     )
 
 
-def test_a_run_does_not_go_on_from_it_and_leaves_it_where_it_is(tmp_path: Path) -> None:
+def test_a_run_does_not_resume_from_such_a_checkpoint_and_keeps_it(tmp_path: Path) -> None:
     save(tmp_path, 3, {"x": torch.ones(3)})
     step, folder, refused = find_checkpoint(tmp_path)
     assert (step, folder) == (0, "")

@@ -1,4 +1,6 @@
-"""outlast.checkpoint on several ranks: what N ranks save, M ranks load, and stock torch as well."""
+"""outlast.checkpoint on several ranks: what N ranks save, M ranks can load, and stock torch can
+too.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,8 @@ def group(rank: Rank) -> Iterator[None]:
 
 
 def trained(steps: int) -> dict[str, Any]:
-    """The state of a sharded model. Its first dimensions are 5, 7 and 2: no number of ranks splits
-    them evenly, and on more than two ranks some hold nothing of the last.
+    """Return the state of a sharded model after some steps. Its first dimensions are 5, 7 and 2: no
+    number of ranks splits them evenly, and on more than two ranks some hold nothing of the last.
     """
     from torch import nn
     from torch.distributed.checkpoint.state_dict import get_state_dict
@@ -44,7 +46,7 @@ def trained(steps: int) -> dict[str, Any]:
     fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for step in range(steps):
-        torch.manual_seed(step)  # the same batch on each rank
+        torch.manual_seed(step)  # the batch is the same on each rank
         model(torch.randn(4, 3)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -53,8 +55,9 @@ def trained(steps: int) -> dict[str, Any]:
 
 
 def whole(state: dict[str, Any]) -> dict[str, list[Any]]:
-    """All tensors of a state, put together, by flat name; float32 as Python's floats, which hold
-    every bit of them. Tensors themselves would go through shared memory that ends with the rank.
+    """Return all tensors of a state, put together, by flat name. float32 values are returned as
+    Python's floats, which hold every bit of them. Tensors themselves would go through shared memory
+    that ends with the rank.
     """
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
@@ -110,8 +113,8 @@ def same(left: dict[str, list[Any]], right: dict[str, list[Any]]) -> bool:
 def test_any_number_of_ranks_loads_what_another_number_has_saved(
     ranks: int, readers: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Method: FSDP2 with AdamW, saved by `ranks`; loaded by `readers`. Stock torch loads the model
-    on two ranks. Then the newest checkpoint is damaged.
+    """Method: FSDP2 with AdamW, saved by `ranks` and loaded by `readers`. Stock torch loads the
+    model on two ranks. Then the newest checkpoint is damaged.
     """
     saved = run_ranks(ranks, saves, str(tmp_path), ranks == 4)
     assert all(same(saved[0], one) for one in saved[1:])

@@ -1,4 +1,4 @@
-"""What a script does to its own output does not end the run: it is the script's."""
+"""What a script does to its own output streams does not end the run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def test_a_line_about_a_step_is_printed(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_broken_hook_hides_no_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python prints both errors, and so does a worker. Its exit code stays that of the script."""
+    """Python prints both errors, and so does a worker. Its exit code is that of the
+    script's error.
+    """
 
     def broken(*_: object) -> None:
         raise RuntimeError("the hook is broken")

@@ -1,5 +1,5 @@
-"""DDP over rebuilt groups: one hash in all steps, nothing of the user's lost, nothing of a failed
-step left.
+"""DDP over rebuilt groups: the gradients have the same hash in all steps, nothing of the user's is
+lost, and nothing of a failed step is left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SEVERAL_BUCKETS = {"bucket_cap_mb": 0.02}
 
 
 class World:
-    """One rank's groups, one generation after the other."""
+    """One rank's groups, one generation after another."""
 
     def __init__(self, rank: Rank) -> None:
         ddp.install()
@@ -98,7 +98,7 @@ def _hashes(rank: Rank, options: dict[str, Any], frozen: bool) -> list[str]:
 
 @functools.cache
 def frozen_hash() -> str:
-    """What 4 ranks compute with frozen buckets, in every step."""
+    """Return the hash that 4 ranks compute with frozen buckets in every step."""
     return str(run_ranks(4, _hashes, {}, True)[0][0])
 
 
@@ -113,24 +113,24 @@ OPTIONS = [
 def test_frozen_buckets_give_one_gradient_hash_over_rebuilds(
     options: dict[str, Any],
 ) -> None:
-    """Method: 4 ranks, fixed input, 5 buckets, 3 generations of 3 backwards; every gradient of
-    every rank hashed.
+    """Method: 4 ranks with fixed input and 5 buckets, in 3 generations of 3 backwards each. Every
+    gradient of every rank is hashed.
     """
     answers = run_ranks(4, _hashes, options, True)
     assert {digest for answer in answers for digest in answer} == {answers[0][0]}
 
 
 def test_without_frozen_buckets_the_first_backward_differs() -> None:
-    """The frozen layout is moreover the one that DDP settles on by itself."""
+    """The frozen layout is also the one that DDP chooses by itself after its first backward."""
     free = run_ranks(4, _hashes, {}, False)[0]
     assert free[0] != free[1]
     assert frozen_hash() == free[1]
 
 
 def _from_solo(rank: Rank) -> list[str]:
-    """Rank 3 is a spare: it made DDP alone, ran a throw-away step, and comes in generation 1.
+    """Rank 3 is a spare: it made DDP alone, ran a throw-away step, and joins in generation 1.
 
-    Rank 0 warmed up before run.steps.
+    Rank 0 ran a backward of its own before run.steps.
     """
     if rank.rank < 3:
         world = World(Rank(rank.rank, 3, rank.port))
@@ -167,13 +167,13 @@ def _warmed_up(rank: Rank) -> list[str]:
     return [backward(model, rank) for _ in range(2)]
 
 
-def test_buckets_that_a_backward_of_the_scripts_laid_out_are_laid_out_anew() -> None:
+def test_buckets_that_a_backward_of_the_script_laid_out_are_rebuilt() -> None:
     assert {digest for answer in run_ranks(4, _warmed_up) for digest in answer} == {frozen_hash()}
 
 
 def _keeps(rank: Rank) -> dict[str, Any]:
     world = World(rank)
-    # the user's own
+    # this one is made by the user
     model = DistributedDataParallel(network(), find_unused_parameters=False, **SEVERAL_BUCKETS)
     ddp.freeze_buckets(model)
     calls: list[str] = []
@@ -216,7 +216,9 @@ def test_hooks_mode_and_arguments_of_ddp_survive_a_rebuild() -> None:
 
 
 def _interrupted(rank: Rank, options: dict[str, Any]) -> tuple[list[str], str]:
-    """Rank 3 dies inside a backward; the others are cut out of it, and repeat as three."""
+    """Rank 3 dies inside a backward. The others are interrupted in it, and repeat it as three
+    ranks.
+    """
     world = World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
     ddp.freeze_buckets(model)
@@ -235,9 +237,11 @@ def _interrupted(rank: Rank, options: dict[str, Any]) -> tuple[list[str], str]:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "bucket_view", "find_unused"])
-def test_a_backward_cut_short_leaves_nothing_behind_in_the_repeat(options: dict[str, Any]) -> None:
-    """Method: SIGKILL in the middle of a backward; the repeats of the three left equal those of
-    three that never failed.
+def test_an_interrupted_backward_leaves_nothing_behind_in_the_repeat(
+    options: dict[str, Any],
+) -> None:
+    """Method: SIGKILL in the middle of a backward. The repeats of the three remaining ranks equal
+    those of three ranks that never failed.
     """
     answers = run_ranks(4, _interrupted, options, may_die=(3,))
     undisturbed = run_ranks(3, _hashes, options, True)
@@ -245,9 +249,9 @@ def test_a_backward_cut_short_leaves_nothing_behind_in_the_repeat(options: dict[
 
 
 def _raises_in_forward(rank: Rank) -> list[str]:
-    """All ranks live; user code raises between forward and backward, and within no_sync.
+    """All ranks live. User code raises between forward and backward, and within no_sync.
 
-    No new group.
+    No new group is built.
     """
     World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS)
@@ -255,7 +259,7 @@ def _raises_in_forward(rank: Rank) -> list[str]:
     out = [backward(model, rank)]
     with pytest.raises(ZeroDivisionError), model.no_sync():
         model(batch(rank)[0]).sum().item() / 0
-    model(batch(rank)[0])  # forward without a backward
+    model(batch(rank)[0])  # a forward without a backward
     ddp.reset_after_failure(model)
     ddp.freeze_buckets(model)
     return [*out, *(backward(model, rank) for _ in range(2))]
@@ -267,8 +271,8 @@ def test_a_step_that_failed_before_backward_repeats_with_the_same_bits() -> None
 
 
 def _accumulates(rank: Rank, options: dict[str, Any], cut_at: int) -> str:
-    """Three micro-batches, the group rebuilt in front of number `cut_at` (0: before the first, 3:
-    not at all).
+    """Run three micro-batches, with the group rebuilt before number `cut_at` (0: before the first
+    one, 3: not at all).
     """
     world = World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
@@ -296,15 +300,16 @@ def test_gradients_accumulated_under_no_sync_survive_a_rebuild_bit_for_bit(
 
 
 def zeroed(model: nn.Module, rank: Rank) -> str:
-    """A backward onto gradients that are zeroed in place."""
+    """Run a backward onto gradients that were zeroed in place."""
     model.zero_grad(set_to_none=False)
     return backward(model, rank, clear=False)
 
 
 def _replaced(rank: Rank, options: dict[str, Any], replaced: bool) -> list[str]:
-    """Three ranks zero their gradients in place. In generation 1 the last may be a new process.
+    """Three ranks zero their gradients in place. In generation 1 the last rank may be a new
+    process.
 
-    Its gradients are zeros as its predecessor's were, which is what the image told it.
+    Its gradients are zeros as its predecessor's were, which the image records.
     """
     world = World(rank)
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
@@ -333,7 +338,7 @@ FIND_UNUSED = pytest.mark.parametrize("find_unused", [False, True], ids=["frozen
 
 @FIND_UNUSED
 def test_zeroed_views_of_buckets_have_the_same_bits_after_a_replacement(find_unused: bool) -> None:
-    """DDP divides a view by 3, and multiplies a gradient that is not a view by a third.
+    """DDP divides a view of a bucket by 3, and multiplies a gradient that is not a view by a third.
 
     Only the very first backward of a run finds no views.
     """
@@ -346,7 +351,9 @@ def test_zeroed_views_of_buckets_have_the_same_bits_after_a_replacement(find_unu
 
 
 def _thawed(rank: Rank, replaced: bool) -> list[str]:
-    """Layers are frozen after the wrap, and thawed in generation 1. The last rank may be new."""
+    """Layers are frozen after the wrap, and unfrozen in generation 1. The last rank may be a new
+    process.
+    """
     world = World(rank)
     options = {"gradient_as_bucket_view": True, "find_unused_parameters": True}
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
@@ -370,7 +377,9 @@ def _thawed(rank: Rank, replaced: bool) -> list[str]:
 
 
 def test_layers_frozen_in_a_regroup_are_reduced_once_they_are_thawed() -> None:
-    """All ranks must have the buckets that a replaced rank makes from the top of its script."""
+    """All ranks must have the buckets that a replaced rank makes when it runs its script from the
+    top.
+    """
     calm = run_ranks(2, _thawed, False)
     assert calm[0] == calm[1]
     assert len(set(calm[0])) == 2
@@ -378,7 +387,9 @@ def test_layers_frozen_in_a_regroup_are_reduced_once_they_are_thawed() -> None:
 
 
 def _written_late(rank: Rank, find_unused: bool) -> bool:
-    """The memory of the old buckets is written after their gradients were cleared, as gloo may."""
+    """Write to the memory of the old buckets after their gradients were cleared, as gloo may do.
+    Return whether no gradient changed.
+    """
     world = World(rank)
     options = {"gradient_as_bucket_view": True, "find_unused_parameters": find_unused}
     model = ddp.wrap(network(), **SEVERAL_BUCKETS, **options)
@@ -401,7 +412,9 @@ def test_a_late_write_into_an_old_bucket_reaches_no_gradient(find_unused: bool) 
 
 
 def _hooked(rank: Rank) -> list[str]:
-    """Gradients without the hook, with it, and with it after a rebuild that made a new reducer."""
+    """Return the gradients without the hook, with it, and with it after a rebuild that made a new
+    reducer.
+    """
     world = World(rank)
     model = ddp.wrap(network(), gradient_as_bucket_view=True, find_unused_parameters=True)
     ddp.freeze_buckets(model)
@@ -440,7 +453,7 @@ def _refusals(rank: Rank) -> dict[str, str]:
     return out
 
 
-def test_what_cannot_move_to_another_group_says_why() -> None:
+def test_what_cannot_move_to_another_group_is_refused_with_the_reason() -> None:
     said = run_ranks(2, _refusals)[0]
     assert said["plain"] == said["world"] == ""
     assert "process_group of the script's own" in said["subgroup"]

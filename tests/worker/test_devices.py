@@ -1,7 +1,7 @@
-"""GPUs are dealt out to local ranks, and CUDA is not used before a device was chosen.
+"""GPUs are assigned to local ranks, and CUDA is not used before a device was chosen.
 
-Nothing here needs a GPU: the functions of torch.cuda that matter are replaced, and write down how
-they are called. tests/drills/test_devices.py does the same with the processes of a run.
+Nothing here needs a GPU: the functions of torch.cuda that matter are replaced, and record how they
+are called. tests/drills/test_devices.py does the same with the processes of a run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Calls = list[tuple[str, Any]]
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """A machine with four GPUs; what is asked of torch.cuda, in order."""
+    """Yield the calls made to torch.cuda, in order, on a machine with four GPUs."""
     made: Calls = []
     current = [0]
 
@@ -91,7 +91,9 @@ def test_a_device_is_current_for_a_while_only(calls: Calls) -> None:
 
 @pytest.mark.parametrize("module", [torch.cuda, torch.cuda.random], ids=["cuda", "cuda.random"])
 def test_the_first_use_of_cuda_asks_once(calls: Calls, module: Any) -> None:
-    """Wherever torch keeps that function: some of its modules have a name for it of their own."""
+    """The first use is caught wherever torch keeps that function: some of its modules have a name
+    of their own for it.
+    """
     devices.before_first_use(lambda: devices.take(3))
     module._lazy_init()
     module._lazy_init()
@@ -101,14 +103,14 @@ def test_the_first_use_of_cuda_asks_once(calls: Calls, module: Any) -> None:
     assert calls[3:] == [("asked", None), ("init", 3)], "armed again, and not twice"
 
 
-def test_who_has_a_device_is_not_asked_any_more(calls: Calls) -> None:
+def test_a_rank_that_has_a_device_is_not_asked_again(calls: Calls) -> None:
     devices.before_first_use(lambda: pytest.fail("it was asked"))
     devices.take(1)
     torch.cuda._lazy_init()
     assert calls == [("set_device", 1), ("init", 1)]
 
 
-def test_a_thread_of_the_scripts_own_is_not_held_up(calls: Calls) -> None:
+def test_a_thread_of_the_script_is_not_held_up(calls: Calls) -> None:
     """Only the main thread can park."""
     devices.before_first_use(lambda: pytest.fail("it was asked"))
     thread = threading.Thread(target=lambda: torch.cuda._lazy_init())
@@ -120,7 +122,7 @@ def test_a_thread_of_the_scripts_own_is_not_held_up(calls: Calls) -> None:
 def test_random_state_is_that_of_the_ranks_own_gpu(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another device is current at the moment, as a script may have it."""
+    """Method: another device is current at that moment, as it may be in a script."""
     devices.take(2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     torch.cuda.set_device(0)
@@ -149,7 +151,7 @@ def test_nccl_is_used_where_each_rank_has_a_gpu_of_its_own(
 def test_under_torchrun_the_device_is_chosen_before_the_group(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Local rank 3 of the second node of eight ranks."""
+    """Method: local rank 3 of the second node, in a world of eight ranks."""
     given = {"RANK": "7", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}
     for name, value in {**given, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)

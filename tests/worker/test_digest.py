@@ -1,4 +1,4 @@
-"""One hash of all tensors: the same bits, the same digest; also of shards, and over ranks."""
+"""One hash of all tensors: the same bits give the same digest, also for shards, and over ranks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def test_a_digest_is_stable_for_ever() -> None:
-    """Golden: digests of runs of different versions are compared."""
+    """These are golden values: digests of runs of different versions are compared."""
     tensors = {
         "b": torch.arange(6, dtype=torch.int32).reshape(2, 3),
         "a": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
@@ -67,7 +67,7 @@ def test_strides_wrappers_and_the_name_given_do_not_matter() -> None:
     assert digest({"w": square.t().contiguous().t()}) == digest({"w": square})
 
 
-def test_buffers_count_and_of_a_state_the_optimizer_too() -> None:
+def test_the_digest_includes_buffers_and_of_a_state_the_optimizer() -> None:
     model = net()
     optimizer = torch.optim.AdamW(model.parameters())
     state = State(model=model, optimizer=optimizer)
@@ -90,7 +90,9 @@ def test_what_has_no_bytes_is_refused() -> None:
 
 
 def replica(rank: int, folder: str) -> dict[str, Any]:
-    """Two ranks under DDP: each with its own data, hence its own BatchNorm statistics."""
+    """Run two ranks under DDP, each with its own data and therefore its own BatchNorm
+    statistics.
+    """
     model = nn.parallel.DistributedDataParallel(net(), broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     state = State(model=model, optimizer=optimizer)
@@ -105,8 +107,8 @@ def replica(rank: int, folder: str) -> dict[str, Any]:
 
 
 def shard(rank: int, folder: str) -> dict[str, Any]:
-    """Under fully_shard: digest of the whole, save and load of this rank's shards into a
-    differently trained model.
+    """Under fully_shard, return the digest of the whole, and save and load this rank's shards into
+    a differently trained model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -142,7 +144,7 @@ def shard(rank: int, folder: str) -> dict[str, Any]:
         name: [list(part.global_shape), list(part.offsets), list(saved[name].shape), part.replica]
         for name, part in shards.items()
     }
-    for steps in (0, 1):  # into a state without optimizer tensors, and with
+    for steps in (0, 1):  # into a state without optimizer tensors, and into one with them
         again, optimizer, state = make(steps)
         _, shared = state.bytes_needed()
         state.load_shared(text, saved)
@@ -171,7 +173,7 @@ def _rank(rank: Rank, work: Any, folder: str) -> str:
 
 
 def on_two_ranks(work: Any) -> list[dict[str, Any]]:
-    """Two processes over gloo; bounded by JOIN_S."""
+    """Run two processes over gloo, for at most JOIN_S."""
     with tempfile.TemporaryDirectory() as folder:
         return [json.loads(said) for said in run_ranks(2, _rank, work, folder, timeout_s=JOIN_S)]
 
@@ -185,8 +187,8 @@ def test_ranks_agree_on_a_digest_and_all_covers_their_own_buffers() -> None:
 
 
 def test_shards_have_the_digest_of_the_whole_and_are_put_back_bit_for_bit() -> None:
-    """Under fully_shard on two ranks: the digest equals the unsharded model's; a restored state
-    goes on as the one that was saved.
+    """Under fully_shard on two ranks, the digest equals that of the unsharded model, and a restored
+    state goes on like the saved one.
     """
     ranks = on_two_ranks(shard)
     for out in ranks:

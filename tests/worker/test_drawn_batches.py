@@ -1,4 +1,6 @@
-"""Batches of the script's own function: the same again after a seek, with and without prefetch."""
+"""Batches drawn by the script's own function: a seek gives the same batches again, with and without
+prefetch.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,15 @@ def made(**more: Any) -> DrawnBatches:
 
 
 def test_a_batch_is_drawn_again_from_its_position() -> None:
-    """A second process that seeks to the position has the batches that the first had from there."""
+    """Method: a second process that seeks to the position has the batches that the first one had
+    from there on.
+    """
     first = made()
     batches = [first.next_batch() for _ in range(6)]
     second = made()
     for _ in range(3):
         second.next_batch()
-    torch.manual_seed(99)  # the seed travels with the position
+    torch.manual_seed(99)  # the seed is part of the position
     third = DrawnBatches(draw)
     third.seek(second.position())
     assert [third.next_batch() for _ in range(3)] == batches[3:]
@@ -39,7 +43,9 @@ def test_a_batch_is_drawn_again_from_its_position() -> None:
 
 
 def test_a_prefetch_changes_no_batch_and_no_position() -> None:
-    """The position counts batches that were given: one that was drawn ahead is drawn again."""
+    """The position counts the batches that were given out. A batch that was drawn ahead is drawn
+    again.
+    """
     calm, ahead = made(), made()
     batches = [calm.next_batch() for _ in range(3)]
     for number in range(3):
@@ -119,7 +125,7 @@ def test_a_numbered_function_is_given_the_number_of_its_batch() -> None:
 
 
 def test_a_prefetch_that_moves_kept_state_is_refused_by_name() -> None:
-    """A generator of the script's own would be sealed one draw too far. Without prefetch, and with
+    """A generator of the script would be sealed one draw too late. Without prefetch, and with
     global generators, nothing is refused.
     """
     generator = torch.Generator()
@@ -139,7 +145,7 @@ def test_a_position_of_another_loader_is_refused() -> None:
 
 
 def test_batches_are_skipped_by_their_count() -> None:
-    """A script that resumes from its own file has the batches of the steps that follow."""
+    """A script that resumes from its own file has the batches of the following steps."""
     whole, resumed = made(), made()
     batches = [whole.next_batch() for _ in range(5)]
     resumed.skip(4)

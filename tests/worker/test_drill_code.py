@@ -1,4 +1,4 @@
-"""A fault that a process does to itself is done once, and is not taken for a bug of outlast."""
+"""A fault that a process does to itself happens once, and is not taken for a bug of outlast."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def test_an_order_is_carried_out_once(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "fired-1").read_text())
     assert told["step"] == 7
     assert told["at_s"] > 0
-    drill_code.obey(str(tmp_path), rank=2, step=7)  # the step is repeated: nothing comes
+    drill_code.obey(str(tmp_path), rank=2, step=7)  # the step is repeated, and no fault comes
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fired-1"]
 
 
-def test_a_process_that_takes_the_rank_over_does_not_do_it_again(tmp_path: Path) -> None:
-    """The one before was killed between its note and the fault: the order still lies there."""
+def test_a_process_that_takes_the_rank_over_does_not_repeat_the_fault(tmp_path: Path) -> None:
+    """Method: the process before was killed between its note and the fault, so the order is still
+    there.
+    """
     order(tmp_path, "nan")
     (tmp_path / "fired-1").write_text("{}")
     drill_code.obey(str(tmp_path), rank=2, step=7)
@@ -42,7 +44,7 @@ def test_an_order_for_another_rank_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("do", ["raise", "shape", "nan", "io"])
-def test_its_exception_is_no_bug_of_outlast(tmp_path: Path, do: str) -> None:
+def test_an_injected_exception_is_no_bug_of_outlast(tmp_path: Path, do: str) -> None:
     order(tmp_path, do)
     with pytest.raises((KeyError, RuntimeError, FloatingPointError, OSError)) as raised:
         drill_code.obey(str(tmp_path), rank=2, step=7)

@@ -1,4 +1,4 @@
-"""Which parameters a script changes itself, and that a repeat puts them back."""
+"""Which parameters a script changes itself, and that a repeat restores them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def through_data(parameter: nn.Parameter) -> None:
 
 
 class Trained:
-    """A model, its optimizer, and a copy of the model that no optimizer has."""
+    """A model, its optimizer, and a copy of the model that belongs to no optimizer."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(3, 2)
@@ -53,7 +53,7 @@ def is_as(trained: Trained, before: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("change", "bytewise"), [(in_place, False), (in_place, True), (through_data, True)]
 )
-def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(
+def test_changes_of_the_script_are_undone_from_the_next_step_on(
     trained: Trained, change: Change, bytewise: bool
 ) -> None:
     edits = trained.state.edits
@@ -71,7 +71,7 @@ def test_what_the_script_changes_is_put_back_from_the_next_beginning_on(
 
 
 def test_an_average_that_first_moves_in_the_second_step_is_put_back(trained: Trained) -> None:
-    """Its first move, in front of the first optimizer, takes the weights that it has already."""
+    """Its first move, before the first optimizer call, assigns the weights that it has already."""
     edits = trained.state.edits
     trained.begin(bytewise=True)
     assert edits.look() == []
@@ -85,7 +85,7 @@ def test_an_average_that_first_moves_in_the_second_step_is_put_back(trained: Tra
     assert edits.copied_bytes == sum(one.nbytes for one in trained.average.parameters())
 
 
-def test_what_optimizers_do_between_look_and_watch_is_no_edit(trained: Trained) -> None:
+def test_changes_by_optimizers_between_look_and_watch_are_no_edit(trained: Trained) -> None:
     edits = trained.state.edits
     trained.begin()
     trained.model(torch.ones(4, 3)).sum().backward()
@@ -97,7 +97,7 @@ def test_what_optimizers_do_between_look_and_watch_is_no_edit(trained: Trained) 
     assert edits.look() == ["model.bias"]
 
 
-def test_a_repeat_that_changes_the_same_again_puts_it_back_again(trained: Trained) -> None:
+def test_a_repeat_that_makes_the_same_changes_undoes_them_again(trained: Trained) -> None:
     trained.state.edits.names = {"average.weight"}
     trained.begin()
     before = trained.values()
@@ -108,8 +108,8 @@ def test_a_repeat_that_changes_the_same_again_puts_it_back_again(trained: Traine
 
 
 @pytest.mark.parametrize("change", [in_place, through_data])
-def test_weights_that_are_swapped_in_a_phase_are_put_back(trained: Trained, change: Change) -> None:
-    """The first phase of a name is copied as a whole."""
+def test_weights_that_are_swapped_in_a_phase_are_restored(trained: Trained, change: Change) -> None:
+    """The first phase of each name has everything copied."""
     before = trained.values()
     trained.state.begin()
     trained.state.edits.begin_phase("evaluate")
@@ -118,7 +118,7 @@ def test_weights_that_are_swapped_in_a_phase_are_put_back(trained: Trained, chan
     assert is_as(trained, before)
 
 
-def test_a_later_phase_that_changes_what_was_not_copied_is_no_silent_error(
+def test_a_later_phase_that_changes_an_uncopied_parameter_is_an_error(
     trained: Trained,
 ) -> None:
     edits = trained.state.edits
@@ -131,7 +131,7 @@ def test_a_later_phase_that_changes_what_was_not_copied_is_no_silent_error(
         trained.state.roll_back()
 
 
-def test_what_a_phase_is_seen_to_change_is_copied_in_the_next_one(trained: Trained) -> None:
+def test_parameters_that_a_phase_changed_are_copied_in_the_next_one(trained: Trained) -> None:
     edits = trained.state.edits
     for expected in (["model.weight"], []):
         trained.state.begin()
@@ -157,8 +157,8 @@ def test_a_successor_knows_what_is_edited(trained: Trained) -> None:
 
 
 def test_state_that_is_restored_is_not_taken_for_an_edit(trained: Trained) -> None:
-    """A replaced rank begins in the middle of a run: what its parameters become there, the script
-    did not do.
+    """A replaced rank begins in the middle of a run. The restored values of its parameters are not
+    changes made by the script.
     """
     text, tensors = trained.state.shared_tensors()
     there = {name: tensor.clone() for name, tensor in tensors.items()}
@@ -168,7 +168,7 @@ def test_state_that_is_restored_is_not_taken_for_an_edit(trained: Trained) -> No
     assert not trained.state.edits.names
 
 
-def test_what_each_rank_has_of_its_own_is_not_looked_at(trained: Trained) -> None:
+def test_the_private_state_of_a_rank_is_not_compared(trained: Trained) -> None:
     trained.begin()
     trained.state.differs_by_rank = True
     in_place(trained.model.weight)
@@ -183,8 +183,8 @@ def test_an_average_counts_as_a_whole_though_only_a_part_of_it_moved(trained: Tr
     assert trained.state.edits.look() == ["average.bias", "average.weight"]
 
 
-def test_an_average_that_begins_to_move_behind_the_first_step_is_noticed(trained: Trained) -> None:
-    """As one does that was made from the model itself: what the first step changes is nothing."""
+def test_an_average_that_begins_to_move_after_the_first_step_is_noticed(trained: Trained) -> None:
+    """Such an average was made from the model itself, so the first step changes nothing in it."""
     edits = trained.state.edits
     trained.begin(bytewise=True)
     assert edits.look() == []
@@ -206,9 +206,9 @@ def test_an_average_that_begins_to_move_late_is_noticed_sooner_or_later(trained:
     assert found == ["average.bias", "average.weight"]
 
 
-def test_a_frozen_copy_that_the_optimizer_was_given_is_put_back_whole() -> None:
-    """A momentum encoder inside the model, as in MoCo: its part that is still like the model's own
-    does not move at first, and it is moved by new `.data`.
+def test_a_frozen_copy_that_the_optimizer_was_given_is_fully_restored() -> None:
+    """Method: a momentum encoder inside the model, as in MoCo. Its part that still equals the
+    model's own does not move at first, and it is moved by assigning new `.data`.
     """
     model = nn.ModuleDict({"query": nn.Linear(3, 2), "key": nn.Linear(3, 2)})
     model["key"].requires_grad_(False)
@@ -229,7 +229,9 @@ def test_a_frozen_copy_that_the_optimizer_was_given_is_put_back_whole() -> None:
 
 @pytest.mark.parametrize("frozen_first", [True, False])
 def test_freezing_and_unfreezing_changes_no_parameter(trained: Trained, frozen_first: bool) -> None:
-    """A GAN freezes one network while it trains the other; stages unfreeze a network at a step."""
+    """A GAN freezes one network while it trains the other, and training in stages unfreezes a
+    network at some step.
+    """
     edits = trained.state.edits
     trained.model.requires_grad_(not frozen_first)
     trained.begin()

@@ -1,4 +1,4 @@
-"""A backward without a use is left between two of its nodes."""
+"""A backward whose generation is over is left between two of its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(*(nn.Linear(4, 4) for _ in range(LAYERS)))
 
 
-def test_it_ends_soon_after_it_is_over() -> None:
+def test_a_backward_ends_soon_after_its_generation_is_over() -> None:
     model, over = net(), [False]
     exits = BackwardExits(model.parameters(), over=lambda: over[0])
     exits.install()
@@ -33,7 +33,7 @@ def test_it_ends_soon_after_it_is_over() -> None:
     assert LAYERS // 2 - 2 * LAYERS // BACKWARD_EXITS_COUNT <= min(done) <= LAYERS // 2
 
 
-def test_where_nothing_is_over_gradients_are_the_same_bits() -> None:
+def test_while_the_generation_lasts_gradients_are_the_same_bits() -> None:
     models = [net(), net()]
     exits = BackwardExits(models[1].parameters(), over=lambda: False)
     exits.install()
@@ -62,14 +62,16 @@ def test_parameters_that_take_no_gradient_have_no_exit() -> None:
         model(torch.ones(2, 4)).sum().backward()
 
 
-def test_no_parameters_are_no_trouble() -> None:
+def test_exits_without_parameters_work() -> None:
     exits = BackwardExits([], over=lambda: True)
     exits.install()
     exits.remove()
 
 
 def test_parameters_may_be_frozen_and_unfrozen_between_two_steps() -> None:
-    """As transfer learning in stages does, and GANs: what takes a gradient now has the exits."""
+    """Transfer learning in stages does so, and GANs do. The parameters that take a gradient now
+    have the exits.
+    """
     model = net()
     first, last = model[0], model[-1]
     assert isinstance(first, nn.Linear)

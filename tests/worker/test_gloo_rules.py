@@ -1,8 +1,8 @@
 """How gloo fails when a peer is killed: the rules that the simulated collectives
-(sim/world/collectives.py) follow, seen on the real thing.
+(sim/world/collectives.py) follow, observed with real gloo.
 
-nowhere ok before all have entered; after that ok on any of the survivors, and an error, or for ever
-nothing, on the others
+A collective succeeds on no rank before all have entered it. After that it succeeds on any of the
+survivors, and on the others it fails or never returns.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from outlast.runtime.worker import groups
 from tests.worker._ranks import Rank, run_ranks
 
 RANKS, VICTIM = 3, 1
-# a survivor that has heard nothing by then never will: gloo raises within tens of milliseconds, if
-# it does
+# A survivor that has noticed nothing by then never will: if gloo raises, it does so within tens of
+# milliseconds.
 STUCK_S = 3.0
 
 
 def _reduces_until_a_peer_is_gone(rank: Rank, board: str, seed: int) -> tuple[int, str]:
-    """All-reduce after all-reduce; how many ended well here, and how the last one did not.
+    """Run one all-reduce after another. Return how many succeeded here, and how the last one
+    failed.
 
-    The victim writes down what it has entered.
+    The victim records what it has entered.
     """
     chance = random.Random(seed)
     tensor, at_s = torch.zeros(chance.choice((1, 4_096, 262_144))), chance.uniform(0.0, 0.02)
@@ -76,7 +77,7 @@ def _kill_itself(at_s: float) -> None:
 
 
 def _fates(folder: Path, trials: int) -> Counter[str]:
-    """How the last all-reduce that the victim had entered ended on the two survivors."""
+    """Return how the last all-reduce that the victim had entered ended on the two survivors."""
     fates: Counter[str] = Counter()
     board = folder / "entered"
     for seed in range(trials):
@@ -103,7 +104,7 @@ def test_a_collective_ends_well_nowhere_before_all_have_entered(tmp_path: Path) 
 @pytest.mark.drill
 @pytest.mark.timeout(1800)
 def test_after_all_have_entered_it_ends_well_on_any_of_the_survivors(tmp_path: Path) -> None:
-    """A thousand kills at random moments."""
+    """Method: a thousand kills at random moments."""
     fates = _fates(tmp_path, 1_000)
     print(dict(fates))
     assert {"ok on 0 of 2", "ok on 1 of 2", "ok on 2 of 2"} <= set(fates), fates

@@ -1,6 +1,6 @@
-"""GPUs are counted in a child, so that the process that asks can be forked.
+"""GPUs are counted in a child process, so that the process that asks can still be forked.
 
-Nothing here needs a GPU: a function stands for CUDA's count, and says which process calls it.
+Nothing here needs a GPU: a function stands for CUDA's count, and records which process calls it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outlast.runtime.worker import gpu_count, imports  # noqa: E402
 
 @pytest.fixture
 def askers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A file with a line for each process that has asked CUDA for its two GPUs."""
+    """Yield a file with a line for each process that has asked CUDA for its two GPUs."""
     path = tmp_path / "askers"
     path.touch()
 
@@ -44,7 +44,7 @@ def test_a_child_asks_cuda_once(askers: Path) -> None:
     assert [int(one) for one in askers.read_text().split()] == [asker, os.getpid()]
 
 
-def test_a_child_that_dies_of_the_question_has_seen_no_gpu(
+def test_a_child_that_dies_while_it_asks_has_seen_no_gpu(
     monkeypatch: pytest.MonkeyPatch, askers: Path
 ) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: os._exit(3))
@@ -56,7 +56,9 @@ def test_a_child_that_dies_of_the_question_has_seen_no_gpu(
 def test_a_process_that_has_used_cuda_is_unfit_to_fork(
     monkeypatch: pytest.MonkeyPatch, askers: Path
 ) -> None:
-    """Method: the count stands for CUDA. It answers 0 in forks of a process that has used CUDA."""
+    """Method: the function stands for CUDA. It answers 0 in forks of a process that has
+    used CUDA.
+    """
     used = []
     monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: 0 if used else 2)
     assert not gpu_count.forks_lack_them(), "nobody has asked for a child"

@@ -1,5 +1,5 @@
-"""Groups that are built again in the same process: ready, counted, destroyed broken or not, and
-never leaking.
+"""Groups that are built again in the same process: they are ready, counted, destroyed whether
+broken or not, and do not leak.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _resident_kib() -> int:
 
 
 def _held() -> tuple[int, int, int]:
-    """Resident KiB, descriptors and threads, once the old groups have been let go."""
+    """Return resident KiB, descriptors and threads, once the old groups have been released."""
     gc.collect()
     deadline_s = time.monotonic() + 10.0
     while any(thread.name == "outlast-let-go" for thread in threading.enumerate()):
@@ -102,8 +102,8 @@ def _rebuild_many(rank: Rank, times: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("times", [8, pytest.param(20, marks=pytest.mark.drill)])
 def test_rebuilds_leak_no_memory_descriptor_or_thread(times: int, capsys: Any) -> None:
-    """Method: 4 ranks rebuild group and DDP so many times, making a subgroup and a 2x2 mesh each
-    time; compare the one at a quarter of them with the last.
+    """Method: 4 ranks rebuild group and DDP this many times, making a subgroup and a 2x2 mesh each
+    time. Compare the state after a quarter of them with that after the last one.
     """
     answers = run_ranks(4, _rebuild_many, times)
     for answer in answers:
@@ -126,17 +126,17 @@ def test_rebuilds_leak_no_memory_descriptor_or_thread(times: int, capsys: Any) -
 
 
 def _use_a_group_after_it_was_left(rank: Rank) -> int:
-    """Return how many groups are left once no thread looks any more."""
+    """Return how many groups are left once no thread checks for them any more."""
     group, used = groups.solo(), dist.group.WORLD
     groups.destroy(group)
-    time.sleep(2 * GROUP_LET_GO_S)  # the first look has found it in use
+    time.sleep(2 * GROUP_LET_GO_S)  # the first check has found it in use
     del used
     _held()
     return len(groups._left)
 
 
-def test_a_left_group_is_let_go_once_its_last_use_is_over() -> None:
-    """Method: the group is in use while the thread looks for the first time, and not later."""
+def test_a_left_group_is_released_once_its_last_use_is_over() -> None:
+    """Method: the group is in use when the thread checks for the first time, and not later."""
     assert run_ranks(1, _use_a_group_after_it_was_left) == [0]
 
 
@@ -182,7 +182,7 @@ def _survive(rank: Rank) -> float:
 
 
 def test_survivors_of_a_killed_member_build_the_next_group() -> None:
-    """Method: SIGKILL of rank 2 of 3 while the others are in all_reduce, a subgroup open as
+    """Method: SIGKILL to rank 2 of 3 while the others are in all_reduce, with a subgroup open as
     well.
     """
     took_s = run_ranks(3, _survive, may_die=(2,))
@@ -190,7 +190,8 @@ def test_survivors_of_a_killed_member_build_the_next_group() -> None:
 
 
 def _cancel(rank: Rank) -> tuple[float, str]:
-    """Wait for a peer that does not come. Return how long leaving took, and what stderr was told.
+    """Wait for a peer that does not come. Return how long leaving took, and what was written to
+    stderr.
 
     Then build the next group, alone.
     """
@@ -201,7 +202,8 @@ def _cancel(rank: Rank) -> tuple[float, str]:
     def waker() -> None:
         while watch._out_of_store.is_set():
             time.sleep(0.001)
-        time.sleep(0.1)  # let it get into the store's own wait; earlier would do as well
+        # let it get into the store's own wait; waking it earlier would work as well
+        time.sleep(0.1)
         over.set()
         woken_s.append(time.monotonic())
         watch.wake()
@@ -231,7 +233,9 @@ def _cancel(rank: Rank) -> tuple[float, str]:
 
 
 def test_a_rank_that_waits_for_peers_leaves_when_the_generation_is_over() -> None:
-    """It is woken in the store, and torch's complaint of that is not shown to people."""
+    """The rank is woken while it waits in the store, and torch's complaint about that is not shown
+    to people.
+    """
     ((took_s, told),) = run_ranks(1, _cancel)
     assert took_s < 1.0
     assert told == ""
@@ -271,9 +275,10 @@ def test_a_rank_that_waits_does_not_ask_the_store_again_and_again() -> None:
 
 
 def _wake_while_building(rank: Rank) -> float:
-    """Rank 1 says that it is here and never builds; rank 0 waits inside the backend.
+    """Rank 1 reports that it is here and never builds its group, so rank 0 waits inside the
+    backend.
 
-    The next group they build together.
+    They build the next group together.
     """
     watch = SocketWatch()
     watch.install()
@@ -289,7 +294,8 @@ def _wake_while_building(rank: Rank) -> float:
     def waker() -> None:
         while watch._before is None or len(open_sockets()) < 2:
             time.sleep(0.001)
-        time.sleep(0.1)  # let it get into the backend's own wait; earlier would do as well
+        # let it get into the backend's own wait; waking it earlier would work as well
+        time.sleep(0.1)
         woken_s.append(time.monotonic())
         watch.wake()
 
@@ -307,7 +313,7 @@ def _wake_while_building(rank: Rank) -> float:
 
 
 def test_a_rank_whose_peer_never_connects_is_woken_while_it_builds() -> None:
-    """Torch names a group by a count that goes on where building one failed: the peer, which did
+    """Torch names a group by a count that goes on where building one failed. The peer, which did
     not fail, would wait for another name.
     """
     took_s = run_ranks(2, _wake_while_building)
@@ -324,13 +330,13 @@ def _alone(rank: Rank) -> float:
 
 
 def test_a_spare_makes_and_runs_ddp_without_any_peer() -> None:
-    """Method: one process, no store at all."""
+    """Method: one process, and no store at all."""
     assert run_ranks(1, _alone) == [32.0]
 
 
 def test_a_process_that_ends_right_after_its_group_ends_well() -> None:
-    """The threads of a gloo group are joined in a C++ destructor; Python must not end the thread
-    that is in there.
+    """The threads of a gloo group are joined in a C++ destructor. Python must not end the thread
+    that is in it.
     """
     script = (
         "from outlast.runtime.worker import groups\nfor _ in range(3):\n   "
@@ -343,7 +349,7 @@ def test_a_process_that_ends_right_after_its_group_ends_well() -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """A zombie, or already taken in by its parent."""
+    """Return True if the process is a zombie, or was already reaped by its parent."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -351,7 +357,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _sees_rank_0_end(store: Any) -> bool:
-    """Come to no collective, and see whether rank 0's process ends all the same."""
+    """Join no collective, and see whether rank 0's process ends nevertheless."""
     pid = int(store.get("pid"))
     deadline_s = time.monotonic() + 15.0
     while time.monotonic() < deadline_s and not _has_ended(pid):
@@ -366,7 +372,7 @@ def _leave_with_a_stuck_group(rank: Rank) -> bool:
         return _sees_rank_0_end(store) and store.check(["ended"])
     store.set("pid", str(os.getpid()))
     stuck = dist.all_reduce(torch.ones(1), async_op=True)
-    group = groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)  # nobody wakes its sockets
+    group = groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)  # its sockets are never woken
     groups.destroy(group)
     del stuck
     atexit.register(store.set, "ended", "yes")
@@ -374,16 +380,16 @@ def _leave_with_a_stuck_group(rank: Rank) -> bool:
     raise AssertionError("the group was let go")
 
 
-def test_a_group_that_cannot_be_let_go_does_not_keep_the_process() -> None:
-    """Rank 0 has left an operation that never ends, in a group whose sockets stay up.
+def test_a_group_that_cannot_be_released_does_not_keep_the_process() -> None:
+    """Rank 0 has left an operation that never ends, in a group whose sockets stay open.
 
-    Its exit functions run all the same.
+    Its exit functions still run.
     """
     assert run_ranks(2, _leave_with_a_stuck_group, may_die=(0,))[1] is True
 
 
 class _Lazy:
-    """A proxy, as lazy modules are: to ask for its class is an error until it is filled."""
+    """A proxy, such as lazy modules are: asking for its class is an error until it is filled."""
 
     @property
     def __class__(self) -> Any:
@@ -407,8 +413,8 @@ def _end_beside_objects_that_cannot_be_asked(rank: Rank, folder: Path) -> tuple[
     return code, path.read_text()
 
 
-def test_objects_that_cannot_be_asked_do_not_change_the_end(tmp_path: Path) -> None:
-    """Files are flushed, and the exit code is the script's."""
+def test_objects_whose_class_cannot_be_asked_do_not_change_the_exit(tmp_path: Path) -> None:
+    """Files are flushed, and the exit code is that of the script."""
     ends = run_ranks(1, _end_beside_objects_that_cannot_be_asked, tmp_path)
     assert ends == [(7, "to the end")]
 
@@ -422,18 +428,18 @@ def _end_while_the_script_holds_a_stuck_group(rank: Rank) -> bool:
     kept = [dist.group.WORLD, dist.all_reduce(torch.ones(1), async_op=True)]
     groups.destroy(
         groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)
-    )  # nobody wakes its sockets
+    )  # its sockets are never woken
     groups.exit_without_stuck(7)
     raise AssertionError(f"the interpreter would end with {kept}, and wait for them")
 
 
 def test_a_stuck_group_that_the_script_holds_does_not_keep_the_process() -> None:
-    """Rank 0 keeps its old group, and an operation of it that never ends, until its end."""
+    """Rank 0 keeps its old group, and an operation in it that never ends, until its own end."""
     assert run_ranks(2, _end_while_the_script_holds_a_stuck_group, may_die=(0,))[1] is True
 
 
 def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
-    """Rank 1 only keeps its sockets up. Return whether DDP moved to the next group in time."""
+    """Rank 1 only keeps its sockets open. Return whether DDP moved to the next group in time."""
     store = groups.connect("127.0.0.1", rank.port, 20.0)
     join(rank, 0, store)
     model = ddp.wrap(torch.nn.Linear(4, 4))
@@ -445,7 +451,7 @@ def _rebuild_over_a_stuck_group(rank: Rank) -> bool:
     stuck = dist.all_reduce(torch.ones(1), async_op=True)
     groups.destroy(
         groups.BuiltGroup(0, 0, 2, "gloo", sys.excepthook, None)
-    )  # nobody wakes its sockets
+    )  # its sockets are never woken
     del stuck
     time.sleep(2 * GROUP_LET_GO_S)  # only DDP refers to it now
     groups.solo()
@@ -459,10 +465,11 @@ def test_ddp_moves_on_at_once_though_its_old_group_is_stuck() -> None:
     assert run_ranks(2, _rebuild_over_a_stuck_group, may_die=(0,))[1]
 
 
-def test_a_store_that_is_gone_is_given_up_and_not_waited_for() -> None:
-    """Its port refuses connections; or it has stopped, takes one, and is killed then.
+def test_a_store_that_is_gone_is_given_up_at_once() -> None:
+    """Method: the port of the store refuses connections; or the store has stopped, accepts one
+    connection, and is then killed.
 
-    torch's own client would try again for up to twice its time-out.
+    Torch's own client would try again for up to twice its time-out.
     """
     for stopped_s in (0.0, 0.3):
         listener = socket.create_server(("127.0.0.1", 0))

@@ -1,7 +1,7 @@
-"""Guards: the script's collectives are counted and, after the optimizer, refused; its groups and
-meshes are noted.
+"""Guards: collectives of the script are counted and, after the optimizer, refused; its groups and
+meshes are recorded.
 
-A spare parks in front of them, and at its first read of rank.
+A spare parks before any of these, and at its first read of its rank.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def test_a_collective_of_the_script_is_counted_and_refused_in_the_tail(
 
 
 def test_a_thread_may_communicate_beside_a_step_in_a_group_of_its_own(guards: Guards) -> None:
-    """As torch does that saves a checkpoint in the background. The script's own thread may not, nor
-    may anybody in the group of the step, or while the script is tried on one rank alone.
+    """Torch does this when it saves a checkpoint in the background. The script's own thread may not
+    do so; no thread may in the group of the step, or while the script is tried on one rank alone.
     """
     sub = dist.new_group([0])
 
@@ -104,7 +104,7 @@ def test_a_thread_may_communicate_beside_a_step_in_a_group_of_its_own(guards: Gu
         beside(sub)
 
 
-def test_what_outlast_and_ddp_do_is_neither_counted_nor_refused(guards: Guards) -> None:
+def test_collectives_of_outlast_and_ddp_are_neither_counted_nor_refused(guards: Guards) -> None:
     with guards.ours():
         dist.all_reduce(ones())
     model = ddp.wrap(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
@@ -143,7 +143,7 @@ MAKERS = {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_group_or_mesh_of_the_scripts_is_noted_with_its_line(guards: Guards, name: str) -> None:
-    """Method: the hooks tell in which order they were called, and what was known by then."""
+    """Method: the hooks record in which order they were called, and what was known at that time."""
     told: list[tuple[str, str]] = []
     guards.calls.on_need = lambda group: told.append((f"need {group}", guards.held))
     guards.calls.on_held = lambda: told.append(("held", guards.held))
@@ -160,7 +160,7 @@ def test_a_group_or_mesh_of_the_scripts_is_noted_with_its_line(guards: Guards, n
     assert guards.held == held
 
 
-def test_a_collective_needs_a_group_and_holds_none(guards: Guards) -> None:
+def test_a_collective_needs_a_group_and_creates_none(guards: Guards) -> None:
     needs: list[bool] = []
     guards.calls.on_need = needs.append
     dist.all_reduce(ones())
@@ -181,7 +181,7 @@ def test_groups_and_meshes_that_outlast_makes_are_not_the_scripts(guards: Guards
     assert (guards.held, guards.first_need) == ("", "")
 
 
-def test_a_need_that_is_refused_makes_nothing(guards: Guards) -> None:
+def test_a_refused_need_creates_nothing(guards: Guards) -> None:
     def refuse(group: bool) -> None:
         raise TransactionError("not here")
 
@@ -194,9 +194,9 @@ def test_a_need_that_is_refused_makes_nothing(guards: Guards) -> None:
     assert (guards.held, guards.first_need, guards.counted) == ("", "", 0)
 
 
-def test_a_stand_in_says_the_rank_that_the_process_has(guards: Guards) -> None:
-    """Method: the solo group stands for rank 2 of 3; outlast itself, and other groups, tell what
-    is.
+def test_a_stand_in_group_reports_the_rank_of_the_process(guards: Guards) -> None:
+    """Method: the solo group stands for rank 2 of 3. Code of outlast, and other groups, see the
+    real values.
     """
     sub = dist.new_group([0])
     guards.calls.stands_for = lambda: (2, 3)
@@ -217,7 +217,7 @@ def test_a_functional_collective_in_the_tail_is_seen_at_its_end(guards: Guards) 
     assert guards.local_only(False) == 0
 
 
-def test_a_group_that_cannot_count_accuses_nobody(guards: Guards) -> None:
+def test_a_group_that_cannot_count_accuses_no_rank(guards: Guards) -> None:
     groups_before = dist.group.WORLD
     guards.local_only(True)
     dist.group.WORLD = None
@@ -267,8 +267,8 @@ def test_a_sampler_or_a_mesh_parks_too_but_ddp_does_not(guards: Guards) -> None:
 def test_the_answer_after_parking_is_that_of_the_group_joined_meanwhile(
     guards: Guards,
 ) -> None:
-    """Method: the hook replaces the default group by one whose rank is 2 of 3 (a group object;
-    nothing is connected).
+    """Method: the hook replaces the default group with a group object whose rank is 2 of 3. Nothing
+    is connected.
     """
 
     class Joined(dist.ProcessGroup):
@@ -311,7 +311,9 @@ def test_optimizers_whose_step_is_no_transaction_are_refused_with_the_line() -> 
         check_optimizer(torch.optim.LBFGS(parameters))
 
     class ZeroRedundancyOptimizer(torch.optim.SGD):
-        """Stands for torch's, which needs a group to be made; told by name, as there."""
+        """A stand-in for torch's class, which needs a group to be made. It is recognised by its
+        name, as torch's is.
+        """
 
     with pytest.raises(TransactionError, match="fully_shard"):
         check_optimizer(ZeroRedundancyOptimizer(parameters, lr=0.1))
@@ -322,7 +324,7 @@ def test_optimizers_whose_step_is_no_transaction_are_refused_with_the_line() -> 
 
 
 class Gathers(torch.optim.SGD):  # type: ignore[name-defined,misc]
-    """An optimizer of the shape of a sharded one: its step communicates."""
+    """An optimizer whose step communicates, as that of a sharded optimizer does."""
 
     def step(self, closure: Any = None) -> None:
         dist.broadcast(ones(), 0)

@@ -1,5 +1,5 @@
-"""Optimizer hooks: the first call of a step asks, under whatever wraps the optimizer; what cannot
-be repeated is refused.
+"""Optimizer hooks: the first optimizer call of a step asks for the vote, whatever wraps the
+optimizer, and what cannot be repeated is refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KINDS = {
 
 
 class Asked:
-    """Counts the votes; refuses the next one if told to."""
+    """A counter of votes that refuses the next one if it is told to."""
 
     def __init__(self) -> None:
         self.votes = 0
@@ -77,7 +77,7 @@ def a_step(model: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_first_call_of_each_step_asks_under_a_scheduler_too(
+def test_the_first_call_of_each_step_asks_for_a_vote_with_a_scheduler_too(
     kind: str, hook: Any, asked: Asked
 ) -> None:
     model = nn.Linear(3, 1)
@@ -130,7 +130,9 @@ def test_optimizers_ask_for_one_vote_and_none_may_step_twice(hook: Any, asked: A
     first.step()
 
 
-def test_a_backward_after_an_applied_optimizer_is_told_once_a_step(hook: Any, asked: Asked) -> None:
+def test_a_backward_after_an_applied_optimizer_is_reported_once_a_step(
+    hook: Any, asked: Asked
+) -> None:
     one, two = nn.Linear(3, 1), nn.Linear(3, 1)
     first, second = KINDS["sgd"](one.parameters()), KINDS["sgd"](two.parameters())
     hooks = hook(first, second)
@@ -171,7 +173,7 @@ def test_an_optimizer_called_during_backward_is_refused(hook: Any) -> None:
         a_step(model)
 
 
-def test_outside_of_a_step_and_once_removed_calls_pass_unseen(hook: Any, asked: Asked) -> None:
+def test_calls_outside_a_step_or_after_removal_are_not_noticed(hook: Any, asked: Asked) -> None:
     backward = torch.autograd.backward
     model = nn.Linear(3, 1)
     optimizer = KINDS["sgd"](model.parameters())
@@ -189,10 +191,10 @@ def test_outside_of_a_step_and_once_removed_calls_pass_unseen(hook: Any, asked: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(
+def test_a_scaler_that_skips_asks_for_no_vote_and_one_that_steps_for_one(
     kind: str, hook: Any, asked: Asked
 ) -> None:
-    """A fused optimizer is called by the scaler in either case, and skips by itself."""
+    """In either case the scaler calls a fused optimizer, which skips the step by itself."""
     model = nn.Linear(3, 1)
     optimizer = KINDS[kind](model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
@@ -213,8 +215,8 @@ def test_a_scaler_that_skips_calls_none_and_one_that_steps_calls_once(
 def test_a_step_that_failed_after_unscale_repeats_with_the_same_result(
     kind: str, explicit: bool, hook: Any, asked: Asked
 ) -> None:
-    """Method: interrupt the vote under scaler.step, repeat, and compare with a run that was never
-    interrupted.
+    """Method: interrupt the vote inside scaler.step, repeat it, and compare with a run that was
+    never interrupted.
     """
 
     def train(repeat: bool) -> Any:
@@ -277,12 +279,14 @@ def test_the_users_line_is_the_innermost_outside_of_torch() -> None:
 
 
 def test_the_users_line_is_that_of_the_script_and_not_of_a_library() -> None:
-    """A library that the script calls communicates: the line is the script's own call."""
+    """If a library that the script calls communicates, the line is the one of the script that makes
+    the call.
+    """
     code = "def wait_for_everyone(see):\n    return see()\n"
     made: dict[str, Any] = {}
     exec(compile(code, "/venv/lib/site-packages/accelerate/state.py", "exec"), made)
     assert made["wait_for_everyone"](user_line).startswith(f"{__file__}:")
-    with ThreadPoolExecutor(1) as pool:  # nothing of the script is on that thread
+    with ThreadPoolExecutor(1) as pool:  # no frame of the script is on that thread
         assert "thread.py:" in pool.submit(user_line).result()
 
 
@@ -334,7 +338,7 @@ def test_a_scaler_that_is_not_registered_asks_for_nothing(hook: Any, asked: Aske
     assert asked.votes == 0
 
 
-def test_a_backward_behind_a_skipped_step_comes_after_the_vote(hook: Any, asked: Asked) -> None:
+def test_a_backward_after_a_skipped_step_comes_after_the_vote(hook: Any, asked: Asked) -> None:
     model = nn.Linear(3, 1)
     optimizer, scaler = KINDS["sgd"](model.parameters()), torch.amp.GradScaler("cpu")
     hook(optimizer, scaler)
@@ -355,7 +359,7 @@ def test_a_removed_hook_leaves_the_scaler_as_torch_made_it(asked: Asked) -> None
 
 
 class Outer(torch.optim.Optimizer):
-    """Wraps an optimizer whose step does the work, as SAM and Lookahead do."""
+    """An optimizer that wraps another one whose step does the work, as SAM and Lookahead do."""
 
     def __init__(self, parameters: Any, *, shares_state: bool = False) -> None:
         super().__init__(parameters, {"lr": 0.1})
@@ -388,7 +392,9 @@ def watched() -> Iterator[Any]:
 
 
 def test_an_optimizer_inside_a_named_one_is_refused_by_its_attribute(watched: Any) -> None:
-    """Its momentum would not be kept. The first block may be one that makes it anew."""
+    """Its momentum would not be kept. The first block may be one that creates the optimizer
+    anew.
+    """
     model = nn.Linear(3, 1)
     outer = Outer(model.parameters())
     hooks = watched(model, optimizer=outer)
@@ -413,9 +419,9 @@ def test_an_unnamed_optimizer_is_refused_where_none_has_a_name(watched: Any) -> 
         forgotten.step()
 
 
-def test_unnamed_optimizers_with_nothing_to_keep_are_let_pass(watched: Any) -> None:
-    """Made anew in each block, of other parameters, called between blocks, or with the state of a
-    named one.
+def test_unnamed_optimizers_with_nothing_to_keep_are_accepted(watched: Any) -> None:
+    """Method: optimizers that are made anew in each block, have other parameters, are called
+    between blocks, or share the state of a named one.
     """
     model, probe = nn.Linear(3, 1), nn.Linear(3, 1)
     outer = Outer(model.parameters(), shares_state=True)
@@ -434,7 +440,9 @@ def test_unnamed_optimizers_with_nothing_to_keep_are_let_pass(watched: Any) -> N
 
 
 class Lookahead(torch.optim.Optimizer):
-    """Wraps an optimizer, and never calls torch's constructor. Well-known ones are like that."""
+    """An optimizer that wraps another one and never calls torch's constructor. Some well-known ones
+    do not.
+    """
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
         self.inner = inner
@@ -448,7 +456,7 @@ class Lookahead(torch.optim.Optimizer):
             slow.lerp_(parameter.detach(), 0.5)
 
 
-def test_a_wrapper_without_torch_s_constructor_votes_by_the_one_inside(
+def test_a_wrapper_without_torchs_constructor_votes_by_its_inner_one(
     watched: Any, asked: Asked
 ) -> None:
     model = nn.Linear(3, 1)
@@ -460,7 +468,7 @@ def test_a_wrapper_without_torch_s_constructor_votes_by_the_one_inside(
     assert (asked.votes, hooks.called) == (1, 1)
 
 
-def test_an_estimate_makes_no_step_of_the_optimizer_inside() -> None:
+def test_an_estimate_makes_no_step_of_the_inner_optimizer() -> None:
     model = nn.Linear(3, 1)
     outer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     a_step(model)

@@ -1,4 +1,4 @@
-"""When copies of the state are made: rank 0 asks, and all ranks do the same."""
+"""When copies of the state are made: rank 0 asks for them, and all ranks make the same ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
     return found
 
 
-def test_nothing_is_copied_unless_it_was_asked_for() -> None:
+def test_nothing_is_copied_unless_it_was_requested() -> None:
     assert Keeping({}).wanted(7, rank=0) == 0
     assert not Keeping({}).copies_to_vault
 
@@ -42,7 +42,7 @@ def test_only_rank_0_asks_for_a_copy(now: Now) -> None:
     assert keeping.wanted(5, rank=1) == 0
 
 
-def test_a_time_counts_from_the_copy_before(now: Now) -> None:
+def test_a_time_counts_from_the_previous_copy(now: Now) -> None:
     keeping = Keeping({"keep_disk": TEN_SECONDS})
     now.s += 9.9
     assert keeping.wanted(1, rank=0) == 0
@@ -55,7 +55,9 @@ def test_a_time_counts_from_the_copy_before(now: Now) -> None:
 
 @given(st.floats(0.0, 60.0), st.floats(0.0, 20_000.0))
 def test_copies_by_the_clock_cost_no_more_than_their_share(cost_s: float, later_s: float) -> None:
-    """Method: a copy that took `cost_s` was made, and `later_s` after it the next is asked for."""
+    """Method: a copy that took `cost_s` was made, and `later_s` after it the next one is
+    requested.
+    """
     found = Now()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clock, "now_s", lambda: found.s)
@@ -68,7 +70,9 @@ def test_copies_by_the_clock_cost_no_more_than_their_share(cost_s: float, later_
 
 
 def test_a_copy_that_was_held_up_once_does_not_make_the_next_ones_rare(now: Now) -> None:
-    """The least of three counts. Method: two copies take a second, and one a millisecond."""
+    """The cost that counts is the smallest of the last three. Method: two copies take a second, and
+    one takes a millisecond.
+    """
     keeping = Keeping({"keep_vault": AUTO})
     for cost_s in (1.0, 0.001, 1.0):
         keeping.copied(VAULT, cost_s=cost_s)
@@ -76,7 +80,7 @@ def test_a_copy_that_was_held_up_once_does_not_make_the_next_ones_rare(now: Now)
     assert keeping.wanted(1, rank=0) == VAULT
 
 
-def test_all_ranks_copy_what_the_vote_on_that_step_said() -> None:
+def test_all_ranks_copy_what_the_vote_on_that_step_decided() -> None:
     keeping = Keeping({"keep_vault": AUTO})
     keeping.agreed(8, VAULT)
     assert keeping.is_due(VAULT, 8)
@@ -85,7 +89,7 @@ def test_all_ranks_copy_what_the_vote_on_that_step_said() -> None:
 
 
 def test_no_rank_copies_once_one_has_no_room() -> None:
-    """A copy is good for something only if all ranks have it. The disk is another matter."""
+    """A copy is useful only if all ranks have it. Checkpoints on disk go on."""
     short, other = Keeping({"keep_vault": AUTO}), Keeping({"keep_vault": AUTO})
     short.give_up_vault()
     assert not short.copies_to_vault

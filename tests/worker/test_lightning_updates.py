@@ -1,4 +1,4 @@
-"""The batches of an update: where it stands, and that each comes in the order of the sampler."""
+"""The batches of an update: their position, and that each comes in the order of the sampler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlast.runtime.worker.lightning.updates import UpdateCalendar, Updates, re
 
 
 def loader(**options: Any) -> DataLoader[Any]:
-    """22 samples on the second of two ranks: 11 of them, in 4 batches."""
+    """Return a loader for the second of two ranks: 11 of 22 samples, in 4 batches."""
     data = TensorDataset(torch.arange(22))
     sampler = DistributedSampler(data, num_replicas=2, rank=1, shuffle=True, seed=3)
     return DataLoader(data, batch_size=3, sampler=sampler, **options)
@@ -39,7 +39,7 @@ def as_lightning_draws(batches: int, accumulate: int, epochs: int) -> list[list[
 def test_updates_have_the_batches_of_lightnings_own_sampler(
     batches: int, accumulate: int, workers: int
 ) -> None:
-    """Over three epochs, also where an epoch is cut short or its last update is."""
+    """Method: three epochs, also where an epoch or its last update is cut short."""
     expected = as_lightning_draws(batches, accumulate, epochs=3)
     source = Updates(loader(num_workers=workers), UpdateCalendar(batches, accumulate))
     assert drawn(source, len(expected)) == expected
@@ -56,7 +56,7 @@ def test_a_source_goes_on_from_any_position() -> None:
 
 
 def test_an_error_in_the_data_costs_no_batch() -> None:
-    """The second of three batches fails once. Then the update comes whole."""
+    """Method: the second of three batches fails once. Then the update comes whole."""
 
     class Failing(TensorDataset):
         fails = True
@@ -76,7 +76,7 @@ def test_an_error_in_the_data_costs_no_batch() -> None:
     assert drawn(source, 2) == expected
 
 
-def test_a_step_sampler_of_ones_own_keeps_its_order() -> None:
+def test_a_step_sampler_of_the_script_keeps_its_order() -> None:
     data = TensorDataset(torch.arange(24))
     sampler = outlast.StepSampler(data, batch_size=6, seed=5)
     source = Updates(DataLoader(data, batch_sampler=sampler), UpdateCalendar(3, 2))

@@ -1,4 +1,4 @@
-"""A killed worker of a loader is told once, by name, where its rank asks for a batch."""
+"""A killed worker of a loader is reported once, by name, where its rank asks for a batch."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def kill(worker: Any) -> int:
 
 
 @pytest.mark.parametrize("make", [plain, stateful])
-def test_a_killed_worker_is_told_where_a_batch_is_asked_for(
+def test_a_killed_worker_is_reported_where_a_batch_is_requested(
     make: Callable[[int], DataLoader[Any]],
 ) -> None:
-    """Its death is held back while the rank does something else, and costs no batch."""
+    """The error is held back while the rank does something else, and no batch is lost."""
     expected, source = run(seeded(make(2)), 6), seeded(make(2))
     assert all(map(same, run(source, 2), expected[:2]))
     pid = kill(source._iterator._workers[0])  # type: ignore[union-attr]
@@ -40,7 +40,7 @@ def test_a_killed_worker_is_told_where_a_batch_is_asked_for(
 
 
 class Broken:
-    """An iterator with these workers, whose next batch raises."""
+    """An iterator with these workers, whose next batch raises an error."""
 
     def __init__(self, workers: list[Any], error: Exception) -> None:
         self._workers = workers
@@ -54,7 +54,7 @@ class Broken:
 
 
 def test_an_error_that_follows_from_a_killed_worker_names_the_worker() -> None:
-    """The connection to a worker breaks a moment before it has ended."""
+    """The connection to a worker breaks a moment before the worker has ended."""
     process = multiprocessing.get_context("fork").Process(target=signal.pause)
     process.start()
     batches = WatchedIterator(Broken([process], ConnectionResetError(104, "reset")))
@@ -64,7 +64,7 @@ def test_an_error_that_follows_from_a_killed_worker_names_the_worker() -> None:
     assert isinstance(raised.value.__cause__, ConnectionResetError)
 
 
-def test_an_error_of_the_data_set_stays_what_it_is() -> None:
+def test_an_error_of_the_data_set_is_not_changed() -> None:
     """A worker that lives, or has ended by itself, is not to blame."""
     workers = [SimpleNamespace(pid=1, exitcode=code) for code in (None, 0)]
     for error in (KeyError("x"), ConnectionResetError(104, "reset")):
@@ -72,8 +72,8 @@ def test_an_error_of_the_data_set_stays_what_it_is() -> None:
             next(WatchedIterator(Broken(workers, error)))
 
 
-def test_a_worker_that_was_killed_between_two_epochs_is_told() -> None:
-    """Persistent workers live on, and their loader would find the death seconds later."""
+def test_a_worker_that_was_killed_between_two_epochs_is_reported() -> None:
+    """Persistent workers live on, and their loader would find the death only seconds later."""
     source = seeded(plain(1, persistent=True))
     source.next_batch()
     pid = kill(source._iterator._workers[0])  # type: ignore[union-attr]
@@ -85,7 +85,7 @@ def test_a_worker_that_was_killed_between_two_epochs_is_told() -> None:
 
 
 def test_the_death_of_another_loaders_worker_is_raised_at_once() -> None:
-    """The script has a loader of its own, which outlast knows nothing of."""
+    """The script has a loader of its own, which outlast does not know of."""
     source = seeded(plain(1))
     source.next_batch()
     theirs: Any = iter(DataLoader(Augmented(), num_workers=1))

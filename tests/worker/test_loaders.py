@@ -29,11 +29,11 @@ from outlast.runtime.worker import random_state, tree
 from outlast.runtime.worker.loaders import BatchSource, open_source
 from outlast.runtime.worker.sampler import StepSampler
 
-STEPS = 8  # of 3 batches each epoch: two epochs and a bit
+STEPS = 8  # each epoch has 3 batches: these are two epochs and a part of the third
 
 
 class Augmented(Dataset[Any]):
-    """Each sample carries draws of all three generators, as random augmentation would."""
+    """A data set whose samples carry draws of all three generators, as random augmentation does."""
 
     def __len__(self) -> int:
         return 13
@@ -58,7 +58,7 @@ class Flaky(Augmented):
 
 
 class Stream(IterableDataset[int]):
-    """Says its own position, as torchdata asks of iterable data sets."""
+    """A data set that reports its own position, as torchdata asks of iterable data sets."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -77,7 +77,7 @@ class Stream(IterableDataset[int]):
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Draws too, as mixup does."""
+    """Make a batch with a draw of its own, as mixup does."""
     batch: dict[str, torch.Tensor] = torch.utils.data.default_collate(samples)
     return batch | {"mix": torch.rand(1)}
 
@@ -118,7 +118,7 @@ def iterable(workers: int = 0) -> DataLoader[Any]:
 
 
 def seeded(loader: DataLoader[Any]) -> BatchSource:
-    """As a restarted script makes it: the seed that the user sets comes first."""
+    """Open a loader as a restarted script does, after setting the user's seed."""
     torch.manual_seed(11)
     return open_source(loader, "loader")
 
@@ -159,7 +159,9 @@ MAKERS = {
 
 
 def test_a_position_of_another_global_batch_counts_its_samples() -> None:
-    """Three batches of 4 are two of 6; a position of an older outlast counts batches."""
+    """Three batches of 4 samples are two of 6. A position written by an older outlast counts
+    batches.
+    """
     data = TensorDataset(torch.arange(24))
     before, after = (
         open_source(DataLoader(data, batch_sampler=StepSampler(data, size)), "loader")
@@ -174,8 +176,8 @@ def test_a_position_of_another_global_batch_counts_its_samples() -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_seek_gives_the_same_batches_and_moves_no_random_state(kind: str) -> None:
-    """Method: run on and note positions; then, in a new loader with another random state, seek to
-    each kind of place (start, middle, an epoch's end).
+    """Method: go on and record positions. Then, in a new loader with another random state, seek to
+    each kind of place: the start, the middle, and the end of an epoch.
     """
     source = seeded(MAKERS[kind]())
     before = random_state.capture()
@@ -203,8 +205,8 @@ def test_augmentation_differs_between_epochs_and_samples(kind: str) -> None:
 
 
 def test_workers_change_no_batch() -> None:
-    """A plain loader's batches depend on seed, epoch and sample, not on how many processes make
-    them.
+    """The batches of a plain loader depend on seed, epoch and sample, not on how many processes
+    make them.
     """
     alone, helped = open_source(plain(), "loader"), open_source(plain(2), "loader")
     assert same(run(alone, STEPS), run(helped, STEPS))
@@ -244,8 +246,8 @@ def test_an_error_while_fetching_loses_no_batch(make: Any) -> None:
 
 
 def test_the_loader_object_stays_the_users() -> None:
-    """The workers' seeding data set is ours alone; the user's len(), dataset and iteration are
-    untouched.
+    """The data set that seeds the workers is used by outlast only. The user's len(), dataset and
+    iteration stay as they were.
     """
     loader = stateful(1)
     data = loader.dataset
@@ -301,9 +303,9 @@ def test_an_empty_loader_and_a_foreign_position_are_errors() -> None:
 def test_a_loader_worker_never_collects_its_parents_process_groups(
     tmp_path: Any,
 ) -> None:
-    """Method: a gloo group in a reference cycle; a forked child collects.
+    """Method: a gloo group is in a reference cycle, and a forked child collects garbage.
 
-    Without care it waits for ever for threads it does not have.
+    Without precautions the child waits for ever for threads that it does not have.
     """
     open_source(plain(), "loader")
     gc.collect()

@@ -1,4 +1,6 @@
-"""What groups of NCCL are told. NCCL is not here: objects that stand for it note the calls."""
+"""What groups of NCCL are told. These tests have no NCCL: objects that stand for it record the
+calls.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
 class Backend:
-    """A communicator that ends only once all others are told to, as NCCL's may."""
+    """A communicator that ends only once all others are told to end, as NCCL's may."""
 
     def __init__(self, all_told: threading.Barrier) -> None:
         self.aborted = False
@@ -32,7 +34,7 @@ class Backend:
 
 
 class Group:
-    """A group with these backends by type of device."""
+    """A group with these backends, by type of device."""
 
     def __init__(self, **backends: Any) -> None:
         self._backends = backends
@@ -47,7 +49,7 @@ class Group:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_communicators_are_aborted_at_once(count: int) -> None:
-    """One after the other, the first would wait for the second."""
+    """If they were aborted one after another, the first would wait for the second."""
     told = threading.Barrier(count)
     backends = [Backend(told) for _ in range(count)]
     nccl_groups.abort([Group(cpu=None, cuda=backend) for backend in backends])  # type: ignore[misc]
@@ -67,7 +69,9 @@ def test_a_communicator_that_cannot_be_aborted_is_passed_over() -> None:
 
 @pytest.mark.parametrize("given", [None, "15000"])
 def test_errors_are_left_to_outlast(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
-    """Our launcher has set it as torchrun does. How long dumps may take is the user's to say."""
+    """The launcher has set the variable as torchrun does. The user may set how long dumps
+    may take.
+    """
     monkeypatch.setenv(ERRORS, "1")
     monkeypatch.delenv(DUMP_WAIT, raising=False)
     if given is not None:

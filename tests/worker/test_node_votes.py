@@ -1,4 +1,6 @@
-"""Votes of ranks on several nodes: who sends what, and what happens if a rank does not come."""
+"""Votes of ranks on several nodes: which rank sends what, and what happens if a rank does
+not come.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def listing(rows: Rows) -> list[float]:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=40))
 def test_all_ballots_reach_every_node_in_few_messages(sizes: list[int]) -> None:
-    """Nodes with as many ranks as drawn. Method: carry the plans of all nodes out, on lists."""
+    """Method: draw the number of ranks of each node, and carry out the plans of all nodes
+    on lists.
+    """
     nodes, first = len(sizes), [sum(sizes[:node]) for node in range(len(sizes))]
     held = [list(range(first[node], first[node] + sizes[node])) for node in range(nodes)]
     plans = [plan_rounds(sizes, node) for node in range(nodes)]
@@ -50,12 +54,14 @@ def test_all_ballots_reach_every_node_in_few_messages(sizes: list[int]) -> None:
         assert held[node][0] == first[node]
 
 
-def test_nodes_are_told_apart_by_their_keys() -> None:
-    """Ranks 0 and 3 share a node, and so do 1 and 4. Ranks 2 and 5 share memory with nobody."""
+def test_nodes_are_distinguished_by_their_keys() -> None:
+    """Ranks 0 and 3 share a node, and so do 1 and 4. Ranks 2 and 5 share memory with no
+    other rank.
+    """
     assert ballot_box.nodes_of([7, 9, 0, 7, 9, 0]) == [[0, 3], [1, 4], [2], [5]]
 
 
-def test_the_key_of_a_node_is_that_of_no_other() -> None:
+def test_the_key_of_a_node_is_unique() -> None:
     keys = {ballot_box.node_key(f"10.0.0.{host}:29400") for host in range(200)}
     assert len(keys) == 200
     assert 0 not in keys
@@ -68,16 +74,16 @@ def _vote_often(rank: Rank, folder: str, times: int) -> list[str]:
     wrong: list[str] = []
     for number in range(times):
         if chance.random() < 0.05:
-            time.sleep(chance.random() / 200)  # a slow rank, or a fast one: not waited for
+            time.sleep(chance.random() / 200)  # a slow rank or a fast one, which is not waited for
         told = votes.exchange([10.0 * number + rank.rank], listing)
         if told != [10.0 * number + other for other in range(5)]:
             wrong.append(f"rank {rank.rank} was told {told} in vote {number}")
-    votes.flush()  # this process ends at once
+    votes.flush()  # because this process ends at once
     return wrong
 
 
 def test_every_vote_has_the_ballots_of_all_ranks(tmp_path: Path) -> None:
-    """Five ranks on three nodes, 200 votes as fast as they can, with pauses at random.
+    """Method: five ranks on three nodes cast 200 votes as fast as they can, with pauses at random.
 
     A fast rank must not overwrite what a slow one still sends.
     """
@@ -85,7 +91,9 @@ def test_every_vote_has_the_ballots_of_all_ranks(tmp_path: Path) -> None:
 
 
 def _count(rank: Rank, folder: str) -> tuple[list[int], int]:
-    """Return what is counted after each of three votes and barriers, and what gloo has counted."""
+    """Return what this rank has counted after each of three votes and barriers, and what gloo has
+    counted.
+    """
     votes = votes_of(rank, FIVE_RANKS, folder)
     counts, of_gloo = [votes.collectives()], groups.collectives()
     for _ in range(3):
@@ -96,7 +104,9 @@ def _count(rank: Rank, folder: str) -> tuple[list[int], int]:
 
 
 def test_a_vote_counts_as_one_collective_on_every_rank(tmp_path: Path) -> None:
-    """Counts show which rank has come less far. gloo counts messages, which only speakers send."""
+    """The counts show which rank is behind. gloo counts messages, and only the ranks that speak for
+    their node send any.
+    """
     said = run_ranks(5, _count, str(tmp_path))
     assert [counts for counts, _ in said] == [[0, 2, 4, 6]] * 5
     of_gloo = [count for _, count in said]
@@ -104,7 +114,9 @@ def test_a_vote_counts_as_one_collective_on_every_rank(tmp_path: Path) -> None:
 
 
 def _wait_for_a_rank_that_never_votes(rank: Rank, folder: str) -> tuple[float, int]:
-    """Return how long a rank took to leave its vote once it was woken, and its count in there."""
+    """Return how long a rank took to leave its vote once it was woken, and its count during the
+    vote.
+    """
     over, watch = threading.Event(), SocketWatch()
     watch.install()
     votes = votes_of(rank, FIVE_RANKS, folder, watch=watch, cancelled=over.is_set)
@@ -118,7 +130,7 @@ def _wait_for_a_rank_that_never_votes(rank: Rank, folder: str) -> tuple[float, i
         store.add("in", 1)
         while store.add("in", 0) < 4 or votes.cast == 0:
             time.sleep(0.001)
-        time.sleep(0.05)  # so that they are in the vote and not in front of it
+        time.sleep(0.05)  # so that they are in the vote and not before it
         said.append(votes.collectives())
         over.set()
         said.append(time.monotonic())
@@ -137,7 +149,9 @@ def _wait_for_a_rank_that_never_votes(rank: Rank, folder: str) -> tuple[float, i
 
 
 def test_ranks_that_wait_for_another_node_are_woken(tmp_path: Path) -> None:
-    """Rank 1 never votes. The others leave at once, speakers or not, and have come further."""
+    """Rank 1 never votes. The others leave at once, whether they speak for their node or not, and
+    their counts are ahead of rank 1's.
+    """
     said = run_ranks(5, _wait_for_a_rank_that_never_votes, str(tmp_path))
     assert max(took_s for took_s, _ in said) < 1.0
     counts = [count for _, count in said]
@@ -152,7 +166,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _vote_until_a_rank_is_killed(rank: Rank, folder: str, victim: int) -> tuple[int, list[float]]:
-    """Return how many votes have passed here, and what the next generation's vote told."""
+    """Return how many votes have passed here, and the result of the next generation's vote."""
     over, watch = threading.Event(), SocketWatch()
     watch.install()
     votes = votes_of(rank, FIVE_RANKS, folder, watch=watch, cancelled=over.is_set)
@@ -168,7 +182,9 @@ def _vote_until_a_rank_is_killed(rank: Rank, folder: str, victim: int) -> tuple[
         threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
 
     def leave_with_the_others() -> None:
-        """As the listener does: one rank has raised, or the agent of the victim's node knows."""
+        """Leave as the listener does: one rank has raised, or the agent of the victim's node has
+        noticed the death.
+        """
         knows = rank.rank in (2, 4)
         while not store.check(["leave"]) and not (knows and victim == 4 and _has_ended(pid)):
             time.sleep(0.001)
@@ -203,9 +219,9 @@ def _vote_until_a_rank_is_killed(rank: Rank, folder: str, victim: int) -> tuple[
 
 @pytest.mark.parametrize("victim", [0, 1, 4], ids=["speaker", "alone_on_its_node", "listener"])
 def test_a_killed_rank_ends_the_votes_of_all_others(victim: int, tmp_path: Path) -> None:
-    """Whoever waits for the lost rank raises, and the others are woken. All vote again then.
+    """A rank that waits for the lost one raises, and the others are woken. Then all vote again.
 
-    The nodes share the same files in the next generation, with what was written in the old one.
+    In the next generation, the nodes share the same files, with the contents of the old generation.
     """
     said = run_ranks(
         5, _vote_until_a_rank_is_killed, str(tmp_path), victim, may_die=(victim,), timeout_s=60.0
@@ -217,7 +233,9 @@ def test_a_killed_rank_ends_the_votes_of_all_others(victim: int, tmp_path: Path)
 
 
 def test_a_rank_that_waits_here_is_known_as_waiting_by_its_stack() -> None:
-    """`diagnose` knows the files by their names: if the wait moves, it must hear of it."""
+    """`diagnose` recognises these files by their names. This test fails if the wait moves to
+    another file.
+    """
     for code in (NodeVotes.exchange.__code__, node_votes._Buffer.exchange.__code__):
         frame = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno + 9})"
         stack = f'Process 7: python train.py\n\nThread 7 (idle): "MainThread"\n    {frame}\n\n'

@@ -1,4 +1,4 @@
-"""Steps of a script without outlast calls, as torch's optimizer hooks tell them.
+"""Steps of a script without outlast calls, as torch's optimizer hooks report them.
 
 The environment of a spare is tested here too.
 """
@@ -29,7 +29,9 @@ from outlast.runtime.worker.onlooker import Onlooker, alone_hint
 
 
 class Seen:
-    """In place of a session: the machine and the beacon are real, what is said is kept."""
+    """A stand-in for a session: its machine and its beacon are real, and it keeps what is
+    reported.
+    """
 
     def __init__(self, *, high_water: int = 0, folder: Path | None = None) -> None:
         self.spec = SimpleNamespace(run_folder=str(folder or "no such folder"))
@@ -53,7 +55,7 @@ class Seen:
         self.warnings.append(text)
 
     def mark(self, name: str, step: int) -> None:
-        """A place at which a drill strikes; nobody does here."""
+        """Pass a place at which a drill could strike. No fault comes here."""
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
         (nn.Module, ("load_state_dict",)),
         (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
     ):
-        for name in names:  # what the onlooker replaces is put back behind the test
+        for name in names:  # what the onlooker replaces is put back after the test
             monkeypatch.setattr(owner, name, getattr(owner, name))
 
     def watch(**options: Any) -> Seen:
@@ -106,10 +108,12 @@ def test_each_call_of_the_optimizer_is_a_step(watched: Callable[..., Seen]) -> N
     assert set(seen.causes) == {Cause.PRODUCTIVE}
 
 
-def test_ranks_without_a_process_group_are_said_to_train_alone(
+def test_ranks_without_a_process_group_are_reported_to_train_alone(
     watched: Callable[..., Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with accelerate on a machine without GPUs. Once; not on other ranks, nor in a group."""
+    """This happens with accelerate on a machine without GPUs. The warning comes once, and neither
+    on other ranks nor within a group.
+    """
     seen = watched()
     seen.beacon.rank = 0
     trained(5)
@@ -143,8 +147,10 @@ def test_the_hint_for_ranks_alone_is_that_of_their_library(
     assert given in alone_hint()
 
 
-def test_a_loaded_optimizer_says_from_where_it_goes_on(watched: Callable[..., Seen]) -> None:
-    """Steps that were done before the failure are repeated; those behind them are new."""
+def test_a_loaded_optimizer_shows_where_the_script_goes_on(watched: Callable[..., Seen]) -> None:
+    """Steps that were executed before the failure count as repeated, and those after them
+    as new.
+    """
     before = trained(7)
     seen = watched(high_water=10)
     trained(5, given=before)
@@ -152,10 +158,10 @@ def test_a_loaded_optimizer_says_from_where_it_goes_on(watched: Callable[..., Se
     assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
 
 
-def test_the_step_by_which_torch_makes_room_for_state_is_none(
+def test_the_step_by_which_torch_makes_room_for_state_does_not_count(
     watched: Callable[..., Seen],
 ) -> None:
-    """A script that loads by torch.distributed.checkpoint goes on from the step that it loads."""
+    """A script that loads with torch.distributed.checkpoint goes on from the step that it loads."""
     net = nn.Linear(2, 1)
     before = trained(7)
     seen = watched(high_water=10)
@@ -172,7 +178,7 @@ def test_the_step_by_which_torch_makes_room_for_state_is_none(
 def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
     watched: Callable[..., Seen],
 ) -> None:
-    """The weights come from somewhere, and nobody can tell which step they belong to."""
+    """The weights come from somewhere, and it is unknown to which step they belong."""
     seen = watched(high_water=10)
     nn.Linear(2, 1).load_state_dict(nn.Linear(2, 1).state_dict())
     trained(3, kind=torch.optim.SGD)
@@ -183,7 +189,7 @@ def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
 def test_a_script_that_loads_nothing_begins_with_its_first_step(
     watched: Callable[..., Seen], tmp_path: Path
 ) -> None:
-    """It may well have saved: many scripts load only what their command line names."""
+    """The script may have saved: many scripts load only what their command line names."""
     watched(folder=tmp_path)
     torch.save(trained(2, kind=torch.optim.SGD), tmp_path / "own.pt")
     seen = watched(high_water=2, folder=tmp_path)
@@ -193,10 +199,12 @@ def test_a_script_that_loads_nothing_begins_with_its_first_step(
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_file_that_the_run_has_saved_says_from_where_it_goes_on(
+def test_a_file_that_the_run_has_saved_shows_where_the_script_goes_on(
     watched: Callable[..., Seen], tmp_path: Path, renamed: bool
 ) -> None:
-    """Also for an optimizer without a count, and for a file that is renamed when it is whole."""
+    """This holds for an optimizer without a step count too, and for a file that is renamed once it
+    is complete.
+    """
     watched(folder=tmp_path)
     state = trained(7, kind=torch.optim.SGD)
     path = tmp_path / "own.pt"
@@ -209,11 +217,11 @@ def test_a_file_that_the_run_has_saved_says_from_where_it_goes_on(
     assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
 
 
-def test_a_file_of_another_run_or_two_of_different_steps_say_nothing(
+def test_a_file_of_another_run_or_two_of_different_steps_show_nothing(
     watched: Callable[..., Seen], tmp_path: Path
 ) -> None:
     foreign = tmp_path / "pretrained.pt"
-    torch.save({}, foreign)  # before anything is watched
+    torch.save({}, foreign)  # before the onlooker watches anything
     watched(folder=tmp_path)
     for count in (2, 3):
         torch.save(trained(count, kind=torch.optim.SGD), tmp_path / f"{count}.pt")
@@ -225,9 +233,9 @@ def test_a_file_of_another_run_or_two_of_different_steps_say_nothing(
         assert seen.said[0].step == 0, names
 
 
-def test_ranks_that_the_script_starts_itself_are_told(watched: Callable[..., Seen]) -> None:
+def test_ranks_that_the_script_starts_itself_are_reported(watched: Callable[..., Seen]) -> None:
     seen = watched()
-    with pytest.raises(ValueError):  # raised by torch, which starts none
+    with pytest.raises(ValueError):  # torch raises this, and starts no process
         torch.multiprocessing.start_processes(print, nprocs=2, start_method="no such")
     (said,) = seen.warnings
     assert said.startswith(f"{__file__}:")
@@ -255,7 +263,9 @@ def test_nothing_is_counted_once_the_script_has_joined(watched: Callable[..., Se
 
 
 def test_a_spare_waits_where_its_script_asks_for_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any way to ask counts, once; other variables, and a copy of all, do not."""
+    """Any way of asking for the rank counts, once. Other variables, and a copy of all of them, do
+    not count.
+    """
     for name in rank_variables.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     asked: list[str] = []
@@ -276,8 +286,12 @@ def test_a_spare_waits_where_its_script_asks_for_a_rank(monkeypatch: pytest.Monk
         os.environ.__class__ = kind
 
 
-def test_what_is_refused_names_the_line_of_the_script_once() -> None:
-    """Raised and unwound, or told where it is about to be raised; a line of its own is enough."""
+def test_a_refusal_names_the_line_of_the_script_once() -> None:
+    """Method: the error is raised and unwound, or described just before it is raised. An error that
+    names its own line is enough.
+    """
+    # a script that has joined has imported
+    # it
     importlib.import_module("outlast.runtime.worker.hooks")  # as a script that has joined has it
 
     def told(error: UsageError) -> str:
@@ -309,14 +323,16 @@ def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
     raised: str,
     shown: bool,
 ) -> None:
-    """Each rank would print the same one, and the launcher says the line and the way out."""
+    """Otherwise each rank would print the same traceback. The launcher shows the line and what to
+    do.
+    """
     for name, value in (("argv", sys.argv), ("path", list(sys.path))):
         monkeypatch.setattr(sys, name, value)
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     monkeypatch.delenv("TORCHELASTIC_ERROR_FILE", raising=False)
     monkeypatch.setattr(
         bootstrap.atexit, "register", print
-    )  # else pytest dies of SIGINT at its end
+    )  # otherwise pytest dies of SIGINT at its end
     script = tmp_path / "train.py"
     script.write_text(f"from outlast.errors import UsageError\nraise {raised}\n")
     failed: list[BaseException] = []

@@ -11,14 +11,18 @@ from outlast.runtime.worker.patchwork import Box, Patchwork
 
 
 def cut(rows: int, ranks: int) -> list[tuple[int, int]]:
-    """Return begin and end of the rows of each rank, cut as FSDP2 does: the last may have none."""
+    """Return begin and end of the rows of each rank, cut as FSDP2 does. The last rank may have
+    none.
+    """
     each = -(-rows // ranks)
     return [(min(rows, rank * each), min(rows, rank * each + each)) for rank in range(ranks)]
 
 
 @given(rows=st.integers(0, 9), before=st.integers(1, 5), after=st.integers(1, 5))
-def test_any_cut_of_rows_is_cut_anew_with_the_same_bits(rows: int, before: int, after: int) -> None:
-    """NaN and -0.0 among them."""
+def test_any_cut_of_rows_can_be_cut_again_with_the_same_bits(
+    rows: int, before: int, after: int
+) -> None:
+    """NaN and -0.0 are among the values."""
     whole = torch.randn(rows, 3)
     if rows:
         whole[0] = torch.tensor([float("nan"), -0.0, float("inf")])

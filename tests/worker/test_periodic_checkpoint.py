@@ -18,7 +18,7 @@ BODY = bytes(range(64))
 
 
 def a_rank(root: Path) -> tuple[Checkpoints, list[Checkpointed]]:
-    """Rank 1 in generation 3, which saves each step, and what it says."""
+    """Return rank 1 in generation 3, which saves each step, and the list of what it reports."""
     said: list[Checkpointed] = []
     session: Any = SimpleNamespace(
         spec=SimpleNamespace(

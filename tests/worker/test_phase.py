@@ -1,5 +1,5 @@
 """Work between steps: `for attempt in run.phase(name): with attempt:` runs once, or again as a
-whole when it is cut short.
+whole if it is interrupted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _script(strike: str, *, swallow: bool = False, how: str = "True") -> str:
 
 
 def times_done(run: Run) -> int:
-    """How often a phase's block runs."""
+    """Return how often the block of a phase runs."""
     done = 0
     for attempt in run.phase("evaluate"):
         with attempt:
@@ -66,7 +66,7 @@ def test_a_phase_runs_once_when_nothing_happens() -> None:
     assert times_done(run) == 1
 
 
-def test_a_phase_lies_between_steps() -> None:
+def test_a_phase_is_only_allowed_between_steps() -> None:
     run = Run(Membership.of(None, reenters=False))
     steps = run.steps(run.state(model=torch.nn.Linear(1, 1)), until=2)
     with next(steps):
@@ -78,8 +78,8 @@ def test_a_phase_lies_between_steps() -> None:
                 entered()
 
 
-def test_a_phase_does_not_lie_before_the_block() -> None:
-    """What it changed could not be told from what the step did."""
+def test_a_phase_is_not_allowed_before_the_block_of_a_step() -> None:
+    """What the phase changed could not be told apart from what the step did."""
     run = Run(Membership.of(None, reenters=False))
     steps = run.steps(run.state(model=torch.nn.Linear(1, 1)), until=2)
     step = next(steps)
@@ -103,11 +103,11 @@ def test_a_phase_does_not_lie_before_the_block() -> None:
     ],
 )
 @pytest.mark.timeout(150)
-def test_a_phase_cut_short_is_done_again_with_the_same_random_numbers(
+def test_an_interrupted_phase_runs_again_with_the_same_random_numbers(
     tmp_path: Path, strike: str, swallow: bool
 ) -> None:
-    """Method: rank 1 is struck in its evaluation; what is drawn and reduced, and the digest at the
-    end, are those of a run without the strike.
+    """Method: rank 1 is struck in its evaluation. The drawn and reduced numbers, and the digest at
+    the end, are those of a run without the fault.
     """
     results = []
     for name, how in (("plain", "False"), ("struck", "True")):

@@ -1,4 +1,4 @@
-"""Where a process says that it stands."""
+"""The place in the code at which a process reports to be."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ threading.Thread(target=looks, daemon=True).start()
 """
 
 
-def test_the_main_thread_is_where_a_process_stands() -> None:
+def test_the_place_of_a_process_is_that_of_its_main_thread() -> None:
     assert "test_places.py" in place_of_process()
-    assert place_of_process().endswith("in test_the_main_thread_is_where_a_process_stands")
+    assert place_of_process().endswith("in test_the_place_of_a_process_is_that_of_its_main_thread")
 
 
 def test_a_process_that_ends_names_the_threads_that_it_waits_for(tmp_path: Path) -> None:
-    """Both wait in Python's own library; the script's line says more."""
+    """Both threads wait in Python's own library, so the line of the script says more."""
     script = tmp_path / "ends.py"
     script.write_text(ENDS)
     run = subprocess.run(

@@ -1,4 +1,6 @@
-"""Prints of iterators: two that stand at the same place have the same, others have not."""
+"""Fingerprints of iterators: two iterators at the same position have the same fingerprint, and
+others do not.
+"""
 
 from __future__ import annotations
 
@@ -62,15 +64,17 @@ def test_an_iterator_s_print_tells_how_far_it_is(make: Callable[[], Any]) -> Non
     assert len({moved(make, count) for count in (0, 1, 3, 4)}) == 4
 
 
-def test_a_generator_over_what_has_no_print_has_none_itself() -> None:
-    """It may move while nothing that can be compared does. Until it has begun that is known."""
+def test_a_generator_over_data_without_a_print_has_none_itself() -> None:
+    """Such a generator may advance without any comparable change. Its position is known only until
+    it has begun.
+    """
     make = functools.partial(opaque, iter(lambda: 1, 2))
     assert moved(make, 0) is not None
     assert moved(make, 1) is None
 
 
-def test_what_runs_the_loop_and_files_to_write_are_no_data(tmp_path: Any) -> None:
-    """A progress bar around run.steps is at work while the prints are taken."""
+def test_iterators_around_the_loop_and_files_to_write_are_no_data(tmp_path: Any) -> None:
+    """A progress bar around run.steps runs while the fingerprints are taken."""
     seen: list[bool] = []
 
     def bar() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Private state: what moves behind the vote is known by name, compared between ranks, and can be
+"""Private state: what moves after the vote is known by name, is compared between ranks, and can be
 taken from a peer.
 """
 
@@ -74,7 +74,7 @@ def test_a_part_that_moves_is_named_and_stays_a_mover(part: str) -> None:
 
 
 def test_a_tensor_of_an_object_moves_in_place() -> None:
-    """The object's text stays the same; its tensor is another one."""
+    """The object's text stays the same, while its tensor changes."""
     rank = Rank()
     rank.meter.history[1] += 1
     assert rank.state.private.moved() == {"object:meter"}
@@ -91,9 +91,9 @@ def test_a_draw_from_any_generator_of_the_process_is_a_move(draw: Callable[[], o
 
 @pytest.mark.parametrize("part", MOVES)
 def test_the_key_of_movers_tells_whether_ranks_agree(part: str) -> None:
-    """Equal moves give equal keys; one move more gives another.
+    """Equal moves give equal keys, and one more move gives another key.
 
-    What is not a mover has no part in it.
+    Parts that are not movers do not affect it.
     """
     keys = []
     for times, idle in ((1, 0.0), (1, 7.0), (2, 0.0)):
@@ -141,8 +141,8 @@ def test_movers_that_all_ranks_agree_on_are_not_doubtful() -> None:
     assert Rank().state.private.load_movers(text, tensors) == ["object:meter"]
 
 
-def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
-    """Its own image, sealed when the phase ended, has everything that moves before."""
+def test_a_rank_lost_after_a_phase_takes_only_what_moves_there() -> None:
+    """Its own image, sealed when the phase ended, has everything that moved before."""
     donor = Rank()
     MOVES["object:meter"](donor)
     donor.state.private.moved()
@@ -159,10 +159,10 @@ def test_a_rank_lost_behind_a_phase_takes_only_what_moves_there() -> None:
 
 
 def test_a_rank_that_knows_of_movers_hands_them_on() -> None:
-    """A rank whose own image lacks nothing learns names alone, and then hands over itself.
+    """A rank whose own image lacks nothing receives only the names, and then hands over itself.
 
-    What comes from it has the same parts as what came from the rank that saw them move, and says of
-    the same ones that all ranks agree on them.
+    What it hands over has the same parts as what came from the rank that saw them move, and marks
+    the same parts as agreed on by all ranks.
     """
     donor = Rank()
     MOVES["object:meter"](donor)
@@ -186,8 +186,10 @@ def test_a_rank_that_knows_of_movers_hands_them_on() -> None:
 
 
 @pytest.mark.parametrize("part", MOVES)
-def test_what_moves_between_two_calls_of_steps_is_no_mover(part: str) -> None:
-    """It is named, since it has to be sealed. A step's vote does not compare it."""
+def test_a_part_that_moves_between_two_calls_of_steps_is_no_mover(part: str) -> None:
+    """The part is named, because it has to be sealed, but the vote on a step does not
+    compare it.
+    """
     rank = Rank()
     MOVES[part](rank)
     assert rank.state.private.moved(between_calls=True) == {part}

@@ -1,4 +1,4 @@
-"""Random state is captured only when it moved, and put back bit for bit."""
+"""Random state is captured only if it has changed, and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ MOVES: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("cached", [False, True], ids=["no-gaussian-cached", "gaussian-cached"])
 @pytest.mark.parametrize("move", MOVES)
 def test_any_draw_is_seen_and_no_draw_costs_no_copy(move: str, cached: bool) -> None:
-    """A cached second Gaussian is state too: taking it moves no word of the generator."""
-    # a test before this one may have left a seed that is set here once more
+    """A cached second Gaussian is state too: taking it changes no word of the generator."""
+    # an earlier test may have left a seed that is set again here
     random.random(), np.random.random(), torch.rand(1)
     if cached:
         random.gauss(0, 1), np.random.normal()
@@ -118,11 +118,11 @@ def test_an_isolated_block_depends_on_its_seed_and_leaves_no_trace() -> None:
 
 
 def test_fresh_children_of_one_fork_draw_different_numbers() -> None:
-    """A fork copies the state of torch and NumPy; a spawned process has its own from the system's
+    """A fork copies the state of torch and NumPy. A spawned process has its own, from the system's
     entropy.
 
-    Method: two children start from the same state, as forks do, and call fresh(); a control child
-    does not.
+    Method: two children start from the same state, as forks do, and call fresh(). Two control
+    children do not.
     """
     state = random_state.capture()
     seen = []
@@ -161,11 +161,11 @@ DRAWS = {
     st.sampled_from(sorted(DRAWS)),
 )
 @example([(False, 2, None), (True, 1, None)], "numpy")
-def test_a_capture_is_exact_whatever_was_drawn_and_put_back_in_between(
+def test_a_capture_is_exact_whatever_was_drawn_and_restored_in_between(
     events: list[tuple[bool, int, int | None]], kind: str
 ) -> None:
     """Gaussians come in pairs, of which one is cached: the words of a generator are the same with
-    it and without. An evaluation that seeds alike each time comes to the same words again.
+    it and without. An evaluation that sets the same seed each time reaches the same words again.
     """
     random_state.seed_cpu(1)
     held = [random_state.capture()]
@@ -185,12 +185,12 @@ def test_a_capture_is_exact_whatever_was_drawn_and_put_back_in_between(
 
 
 @pytest.mark.parametrize("kind", DRAWS)
-def test_a_cached_gaussian_is_cached_again_after_putting_it_back(kind: str) -> None:
+def test_a_cached_gaussian_is_cached_again_after_restoring_it(kind: str) -> None:
     random_state.seed_cpu(1)
     DRAWS[kind]()
     one_is_cached = random_state.capture()
     expected = float(DRAWS[kind]())
-    random_state.capture()  # the same words, and nothing cached
+    random_state.capture()  # the same words, with nothing cached
     random_state.restore(one_is_cached)
     now = random_state.capture()
     random_state.seed_cpu(2)

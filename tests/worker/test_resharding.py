@@ -1,4 +1,4 @@
-"""A state that another number of ranks has saved, loaded by one rank of another number."""
+"""One rank loads a state that was saved by another number of ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from outlast.runtime.worker.tensors import piece
 
 
 def trained(*, seed: int = 1, shard: bool = False, steps: int = 2) -> State:
-    """A small model, a buffer and AdamW, after some steps; `shard`: as FSDP2, on one rank."""
+    """Return a small model with a buffer and AdamW after some steps. `shard` makes it an FSDP2
+    model on one rank.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 2))
     if shard:
@@ -85,10 +87,11 @@ def replicated(root: Path, states: list[State]) -> CheckpointFolder:
 def sharded(
     root: Path, state: State, ranks: int, *, drop: int = -1, drift: int = -1
 ) -> CheckpointFolder:
-    """Cut the state of one rank by rows, as FSDP2 on so many ranks would; the last may have none.
+    """Cut the state of one rank by rows, as FSDP2 would for this many ranks. The last rank may have
+    no rows.
 
-    drop    this rank has no row of anything
-    drift   this rank has another value of what is whole on all ranks
+    drop    this rank has no rows at all drift   this rank has another value of what is whole on all
+    ranks
     """
     said, tensors = state.shared_tensors()
     described = json.loads(said)["m"]["optimizers"]["m"]["optimizer"]["m"]
@@ -123,17 +126,17 @@ def bits(state: State) -> dict[str, bytes]:
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    """A process group of this process alone."""
+    """Make a process group of this process alone."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])
-def test_shards_of_any_number_of_ranks_come_together(
+def test_shards_of_any_number_of_ranks_are_put_together(
     tmp_path: Path, alone: None, ranks: int
 ) -> None:
-    """Into a state that has not made its optimizer's tensors yet, as after a start."""
+    """Method: load into a state that has not made its optimizer's tensors yet, as after a start."""
     before = trained(shard=True)
     checkpoint = sharded(tmp_path, before, ranks)
     after = trained(seed=2, shard=True, steps=0)
@@ -142,8 +145,8 @@ def test_shards_of_any_number_of_ranks_come_together(
     assert after.private.tensors()[0] == before.private.tensors()[0]
 
 
-def test_the_launcher_sees_the_same_in_what_ranks_have_written(tmp_path: Path, alone: None) -> None:
-    """It reads the texts without torch, so their form has to stay what it knows."""
+def test_the_launcher_understands_what_ranks_have_written(tmp_path: Path, alone: None) -> None:
+    """The launcher reads the texts without torch, so their form has to stay as it expects."""
     state = trained(shard=True)
     assert dividing.why_not(sharded(tmp_path / "whole", state, 3)) == ""
     assert "do not make a whole" in dividing.why_not(sharded(tmp_path / "hole", state, 3, drop=0))
@@ -175,8 +178,10 @@ def test_shards_are_not_loaded_into_a_state_without_shards(tmp_path: Path, alone
         load_resharded(trained(), checkpoint, 0)
 
 
-def test_a_rank_that_was_there_keeps_what_is_its_own(tmp_path: Path) -> None:
-    """Rank 1 of two goes on as rank 1 of three: parameters of rank 0, buffers of its own."""
+def test_a_rank_that_existed_before_keeps_its_private_state(tmp_path: Path) -> None:
+    """Method: rank 1 of two goes on as rank 1 of three, with the parameters of rank 0 and its own
+    buffers.
+    """
     states = [trained(), trained(seed=5)]
     states[1].modules.buffers()["model.1.running_mean"].fill_(9)
     checkpoint = replicated(tmp_path, states)
@@ -190,7 +195,7 @@ def test_a_rank_that_was_there_keeps_what_is_its_own(tmp_path: Path) -> None:
 def test_a_new_rank_takes_the_random_state_of_a_script_that_seeds_alike(
     tmp_path: Path, seed: int, taken: bool
 ) -> None:
-    """Rank 0 was seeded with 1. A new rank that was seeded otherwise keeps what it has."""
+    """Rank 0 was seeded with 1. A new rank with another seed keeps its own random state."""
     before = trained(seed=1)
     checkpoint = replicated(tmp_path, [before])
     there = torch.get_rng_state()

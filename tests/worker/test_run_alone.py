@@ -1,5 +1,5 @@
-"""Without `outlast run` a script runs alone: a step is just a step, but it is used in the same way
-or refused in the same words.
+"""Without `outlast run` a script runs alone: a step needs no vote, and wrong use is refused in the
+same words.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _train(run: Run, state: outlast.State, body: Callable[[outlast.Step], object
 
 
 def test_two_calls_of_steps_go_on_with_the_numbers_and_the_batches(run: Run) -> None:
-    """Method: calls to 2 and to 5 end where one call to 5 does."""
+    """Method: calls of run.steps up to 2 and then up to 5 end where one call up to 5 does."""
     state = _state(run)
     numbers = []
     for until in (2, 5):
@@ -90,7 +90,7 @@ def test_a_second_call_with_another_state_is_refused(run: Run) -> None:
         run.steps(_state(run), until=2)
 
 
-def test_a_loop_may_be_left_early_and_gone_on_with(run: Run) -> None:
+def test_a_loop_may_be_left_early_and_continued(run: Run) -> None:
     state = _state(run)
     for step in run.steps(state, until=9):
         with step:
@@ -102,7 +102,9 @@ def test_a_loop_may_be_left_early_and_gone_on_with(run: Run) -> None:
 
 
 def test_a_step_is_entered_once_and_in_its_turn(run: Run) -> None:
-    """Method: nested, twice, and not at all; each names the line in this file."""
+    """Method: a step is entered inside another one, twice, and not at all. Each error names the
+    line in this file.
+    """
     here = Path(__file__).name
     state = _state(run)
     step = next(run.steps(state, until=5))
@@ -118,7 +120,7 @@ def test_a_step_is_entered_once_and_in_its_turn(run: Run) -> None:
         next(steps)
 
 
-def test_batch_says_why_it_has_none(run: Run) -> None:
+def test_an_absent_batch_is_an_error_with_the_reason(run: Run) -> None:
     with pytest.raises(TransactionError, match="2 micro-batches"):
         _ = next(run.steps(_state(run), until=1, accumulate=2)).batch
     alone = Run(Membership.of(None, reenters=False))
@@ -146,7 +148,7 @@ def test_a_tensor_that_changes_its_shape_is_named(run: Run) -> None:
         _train(run, state, grow)
 
 
-def test_values_are_logged_and_callbacks_called_once_behind_the_block(
+def test_values_are_logged_and_callbacks_called_once_after_the_block(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     called = []
@@ -161,7 +163,7 @@ def test_values_are_logged_and_callbacks_called_once_behind_the_block(
     assert capsys.readouterr().out.splitlines() == ["step 1 loss 2 lr 0.5", "step 2 loss 2 lr 0.5"]
 
 
-def test_a_function_given_to_log_gets_the_values_behind_the_commit(run: Run) -> None:
+def test_a_function_given_to_log_gets_the_values_after_the_commit(run: Run) -> None:
     told: list[tuple[int, dict[str, float]]] = []
     for step in run.steps(_state(run), until=2, log_every=0):
         with step:
@@ -200,7 +202,7 @@ def test_the_same_script_runs_under_torchrun_and_reduces_over_its_ranks(tmp_path
 @pytest.mark.drill
 @pytest.mark.parametrize("command", [[], ["-m", "outlast", "run", "--nproc-per-node", "2"]])
 def test_loader_workers_leave_no_folder_behind(tmp_path: Path, command: list[str]) -> None:
-    """A worker that shares tensors has a folder in TMPDIR, which it removes as it ends."""
+    """A worker that shares tensors has a folder in TMPDIR, which it removes when it ends."""
     script = Path(__file__).parents[1] / "drills" / "scripts" / "ddp.py"
     files = tmp_path / "files"
     files.mkdir()

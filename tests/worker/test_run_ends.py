@@ -1,4 +1,4 @@
-"""The draws of a drill's ranks where the script sets no seed."""
+"""The random draws of a drill's ranks if the script sets no seed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def drawn(worker: int) -> tuple[float, float]:
 def test_ranks_draw_alike_only_where_their_hosts_may_be_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A rank whose host is lost takes the random state of a peer: that is its own then.
+    """A rank whose host is lost takes the random state of a peer, which is its own from then on.
 
-    On one host each worker has draws of its own, which are the same in both runs of a drill.
+    On one host, each worker has its own draws, which are the same in both runs of a drill.
     """
     with torch.random.fork_rng(devices=[]):
         before = random.getstate()

@@ -1,4 +1,5 @@
-"""The wait for the threads of gloo groups: none without groups, and never without an end.
+"""The wait for the threads of gloo groups: there is none without groups, and it never lasts without
+end.
 
 `tests/drills/test_destroyed_group.py` shows what it is for.
 """

@@ -1,4 +1,4 @@
-"""Replicated state is the same on all ranks, or it is named which of it is not."""
+"""Replicated state is the same on all ranks, or the parts that differ are named."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ prints = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz"), max_si
 
 
 def made(seed: int = 0) -> State:
-    """Parameters of many sizes, larger than one piece among them, and the state of an optimizer
-    that has stepped.
+    """Return parameters of many sizes, one of them larger than one piece, and the state of an
+    optimizer that has stepped.
     """
     torch.manual_seed(seed)
     net = nn.Sequential(
@@ -41,7 +41,7 @@ def made(seed: int = 0) -> State:
 
 
 @given(st.lists(prints, min_size=2, max_size=5))
-def test_what_differs_is_what_some_two_ranks_do_not_share(ranks: list[dict[str, str]]) -> None:
+def test_a_tensor_differs_if_two_ranks_have_different_values(ranks: list[dict[str, str]]) -> None:
     found = difference(ranks)
     differing = {
         name
@@ -59,10 +59,10 @@ def test_the_odd_ranks_are_those_outside_the_majority() -> None:
     assert difference([{"a": "x"}, {}, {"a": "x"}, {"a": "x"}]) == Difference(("a",), (1,))
 
 
-def test_the_watch_comes_to_every_tensor_within_a_cycle() -> None:
-    """Each tensor in turn is changed in its last element, in one of two equal states."""
+def test_the_watch_compares_every_tensor_within_a_cycle() -> None:
+    """Method: each tensor in turn is changed in its last element, in one of two equal states."""
     left, right = made(), made()
-    steps = range(1, 60 * WATCH_EVERY_STEPS)  # more than a cycle
+    steps = range(1, 60 * WATCH_EVERY_STEPS)  # more than one cycle
     one, other = Watch(left), Watch(right)
     assert [one.key(step) for step in steps] == [other.key(step) for step in steps]
     for name, tensor in right.whole_tensors().items():
@@ -74,7 +74,7 @@ def test_the_watch_comes_to_every_tensor_within_a_cycle() -> None:
         flat[-1] = before
 
 
-def test_the_watch_tells_of_a_flipped_bit() -> None:
+def test_the_watch_finds_a_flipped_bit() -> None:
     left, right = made(), made()
     bits = right.parameters["model.1.weight"].detach().view(torch.int32).view(-1)
     bits[40_000] ^= 1
@@ -84,15 +84,15 @@ def test_the_watch_tells_of_a_flipped_bit() -> None:
     assert any(mine != theirs for mine, theirs in keys)
 
 
-def test_own_state_is_not_watched() -> None:
+def test_private_state_is_not_watched() -> None:
     state = made()
     state.differs_by_rank = True
     assert Watch(state).key(WATCH_EVERY_STEPS) == 0.0
 
 
 def _compared(rank: Rank) -> list[Difference | None]:
-    """Equal states; another weight on rank 1; another learning rate on rank 2; fewer tensors on
-    rank 0.
+    """Compare equal states; then another weight on rank 1, another learning rate on rank 2, and
+    fewer tensors on rank 0.
     """
     dist.init_process_group(
         "gloo", store=dist.TCPStore("127.0.0.1", rank.port), rank=rank.rank, world_size=3
@@ -114,7 +114,7 @@ def _compared(rank: Rank) -> list[Difference | None]:
 
 
 @pytest.mark.timeout(120)
-def test_ranks_compare_what_they_hold_and_all_learn_the_same() -> None:
+def test_ranks_compare_their_state_and_all_learn_the_same() -> None:
     told = run_ranks(3, _compared)
     assert told[0] == told[1] == told[2]
     same, weight, rate, stage = told[0]
@@ -126,7 +126,9 @@ def test_ranks_compare_what_they_hold_and_all_learn_the_same() -> None:
 
 @given(st.lists(st.sampled_from([b"a", b"b", UNLIKE.encode()]), min_size=1, max_size=60))
 def test_ranks_that_hold_the_same_stand_for_each_other_in_small_sets(prints: list[bytes]) -> None:
-    """Each rank finds its own set, and all of a set find the same. Nobody with a twin is alone."""
+    """Each rank finds its own set, and all members of a set find the same one. A rank with a twin
+    is never alone.
+    """
     for rank, mine in enumerate(prints):
         twins = twins_of(rank, prints)
         if mine == UNLIKE.encode() or prints.count(mine) == 1:

@@ -1,4 +1,4 @@
-"""StepSampler: the order depends on seed and step alone."""
+"""StepSampler: the order depends only on seed and step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from outlast.runtime.worker.sampler import StepSampler, mix, permute
 def test_the_union_over_ranks_is_the_same_batch_for_every_world_size(
     length: int, batch: int, world: int, seed: int, step: int, last: bool
 ) -> None:
-    """Also in order: the ranks' slices, laid end to end, are what one rank alone gets."""
+    """The order is the same too: the slices of the ranks, joined in order, are what a single rank
+    gets.
+    """
     if length < batch and not last:
         return
     alone = StepSampler(length, batch, seed=seed, drop_last=not last)
@@ -51,7 +53,9 @@ def test_the_union_over_ranks_is_the_same_batch_for_every_world_size(
 
 @dataclass
 class Place:
-    """What a sampler asks of a mesh: one rank's place in the dimensions that split the data."""
+    """What a sampler asks of a mesh: the place of one rank in the dimensions that split the
+    data.
+    """
 
     shape: tuple[int, ...]
     at: list[int] | None
@@ -62,7 +66,7 @@ class Place:
 
 @pytest.mark.parametrize("shape", [(1,), (4,), (2, 3), (2, 1, 2)])
 def test_a_mesh_splits_the_data_by_its_own_dimensions(shape: tuple[int, ...]) -> None:
-    """The places of the mesh, in order, take the shares in order, whatever rank asks."""
+    """The places of the mesh, in order, take the shares in order, whichever rank asks."""
     alone = StepSampler(100, 12, seed=2)
     shares: list[int] = []
     for at in itertools.product(*map(range, shape)):
@@ -98,16 +102,16 @@ def test_an_epoch_holds_every_sample_once_and_epochs_differ() -> None:
 
 
 def test_the_order_of_a_seed_never_changes() -> None:
-    """Golden numbers: a checkpoint made by one version must go on with the same batches under
-    another.
+    """These are golden numbers: a checkpoint made by one version must go on with the same batches
+    under another.
     """
     sampler = StepSampler(1_000_000, 6, seed=7)
     assert [sampler.indices(step) for step in (0, 1, 170_000)] == GOLDEN
 
 
 def test_the_order_is_not_biased() -> None:
-    """Chi-square over all orders of four samples, and over where one sample of a hundred lands;
-    bounds hold for one draw in 10^6.
+    """Method: chi-square over all orders of four samples, and over the position of one sample among
+    a hundred. A correct sampler exceeds the bounds once in 10^6 draws.
     """
     orders = collections.Counter(
         tuple(permute(np.arange(4, dtype=np.uint64), 4, key=mix(key)).tolist())
@@ -120,7 +124,7 @@ def test_the_order_is_not_biased() -> None:
     assert sum((places[place] - 50) ** 2 / 50 for place in range(100)) < 180
 
 
-def test_a_seek_gives_what_running_there_gives() -> None:
+def test_a_seek_gives_the_same_batches_as_running_there() -> None:
     sampler = StepSampler(50, 8, seed=1)
     running = list(itertools.chain(*(list(sampler) for _ in range(3))))
     for step in (0, 5, 6, 11, 17):
@@ -137,7 +141,7 @@ def test_a_seek_gives_what_running_there_gives() -> None:
     steps=st.integers(0, 60),
     last=st.booleans(),
 )
-def test_another_global_batch_goes_on_behind_the_samples_that_were_given(
+def test_another_global_batch_goes_on_after_the_samples_already_given(
     length: int, before: int, after: int, steps: int, last: bool
 ) -> None:
     """No sample of the epoch comes again, and less than one new batch is left out."""
@@ -170,7 +174,7 @@ def test_sizes_that_cannot_work_are_refused_with_a_hint() -> None:
         StepSampler(9, 4, drop_last=False).bind(0, 2)
 
 
-def test_it_can_be_sent_to_a_process() -> None:
+def test_a_sampler_can_be_sent_to_a_process() -> None:
     sampler = StepSampler(50, 8, seed=1)
     sampler.bind(1, 2)
     assert pickle.loads(pickle.dumps(sampler)).indices(3) == sampler.indices(3)

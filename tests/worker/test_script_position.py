@@ -1,4 +1,4 @@
-"""What each rank's script does next: ranks compare it in front of a phase and at the end."""
+"""What each rank's script does next: ranks compare it before a phase and at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def position(
 
 
 def test_ranks_that_enter_the_same_phase_wait_for_each_other() -> None:
-    """Eight threads, 200 phases each: nobody is in a phase before all are in front of it."""
+    """Method: eight threads and 200 phases each. No thread is in a phase before all have arrived at
+    it.
+    """
     memory, world_size, phases = rows(8), 8, 200
     arrived, wrong = [0] * world_size, []
 
@@ -63,7 +65,7 @@ def test_a_peer_that_does_something_else_is_named(other: str) -> None:
 
 
 def test_a_peer_that_is_not_there_yet_is_waited_for() -> None:
-    """What it wrote after an earlier vote, or in an earlier generation, counts for nothing."""
+    """What the peer wrote after an earlier vote, or in an earlier generation, does not count."""
     memory = rows(2)
     for generation, votes in ((1, 6), (2, 5)):
         position(memory, 1, generation=generation).goes_on_to(STEP, votes=votes)
@@ -71,8 +73,8 @@ def test_a_peer_that_is_not_there_yet_is_waited_for() -> None:
             position(memory, 0, generation=2, timeout_s=0.0).meet(PHASE, votes=6)
 
 
-def test_a_loop_that_is_left_with_a_step_in_hand_is_no_other_way() -> None:
-    """`if done: break` in front of the block, and a phase behind the loop: the step that the peer
+def test_a_loop_left_with_a_step_in_hand_is_not_another_path() -> None:
+    """Method: `if done: break` before the block, and a phase after the loop. The step that the peer
     was given before is past.
     """
     memory = rows(2)
@@ -106,8 +108,8 @@ def test_a_generation_that_is_over_ends_the_wait() -> None:
 
 
 @given(one=st.text(), two=st.text())
-def test_texts_of_any_length_are_told_apart(one: str, two: str) -> None:
-    """Names of phases are the user's, so they may be long, empty, or of any alphabet."""
+def test_texts_of_any_length_are_distinguished(one: str, two: str) -> None:
+    """Names of phases come from the user, so they may be long, empty, or of any alphabet."""
     one, two = (text.encode(errors="ignore").decode() for text in (one * 9, two * 9))
     memory = rows(2)
     position(memory, 1).goes_on_to(two, votes=0)
@@ -116,7 +118,7 @@ def test_texts_of_any_length_are_told_apart(one: str, two: str) -> None:
 
 
 def test_a_peer_that_has_left_its_loop_is_found_without_waiting() -> None:
-    """Only by a rank that has gone on behind the vote after which the peer has left."""
+    """Only a rank that has gone on after the same vote as the peer finds it."""
     memory = rows(2)
     mine, theirs = position(memory, 0), position(memory, 1)
     for one in (mine, theirs):

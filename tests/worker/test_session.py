@@ -1,4 +1,4 @@
-"""What a worker says about an error of the script."""
+"""What a worker reports about an error of the script."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from outlast.runtime.worker.error_text import one_line
     ("error", "said"),
     [
         (ValueError("bad\nsample"), "ValueError: bad"),
-        (AssertionError(), "AssertionError"),  # a bare `assert`
+        (AssertionError(), "AssertionError"),  # from a bare `assert`
         (KeyboardInterrupt(), "KeyboardInterrupt"),
         (ValueError(" \n "), "ValueError"),
     ],
 )
-def test_an_error_is_told_as_python_prints_it(error: BaseException, said: str) -> None:
-    """Without a message, no colon stands before nothing."""
+def test_an_error_is_reported_as_python_prints_it(error: BaseException, said: str) -> None:
+    """An error without a message has no colon after its name."""
     assert one_line(error) == said

@@ -65,7 +65,9 @@ def test_other_errors_name_no_file(tmp_path: Path, error: Exception) -> None:
 
 @pytest.mark.drill
 def test_a_run_ends_at_once_and_names_the_file(tmp_path: Path) -> None:
-    """The script is started once. A `json.py` there does not touch outlast's own processes."""
+    """The script is started only once. A `json.py` in that folder does not affect outlast's own
+    processes.
+    """
     (tmp_path / "json.py").write_text("x = 1\n")
     (tmp_path / "wave.py").write_text("x = 1\n")
     script = tmp_path / "train.py"

@@ -14,7 +14,9 @@ SHAPES = ((7, 5), (4, 4), (1, 3), (3,), (2, 3, 5))
 
 
 def put_together(rank: Rank) -> list[str]:
-    """Return each layout in which the host's tensor is not torch's; the collectives are gloo's."""
+    """Return each layout for which the host's tensor differs from torch's. The collectives are
+    gloo's.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -46,8 +48,8 @@ def test_shards_are_put_together_on_the_host_as_torch_does_it() -> None:
 
 
 def prints(rank: Rank) -> list[str]:
-    """Return what this rank is compared by under HSDP, HSDP with other values on ranks 2 and 3,
-    HSDP with a parameter that is not distributed, and FSDP2.
+    """Return the keys by which this rank is compared under HSDP, HSDP with other values on ranks 2
+    and 3, HSDP with a parameter that is not distributed, and FSDP2.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -69,7 +71,9 @@ def prints(rank: Rank) -> list[str]:
 
 
 def test_ranks_of_two_replicas_are_found_to_hold_the_same_shards() -> None:
-    """Only where each parameter is replicated over a dimension of the mesh, and has equal bytes."""
+    """This holds only if each parameter is replicated over a dimension of the mesh, and has equal
+    bytes.
+    """
     hsdp, drifted, mixed, fsdp = zip(*run_ranks(4, prints, timeout_s=60.0), strict=True)
     assert (hsdp[0], hsdp[1]) == (hsdp[2], hsdp[3])
     assert len({*hsdp}) == 2

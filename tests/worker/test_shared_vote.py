@@ -1,4 +1,6 @@
-"""The ballot box: what one rank puts in, all ranks take out, whoever is slow, dead or left over."""
+"""The ballot box: all ranks read what each rank puts in, even if a rank is slow, dead or
+left over.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ def box(
 
 @pytest.fixture
 def rows() -> memoryview:
-    """Shared with the children that a test forks."""
+    """Return memory that is shared with the children that a test forks."""
     return memoryview(mmap.mmap(-1, shared_vote.LAYOUT.size(4)))
 
 
@@ -57,7 +59,7 @@ def ended() -> Iterator[list[Any]]:
 
 
 def ballot(rank: int, number: int) -> bytes:
-    """Of another length each time, the longest included."""
+    """Return a ballot of another length each time, including the longest one."""
     return bytes([rank, number % 256]) * (1 + (rank + number) * 7 % (BALLOT_MAX_BYTES // 2))
 
 
@@ -71,8 +73,8 @@ def vote_often(rows: memoryview, rank: int, times: int, said: Any) -> None:
 
 
 def test_every_rank_reads_every_ballot_of_every_vote(rows: memoryview, ended: list[Any]) -> None:
-    """Four processes, 3,000 votes as fast as they can: a fast one must not overwrite what a slow
-    one still reads.
+    """Method: four processes cast 3,000 votes as fast as they can. A fast process must not
+    overwrite what a slow one still reads.
     """
     ours = []
     for rank in range(4):
@@ -85,10 +87,12 @@ def test_every_rank_reads_every_ballot_of_every_vote(rows: memoryview, ended: li
         assert here.recv() == ""
 
 
-def test_who_waits_for_a_stopped_rank_is_woken_at_once(rows: memoryview, ended: list[Any]) -> None:
-    """Rank 1 is stopped before its ballot.
+def test_a_rank_that_waits_for_a_stopped_one_is_woken_at_once(
+    rows: memoryview, ended: list[Any]
+) -> None:
+    """Rank 1 is stopped before it casts its ballot.
 
-    Method: the wake-up comes from another thread, as the agent's word does.
+    Method: the wake-up comes from another thread, as a message of the agent does.
     """
     over = threading.Event()
     waiting = box(rows, 0, 2, cancelled=over.is_set)
@@ -110,7 +114,7 @@ def test_who_waits_for_a_stopped_rank_is_woken_at_once(rows: memoryview, ended: 
 
 
 def test_a_wake_up_that_comes_too_early_costs_one_look(rows: memoryview) -> None:
-    """Nobody wakes at all: the rank looks by itself every BALLOT_LOOK_S."""
+    """Method: no thread wakes the rank, which looks by itself every BALLOT_LOOK_S."""
     looks: list[int] = []
 
     def cancelled() -> bool:
@@ -132,7 +136,7 @@ def test_a_rank_that_never_votes_is_named(rows: memoryview) -> None:
 def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(
     rows: memoryview, ended: list[Any]
 ) -> None:
-    """The child dies where its ballot is written and the head would follow."""
+    """Method: the child dies after its ballot is written and before its head is."""
 
     def die_in_between() -> None:
         mine = box(rows, 1, 2)
@@ -149,7 +153,9 @@ def test_a_rank_killed_in_the_middle_of_its_ballot_has_not_voted(
 
 
 class Dying:
-    """A generation that ends the process when its ballot, written already, is to get its head."""
+    """A generation number that ends the process when its ballot is written and its head would
+    follow.
+    """
 
     def __lshift__(self, other: int) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -157,8 +163,8 @@ class Dying:
 
 
 def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> None:
-    """As on processors whose stores become visible in another order: the word has moved, the ballot
-    has not come.
+    """This happens on processors whose stores become visible in another order: the number of the
+    vote has changed before the ballot is visible.
     """
     theirs = box(rows, 1, 2)
     theirs._rows.put(1, b"all of it")
@@ -177,10 +183,10 @@ def test_a_ballot_that_is_seen_half_written_is_read_again(rows: memoryview) -> N
     assert repaired
 
 
-def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) -> None:
-    """Ranks left it at different votes, and one of the new ranks is new.
+def test_votes_of_an_older_generation_do_not_count(rows: memoryview) -> None:
+    """The ranks left that generation at different votes, and one of the ranks is new.
 
-    Method: all in one thread, the last rank takes.
+    Method: all in one thread, in which the last rank reads.
     """
     for number in range(1, 4):
         box(rows, 1, 2, generation=3)._rows.put(number, b"old")
@@ -193,7 +199,7 @@ def test_what_was_voted_in_an_older_generation_does_not_count(rows: memoryview) 
     assert mine.exchange(b"new") == [b"new", b"newer"]
 
 
-def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: Path) -> None:
+def test_the_ballot_box_is_empty_for_a_run_that_takes_the_vault_over(tmp_path: Path) -> None:
     """A resumed run may count its generations as the dead one did."""
     vault = Vault.create(tmp_path / "vault", "a-run")
     memory = vault.vote_memory(shared_vote.LAYOUT.size(2))
@@ -210,7 +216,9 @@ def test_the_box_is_made_once_and_empty_for_who_takes_the_vault_over(tmp_path: P
 
 
 def test_a_rank_that_waits_here_is_known_as_waiting_by_its_stack() -> None:
-    """`diagnose` knows the file by its name: if the wait moves, it must hear of it."""
+    """`diagnose` recognises this file by its name. This test fails if the wait moves to another
+    file.
+    """
     code = SharedRows.take.__code__
     frame = f"{code.co_name} ({code.co_filename}:{code.co_firstlineno + 20})"
     stack = f'Process 7: python train.py\n\nThread 7 (idle): "MainThread"\n    {frame}\n\n'

@@ -1,5 +1,5 @@
-"""A rank's state is captured and put back bit for bit: into a new process, back to a step's begin,
-and across an applied optimizer.
+"""A rank's state is captured and restored bit for bit: into a new process, back to the beginning of
+a step, and across an applied optimizer.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Noisy(Dataset[Any]):
 
 
 class Net(nn.Module):
-    """Dropout, BatchNorm, tied weights, a buffer that forward assigns again, and one that is not
-    persistent.
+    """A model with dropout, BatchNorm, tied weights, a buffer that forward assigns again, and one
+    that is not persistent.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -66,7 +66,7 @@ class Net(nn.Module):
 
 
 class Tally:
-    """A user's object: plain numbers and a tensor, changed in the step's body."""
+    """An object of the user, with plain numbers and a tensor, that the body of a step changes."""
 
     def __init__(self) -> None:
         self.total, self.history = torch.zeros(2), [0.0]
@@ -83,8 +83,8 @@ class Tally:
 
 
 class Rows(optim.Optimizer):
-    """Keeps tuples, numbers and a bf16 tensor beside float parameters; load_state_dict would cast
-    and lose.
+    """An optimizer that keeps tuples, numbers and a bf16 tensor beside float parameters. Torch's
+    load_state_dict would cast them and lose precision.
     """
 
     def __init__(self, params: Any) -> None:
@@ -135,7 +135,7 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
 
 
 class Training:
-    """One rank's training, and a step that can be cut short."""
+    """One rank's training, with a step that can be interrupted."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Training:
         self.apply()
 
     def save(self) -> Any:
-        """Copies, as an image would hold them."""
+        """Return copies of the state, as an image would hold them."""
         both = (self.state.private.tensors(), self.state.shared_tensors())
         return [
             (text, {name: tensor.clone() for name, tensor in tensors.items()})
@@ -237,8 +237,8 @@ CASES = [(optimizer, "cosine") for optimizer in OPTIMIZERS] + [
 def test_a_new_process_goes_on_as_if_it_were_the_old_one(
     optimizer: str, scheduler: str, at: int
 ) -> None:
-    """Method: save at a step (0: before the first, with no optimizer state), load into a training
-    of another seed that has run on, train both, compare.
+    """Method: save at a step (0: before the first one, without optimizer state), load into a
+    training of another seed that has run some steps, train both, and compare.
     """
     old = Training(optimizer, scheduler)
     for _ in range(at):
@@ -265,8 +265,8 @@ def undisturbed(steps: int, *args: str, scaled: bool = False) -> Any:
 
 @pytest.mark.parametrize(("optimizer", "scheduler"), CASES)
 def test_a_step_repeated_in_place_leaves_no_trace(optimizer: str, scheduler: str) -> None:
-    """Method: at every step, cut the body short after its backward, roll back, do it again; twice
-    at every other step.
+    """Method: at every step, interrupt the body after its backward, roll back, and run it again. At
+    every other step this happens twice.
     """
     expected, other = undisturbed(4, optimizer, scheduler), Training(optimizer, scheduler)
     for number in range(4):
@@ -284,9 +284,9 @@ def test_a_step_repeated_in_place_leaves_no_trace(optimizer: str, scheduler: str
 
 @pytest.mark.parametrize(("optimizer", "scheduler"), CASES)
 def test_an_applied_optimizer_can_be_undone(optimizer: str, scheduler: str) -> None:
-    """Also the first, which makes the optimizer's state.
+    """The first step, which makes the optimizer's state, can be undone too.
 
-    Method: apply, undo and roll back, repeat, at every step.
+    Method: at every step, apply the optimizer, undo and roll back, and repeat.
     """
     expected, other = undisturbed(3, optimizer, scheduler), Training(optimizer, scheduler)
     for _ in range(3):
@@ -315,7 +315,7 @@ def test_other_dtypes_survive(dtype: torch.dtype) -> None:
 
 
 def test_a_scaler_forgets_its_stage_and_gets_its_scale_back() -> None:
-    """The scale is one that grows on the way; unscale_ twice in a step would raise."""
+    """The scale grows during the test. Calling unscale_ twice in a step would raise."""
     expected, final = (
         undisturbed(5, "sgd-momentum", scaled=True),
         undisturbed(6, "sgd-momentum", scaled=True),
@@ -354,7 +354,7 @@ def test_a_skipped_step_at_the_blocks_end_rolls_the_scale_back() -> None:
 
 
 def test_loading_keeps_the_identity_of_parameters_and_optimizer_tensors() -> None:
-    """DDP and the optimizer hold references."""
+    """DDP and the optimizer hold references to them."""
     training = Training("adamw")
     training.step()
     saved = training.save()
@@ -373,14 +373,14 @@ def test_loading_keeps_the_identity_of_parameters_and_optimizer_tensors() -> Non
     assert all(a is b for a, b in zip(mine, now, strict=True))
     for tensor in (*saved[0][1].values(), *saved[1][1].values()):
         if tensor.is_floating_point():
-            tensor.fill_(7)  # what was loaded from is not what is used
+            tensor.fill_(7)  # what the state was loaded from is not what it uses
     assert training.tally.total[0] != 7
     assert training.model.first.weight[0, 0] != 7
 
 
 def test_gradients_that_were_zeros_at_begin_are_zeros_again() -> None:
-    """After zero_grad(set_to_none=False), weight decay moves a parameter that got no gradient; with
-    None it would not.
+    """After zero_grad(set_to_none=False), weight decay moves a parameter that got no gradient. With
+    None it would not move.
     """
     unused = nn.Parameter(torch.ones(2))
     used = nn.Parameter(torch.ones(2))
@@ -401,9 +401,7 @@ def _two_parameters() -> tuple[State, list[nn.Parameter]]:
 
 
 def test_which_gradients_are_zeros_and_which_are_none_is_restored() -> None:
-    """A rank that is replaced has to treat a parameter without a gradient as its predecessor would
-    have.
-    """
+    """A replaced rank has to treat a parameter without a gradient as its predecessor would have."""
     state, parameters = _two_parameters()
     parameters[1].grad = torch.ones(2)
     state.begin()
@@ -415,8 +413,8 @@ def test_which_gradients_are_zeros_and_which_are_none_is_restored() -> None:
     assert not mine[1].grad.any()
 
 
-def test_an_image_that_says_nothing_of_gradients_is_read() -> None:
-    """It was written by an older outlast."""
+def test_an_image_without_a_record_of_gradients_is_read() -> None:
+    """Such an image was written by an older outlast."""
     text, tensors = _two_parameters()[0].shared_tensors()
     new, mine = _two_parameters()
     mine[0].grad = torch.ones(2)
@@ -427,7 +425,7 @@ def test_an_image_that_says_nothing_of_gradients_is_read() -> None:
     assert mine[1].grad is None
 
 
-def test_hyper_parameters_set_in_the_body_go_back() -> None:
+def test_hyper_parameters_set_in_the_body_are_restored() -> None:
     training = Training("adamw-tensor-lr", "none")
     lr = training.optimizer.param_groups[0]["lr"]
     training.state.begin()
@@ -441,8 +439,8 @@ def test_hyper_parameters_set_in_the_body_go_back() -> None:
     assert (group["weight_decay"], "new" in group) == (0.01, False)
 
 
-def test_modes_that_a_step_has_changed_go_back() -> None:
-    """A step that was interrupted may have frozen a network, or set it to evaluation."""
+def test_modes_that_a_step_has_changed_are_restored() -> None:
+    """An interrupted step may have frozen a network, or set it to evaluation."""
     training = Training()
     model = training.model
     model.first.bias.requires_grad_(False)
@@ -471,7 +469,7 @@ def test_state_dtypes_are_kept_where_load_state_dict_would_cast() -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_bytes_needed_are_known_before_the_first_step(optimizer: str) -> None:
-    """Within the slack for headers: never too little, and not far too much."""
+    """The estimate is never too small, and not much too large, within the slack for headers."""
     training = Training(optimizer)
     private, shared = training.state.bytes_needed()
     training.step()
@@ -494,7 +492,7 @@ def test_parameters_known_only_to_an_optimizer_are_kept() -> None:
     assert loose.tolist() == [1, 1, 1]
 
 
-def test_names_ignore_wrappers_and_shared_parameters_come_once() -> None:
+def test_names_ignore_wrappers_and_shared_parameters_occur_once() -> None:
     net = Net(torch.float32)
     compiled = torch.compile(net, backend="eager")
     assert list(State(model=compiled).parameters) == list(State(model=net).parameters)
@@ -518,7 +516,7 @@ def test_a_state_that_changes_shape_is_an_error_that_names_the_tensor() -> None:
 
 
 def test_a_parameter_that_changes_shape_is_found_within_sixteen_looks() -> None:
-    """Method: `.data` replaced, so the parameter is still the same object."""
+    """Method: `.data` is replaced, so the parameter is still the same object."""
     training = Training()
     for _ in range(5):
         training.state.check_signature()
@@ -580,7 +578,7 @@ def test_signatures_of_ranks_that_run_the_same_script_are_equal() -> None:
 
 
 def fsdp1() -> nn.Module:
-    """A module of the class's name: the class itself needs a process group."""
+    """Return a module whose class has that name. The real class needs a process group."""
     return type("FullyShardedDataParallel", (nn.Sequential,), {})()
 
 
@@ -603,7 +601,7 @@ def test_what_cannot_be_state_is_refused_by_its_argument(
 
 
 def test_private_state_that_moved_in_the_tail_is_noticed() -> None:
-    """Random draws, a buffer, an object."""
+    """Method: random draws, a buffer, and an object."""
     training = Training()
     plain = State(model=training.model)
     for move in (
@@ -635,12 +633,12 @@ def test_a_buffer_registered_in_forward_is_kept_from_then_on() -> None:
 
 
 def test_a_module_that_runs_but_is_not_registered_is_named() -> None:
-    """Containers without values of their own, and modules inside registered ones, are not."""
+    """Containers without values of their own, and modules inside registered ones, are not named."""
     known, stranger = nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 3)
     state = State(model=known)
     with state.watch_modules() as found:
         nn.Sequential(nn.ReLU(), stranger)(known(torch.ones(1, 2)))
-    if not torch._dynamo.eval_frame.cached_backends:  # a test before this one may have compiled
+    if not torch._dynamo.eval_frame.cached_backends:  # an earlier test may have compiled something
         assert found == ["Linear (9 values)"]
     with state.watch_modules() as found:
         known(torch.ones(1, 2))
@@ -648,8 +646,9 @@ def test_a_module_that_runs_but_is_not_registered_is_named() -> None:
 
 
 def test_a_frozen_module_is_named_only_if_it_changes() -> None:
-    """A teacher is made by the script, in a replaced rank as well. An average of the weights is
-    frozen and moves after its forward, and batch norm in training moves in it.
+    """The script makes a frozen teacher itself, in a replaced rank as well. An average of the
+    weights is frozen too, but moves after its forward, and a batch norm in training mode moves
+    during it.
     """
     known = nn.Linear(2, 2)
     teacher = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).eval().requires_grad_(False)
@@ -659,12 +658,12 @@ def test_a_frozen_module_is_named_only_if_it_changes() -> None:
         average(teacher(known(torch.ones(3, 2))))
         noisy(torch.ones(3, 2))
         average.weight.lerp_(torch.ones(3, 2), 0.1)
-    if not torch._dynamo.eval_frame.cached_backends:  # a test before this one may have compiled
+    if not torch._dynamo.eval_frame.cached_backends:  # an earlier test may have compiled something
         assert found == ["Linear (9 values)", "BatchNorm1d (5 values)"]
 
 
 def test_a_disabled_scaler_has_no_state_and_is_left_alone() -> None:
-    """Scripts make one for precisions that need none; torch gives it no scale at all."""
+    """Scripts make such a scaler for precisions that need none. Torch gives it no scale at all."""
     net = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     state = State(model=net, optimizer=optimizer, scaler=torch.amp.GradScaler("cpu", enabled=False))
@@ -680,8 +679,8 @@ def test_a_disabled_scaler_has_no_state_and_is_left_alone() -> None:
 def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The allocator refuses a second copy once, as a device does on which training itself just
-    fits.
+    """Method: the allocator refuses a second copy once, as a device does on which the training
+    itself just fits.
     """
     net = nn.Linear(2, 2)
     state = State(model=net)
@@ -704,7 +703,9 @@ def test_an_undo_copy_goes_to_the_host_where_the_device_is_full(
 
 
 class Wrapper(torch.optim.Optimizer):
-    """As accelerate wraps an optimizer: groups and state are shown, and kept inside."""
+    """A wrapper like that of accelerate: it shows the groups and the state of the optimizer
+    inside.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -727,7 +728,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 def test_a_wrapped_optimizer_is_kept_and_its_groups_are_left_alone() -> None:
-    """The size of its state is found on a clone, and hooks sit on the optimizer inside."""
+    """The size of its state is found on a clone, and the hooks are on the optimizer inside."""
     net = nn.Linear(4, 4)
     inner = optim.AdamW(net.parameters(), lr=1e-3)
     state = State(net=net, optimizer=Wrapper(inner))
@@ -737,7 +738,7 @@ def test_a_wrapped_optimizer_is_kept_and_its_groups_are_left_alone() -> None:
 
 
 def test_a_scaler_that_is_disabled_is_kept_like_any_other() -> None:
-    """It has no scale, and nothing to put back."""
+    """Such a scaler has no scale, and nothing to restore."""
     net = nn.Linear(4, 4)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     state = State(net=net, optimizer=optim.SGD(net.parameters()), scaler=scaler)

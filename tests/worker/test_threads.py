@@ -1,4 +1,4 @@
-"""A process that may start no more threads waits for them, and says so once."""
+"""A process that may start no more threads waits until it can, and reports that once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlast.runtime.worker import threads
 
 
 class Limited:
-    """`threading.Thread.start` that fails so many times, as it does at a limit of threads."""
+    """A `threading.Thread.start` that fails this many times, as it does at a limit of threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
         self.left, self.start = failures, threading.Thread.start
@@ -25,26 +25,26 @@ class Limited:
         return self.start(thread)
 
 
-def test_it_waits_until_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_waits_until_threads_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[bool] = []
     Limited(monkeypatch, 3)
     threads.wait_for_threads(lambda: False, lambda: said.append(True))
     assert said == [True]
 
 
-def test_it_says_nothing_where_there_is_no_limit() -> None:
+def test_without_a_limit_of_threads_nothing_is_reported() -> None:
     before = threading.active_count()
     threads.wait_for_threads(lambda: False, lambda: pytest.fail("nothing is waited for"))
     assert threading.active_count() == before
 
 
-def test_it_leaves_when_the_generation_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_threads_ends_with_the_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     Limited(monkeypatch, 1_000_000)
     over = iter((False, False, True))
     threads.wait_for_threads(lambda: next(over), lambda: None)
 
 
-def test_it_says_which_limit_is_reached_once_the_time_is_over(
+def test_the_limit_that_was_reached_is_named_once_the_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Limited(monkeypatch, 1_000_000)

@@ -1,4 +1,4 @@
-"""What a step promises to the script when it is cut short: real ranks, struck at outlast's own
+"""What a step promises to the script when it is interrupted: real ranks, struck at outlast's own
 places (see runtime/worker/marks.py).
 """
 
@@ -103,8 +103,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
-    """Each printed mean is the mean over both ranks; a value of a step in `torn` may be said to be
-    rank 0's own.
+    """Check that each printed mean is the mean over both ranks. A value of a step in `torn` may
+    instead be reported as rank 0's own.
     """
     lines = {
         int(number): rest
@@ -125,9 +125,10 @@ def _says_each_step_truly(ran: Ran, *, torn: tuple[int, ...]) -> None:
 
 
 def _tells_each_step_once(folder: Path, *, torn: tuple[int, ...]) -> None:
-    """The function given to step.log was called on rank 0 alone, once a call, with the means.
+    """Check that the function given to step.log was called on rank 0 only, once for each call, with
+    the means.
 
-    A value of a step in `torn` may be missing: nobody knows the mean.
+    A value of a step in `torn` may be missing, because its mean is unknown.
     """
     assert not (folder / "told-1").exists()
     told = Counter((folder / "told-0").read_text().splitlines())
@@ -157,9 +158,9 @@ def _tells_each_step_once(folder: Path, *, torn: tuple[int, ...]) -> None:
 def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
     tmp_path: Path, undisturbed: str, mark: str, do: str
 ) -> None:
-    """Method: rank 1 is struck at step 4 while the data set draws random numbers.
+    """Method: rank 1 is struck at step 4, while the data set draws random numbers.
 
-    What a rank said before it died its successor does not say again.
+    What a rank printed before it died is not printed again by its successor.
     """
     ran = go(tmp_path, TALKING, marks=_strike(mark, step=4, do=do))
     assert ran.code == 0, ran.outcome
@@ -181,8 +182,8 @@ def test_callbacks_and_values_count_once_and_the_digest_is_undisturbed(
 def test_a_body_that_swallows_an_interruption_repeats_its_step(
     tmp_path: Path,
 ) -> None:
-    """Method: everything in the body is wrapped in a bare except, with a second optimizer behind
-    the one that votes; rank 1 dies in its vote.
+    """Method: everything in the body is wrapped in a bare except, with a second optimizer after the
+    one that votes. Rank 1 dies during its vote.
     """
     ran = go(tmp_path, SWALLOWING, marks=_strike("voting", step=4))
     assert ran.code == 0, ran.outcome
@@ -201,7 +202,7 @@ def test_a_body_that_swallows_an_interruption_repeats_its_step(
     ("mark", "step"), [("committed", 4), ("finishing", 4), ("prepared", 5), ("committed", 6)]
 )
 @pytest.mark.timeout(120)
-def test_training_goes_on_in_a_second_leg_after_a_rank_was_lost_in_either(
+def test_training_goes_on_in_a_second_call_after_a_loss_in_either(
     tmp_path: Path, undisturbed: str, mark: str, step: int
 ) -> None:
     ran = go(tmp_path, TWO_CALLS, marks=_strike(mark, step=step))
@@ -224,9 +225,9 @@ def test_all_ranks_may_leave_the_loop_early(tmp_path: Path, leave: str) -> None:
 
 @pytest.mark.drill
 @pytest.mark.timeout(120)
-def test_one_rank_that_exits_early_hangs_nobody(tmp_path: Path, undisturbed: str) -> None:
-    """Method: rank 1 exits after step 4; the others miss it in step 5, and all restart from step
-    4, past the place where it exited.
+def test_one_rank_that_exits_early_hangs_no_other(tmp_path: Path, undisturbed: str) -> None:
+    """Method: rank 1 exits after step 4. The others miss it in step 5, and all restart from step 4,
+    past the place where it exited.
     """
     early = EARLY.format(who=" and run.rank == 1", leave="sys.exit(0)")
     ran = go(tmp_path, early, within_s=90.0)
@@ -247,9 +248,7 @@ def test_one_rank_that_exits_early_hangs_nobody(tmp_path: Path, undisturbed: str
 def test_an_error_between_two_steps_costs_that_rank_and_nothing_else(
     tmp_path: Path, undisturbed: str, leave: str, said: str
 ) -> None:
-    """Method: nobody pressed a key; a KeyboardInterrupt of the script's own is an error like any
-    other.
-    """
+    """No key was pressed: a KeyboardInterrupt that the script raises is an error like any other."""
     ran = go(tmp_path, EARLY.format(who=" and run.rank == 1", leave=leave))
     assert ran.code == 0, ran.outcome
     assert _digests(ran) == {undisturbed}
@@ -279,15 +278,15 @@ def test_a_world_of_one_trains_with_and_without_spares(
 @pytest.mark.parametrize("do", ["raise", "SIGKILL"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
 @pytest.mark.timeout(120)
-def test_what_stands_beside_the_block_is_done_again_as_the_first_time(
+def test_code_beside_the_block_runs_again_as_the_first_time(
     tmp_path: Path, before: bool, do: str
 ) -> None:
-    """It draws a number and lowers the learning rate.
+    """The code beside the block draws a number and lowers the learning rate.
 
-    Method: rank 1 is struck in step 4, before the vote; rank 0 says the same as in an undisturbed
+    Method: rank 1 is struck in step 4, before the vote. Rank 0 prints the same as in an undisturbed
     run.
 
-    Behind an interrupted block it runs too, though the step is not committed.
+    This code also runs after an interrupted block, although the step is not committed.
     """
     said = []
     for name, marks in (("undisturbed", None), ("struck", _strike("prepared", step=4, do=do))):

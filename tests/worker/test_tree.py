@@ -1,4 +1,4 @@
-"""Nested data to text and tensors and back, bit for bit."""
+"""Nested data is turned into text and tensors and back, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal in type, order and bits."""
+    """Return True if both are equal in type, order and bits."""
     if type(left) is not type(right):
         return False
     if isinstance(left, float):
@@ -108,7 +108,9 @@ values = st.recursive(
 @settings(max_examples=80, deadline=None)
 @given(values)
 def test_nested_data_comes_back_bit_for_bit(value: Any) -> None:
-    """Method: hypothesis; types, order of keys, NaN payloads and tensor bytes are compared."""
+    """Method: data drawn by hypothesis; types, order of keys, NaN payloads and tensor bytes are
+    compared.
+    """
     assert same(there_and_back(value), value)
 
 
@@ -184,6 +186,6 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("text", BROKEN)
-def test_a_text_that_is_not_ours_is_corrupt_and_runs_nothing(text: str) -> None:
+def test_a_foreign_text_is_corrupt_and_runs_no_code(text: str) -> None:
     with pytest.raises(CorruptError):
         decode(text, {})

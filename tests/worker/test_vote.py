@@ -1,4 +1,4 @@
-"""What a vote tells is the same, whichever medium the ballots take."""
+"""A vote tells all ranks the same, whichever medium carries the ballots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def on_nodes(rank: Rank, nodes: list[list[int]], memory: str) -> list[VoteOutcom
 
 
 def through_shared_memory() -> list[list[VoteOutcome]]:
-    """Three threads stand for three processes: the box knows neither."""
+    """Let three threads stand for three processes. The ballot box cannot tell the difference."""
     rows = memoryview(mmap.mmap(-1, shared_pages.size(WORLD)))
     told: list[list[VoteOutcome]] = [[] for _ in range(WORLD)]
 
@@ -52,8 +52,8 @@ def through_shared_memory() -> list[list[VoteOutcome]]:
 
 
 def cast(rank: int) -> list[Ballot]:
-    """All well; one rank not sealed; one asked to stop; values; other names on one rank; as many
-    values as there may be; what is compared.
+    """Return ballots for these cases: all is well; one rank has not sealed; one is asked to stop;
+    values; other names on one rank; as many values as possible; and what is compared.
     """
     return [
         Ballot(True, False, ready_s=1.5 + rank),
@@ -85,7 +85,7 @@ def cast(rank: int) -> list[Ballot]:
         pytest.param([[0, 2], [1]], id="two_nodes"),
     ],
 )
-def test_every_rank_learns_the_same(nodes: list[list[int]], tmp_path: Path) -> None:
+def test_every_rank_learns_the_same_outcome(nodes: list[list[int]], tmp_path: Path) -> None:
     told = (
         through_shared_memory()
         if len(nodes) == 1
@@ -104,7 +104,7 @@ def test_every_rank_learns_the_same(nodes: list[list[int]], tmp_path: Path) -> N
     assert full.current[-1] == (f"name {LOGGED_MAX - 1}", 3.0 * (LOGGED_MAX - 1))
     assert (alike.same_movers, alike.same_watched) == (True, True)
     assert (unlike.same_movers, unlike.same_watched) == (False, False)
-    # one rank looked before its optimizer, the others behind theirs: that tells nothing
+    # one rank looked before its optimizer and the others after theirs, which shows nothing
     assert apart.same_watched
     assert (unsure.unsure, unsure.stop, unsure.save) == (True, True, True)
     assert (late.unsure, late.stop, late.save) == (False, False, False), "one rank votes late"

@@ -1,4 +1,4 @@
-"""Waking: every rank that is blocked in a collective raises, and nothing but its groups' sockets is
+"""Waking: every rank that is blocked in a collective raises, and only the sockets of its groups are
 touched.
 """
 
@@ -22,7 +22,7 @@ import torch.distributed as dist  # noqa: E402
 from outlast.runtime.worker import ddp, groups  # noqa: E402
 from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
 
-BOUND_S = 1.0  # measured 1-2 ms; the machine may be busy
+BOUND_S = 1.0  # measured: 1-2 ms; the machine may be busy
 
 
 def setup(rank: Rank) -> tuple[SocketWatch, groups.BuiltGroup, Any]:
@@ -42,9 +42,9 @@ def setup(rank: Rank) -> tuple[SocketWatch, groups.BuiltGroup, Any]:
 
 
 def blocked_then_woken(rank: Rank, watch: SocketWatch, store: Any, block: Any) -> float:
-    """The last rank never enters `block`.
+    """Block all ranks but the last, which never enters `block`.
 
-    The others wake themselves once all of them have begun; seconds from wake to raise.
+    The others wake themselves once all of them have begun. Return the seconds from wake to raise.
     """
     if rank.rank == rank.world_size - 1:
         store.wait(["out"])
@@ -54,7 +54,7 @@ def blocked_then_woken(rank: Rank, watch: SocketWatch, store: Any, block: Any) -
     def waker() -> None:
         while store_of_thread.add("in", 0) < rank.world_size - 1:
             time.sleep(0.001)
-        time.sleep(0.05)  # so that they are in the collective and not in front of it
+        time.sleep(0.05)  # so that they are in the collective and not before it
         at_s.append(time.perf_counter())
         watch.wake()
 
@@ -86,7 +86,7 @@ def test_ranks_whose_peer_never_enters_the_collective_are_woken(capsys: Any) -> 
 
 
 def _in_the_midst(rank: Rank) -> float:
-    """Worst seconds from wake to raise over rounds, each in a group of its own."""
+    """Return the worst time from wake to raise over all rounds, each in a group of its own."""
     watch, worst_s, chance = SocketWatch(), 0.0, random.Random(5)
     watch.install()
     store = groups.connect("127.0.0.1", rank.port, 20.0, watch)
@@ -112,19 +112,19 @@ def _in_the_midst(rank: Rank) -> float:
         timer.join()
         worst_s = max(worst_s, raised_s - at_s[0])
         store.add(f"left/{generation}", 1)
-        # as in a run: nobody drops its group before all stand still
+        # as in a run, no rank drops its group before all stand still
         while store.add(f"left/{generation}", 0) < rank.world_size:
             time.sleep(0.001)
         groups.destroy(group)
     return worst_s
 
 
-def test_ranks_in_the_midst_of_a_collective_are_woken() -> None:
-    """gloo forgets a send that fails, and who waits for it waits until the time-out: waking lets
-    sends go through.
+def test_ranks_in_the_middle_of_a_collective_are_woken() -> None:
+    """gloo forgets a send that fails, and a rank that waits for it waits until the time-out.
+    Therefore waking lets sends go through.
 
-    Method: all ranks are woken at about the same moment of a stream of all-reduces, forty times;
-    some sends are always on their way.
+    Method: all ranks are woken at about the same moment of a stream of all-reduces, forty times.
+    Some sends are always in transit.
     """
     assert max(run_ranks(4, _in_the_midst)) < BOUND_S
 
@@ -139,7 +139,7 @@ def _in_subgroup(rank: Rank) -> float:
     return took_s
 
 
-def test_ranks_blocked_in_a_group_of_the_scripts_own_are_woken() -> None:
+def test_ranks_blocked_in_a_group_of_the_script_are_woken() -> None:
     assert max(run_ranks(4, _in_subgroup)) < BOUND_S
 
 
@@ -149,7 +149,7 @@ def _in_mesh(rank: Rank) -> float:
     watch, group, store = setup(rank)
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 
-    # ranks 1 and 2 share a dimension with rank 3; rank 0 hears of it through them only
+    # ranks 1 and 2 share a dimension with rank 3; rank 0 learns of it only through them
     def block() -> None:
         dist.all_reduce(torch.ones(8), group=mesh.get_group("shard"))
         dist.all_reduce(torch.ones(8), group=mesh.get_group("replicate"))
@@ -183,8 +183,8 @@ def test_ranks_blocked_in_the_backward_of_ddp_are_woken() -> None:
 
 
 def _innocent(rank: Rank) -> bool:
-    """A connection that is made while the group is built, one made before, and one that took over a
-    group's descriptor number.
+    """Make one connection while the group is built, one before, and one that takes over the
+    descriptor number of a group's socket. Return whether all of them still work.
     """
     server = socket.create_server(("127.0.0.1", 0))
     old = socket.create_connection(server.getsockname())
@@ -194,7 +194,8 @@ def _innocent(rank: Rank) -> bool:
     stop = threading.Event()
 
     def busy() -> None:
-        while not stop.is_set() and len(made) < 100:  # nobody accepts: the queue holds 128
+        # connections are never accepted, and the queue holds 128
+        while not stop.is_set() and len(made) < 100:
             made.append(socket.create_connection(server.getsockname()))
             time.sleep(0.0005)
 
@@ -217,27 +218,28 @@ def _innocent(rank: Rank) -> bool:
     fd = min(sockets)
     usurper, far = socket.socketpair()
     keep = os.dup(fd)
-    os.dup2(usurper.fileno(), fd)  # the number now is another socket
+    os.dup2(usurper.fileno(), fd)  # the number now belongs to another socket
     store.add("noted", 1)
-    # the first to wake closes the others' connections, and gloo then lets go of the numbers
+    # the first rank to wake closes the connections of the others, and gloo then releases the
+    # numbers
     while store.add("noted", 0) < rank.world_size:
         time.sleep(0.001)
     woken = watch.wake()
     os.dup2(keep, fd)
     os.close(keep)
-    # fewer where a peer was faster and gloo has closed them already
+    # there are fewer if a peer was faster and gloo has already closed them
     assert woken <= rank.world_size - 2
     usurper.sendall(b"x")
     assert far.recv(1) == b"x"
     for connection in [old, *made]:
-        connection.sendall(b"x")  # would raise had it been shut down
+        connection.sendall(b"x")  # this would raise if it had been shut down
     assert not watch.store_lost
     store.add("alive", 1)
     groups.destroy(group)
     return True
 
 
-def test_no_socket_but_the_groups_is_touched() -> None:
+def test_only_sockets_of_the_groups_are_shut_down() -> None:
     assert run_ranks(3, _innocent) == [True] * 3
 
 

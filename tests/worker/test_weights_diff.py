@@ -38,7 +38,7 @@ def ckpt(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
 def test_equal_weights_are_the_same_in_every_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A checkpoint beside what was exported from it, in all three formats."""
+    """Method: compare a checkpoint with what was exported from it, in all three formats."""
     tensors = {"w": torch.randn(5, 3), "flag": torch.tensor([True]), "nan": torch.tensor(torch.nan)}
     run = save(tmp_path / "run", 4, **tensors)
     for name in ("a.safetensors", "a.pt"):
@@ -52,7 +52,7 @@ def test_equal_weights_are_the_same_in_every_form(
     assert found["model"]["w"].equal(tensors["w"])
 
 
-def test_a_difference_says_where_and_how_far(
+def test_a_difference_is_reported_with_its_place_and_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     zero = torch.zeros(4)

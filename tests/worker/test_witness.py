@@ -1,5 +1,5 @@
-"""What a worker leaves behind: stacks and a copy of the flight recorder, also while it holds the
-interpreter lock.
+"""What a worker leaves behind: its stacks and a copy of the flight recorder, also while it holds
+the interpreter lock.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_the_main_stack_comes_first_and_own_threads_are_left_out(
 def test_without_a_thread_nothing_is_written_and_nothing_is_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller is the thread that hears the agent: an error would end it."""
+    """The caller is the thread that listens to the agent, and an error would end it."""
 
     def no_thread(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -74,7 +74,7 @@ def test_without_a_thread_nothing_is_written_and_nothing_is_raised(
     assert (tmp_path / "stacks-3.txt").read_bytes() == b""
 
 
-def test_asked_twice_it_leaves_the_newest_stacks_only(tmp_path: Path) -> None:
+def test_asked_twice_a_witness_keeps_the_newest_stacks_only(tmp_path: Path) -> None:
     witness = Witness(tmp_path, tmp_path / "recorder", 3)
     witness.begin()
     witness._testify()
