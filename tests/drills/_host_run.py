@@ -81,7 +81,7 @@ class HostRun:
 
     @property
     def commits(self) -> list[tuple[int, int, int]]:
-        """Rank, step and pid of each commit, in the order they were noted."""
+        """Return rank, step and pid of each commit, in the order in which they were noted."""
         rows = [line.split() for line in self._commits.read_text().splitlines()]
         return [(int(row[0]), int(row[1]), int(row[2])) for row in rows if len(row) == 3]
 

@@ -1,4 +1,4 @@
-"""Processes as the kernel lists them: who is below whom, who is alive, who is a zombie."""
+"""Processes as the kernel lists them: which are below which, alive, or zombies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def table() -> dict[int, tuple[int, str, int]]:
-    """Pid -> (parent, state letter, session)."""
+    """Return a dict from pid to (parent, state letter, session)."""
     found = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -26,7 +26,7 @@ def table() -> dict[int, tuple[int, str, int]]:
 
 
 def below(pid: int) -> list[int]:
-    """All living processes below `pid`, and all that share a session with one of them."""
+    """Return all living processes below `pid`, and all that share a session with one of them."""
     known = table()
     found: set[int] = set()
     waiting = [pid]
@@ -40,7 +40,7 @@ def below(pid: int) -> list[int]:
 
 
 def alive(pids: Iterable[int]) -> list[int]:
-    """Those that have not ended; zombies have."""
+    """Return those that have not ended; a zombie has."""
     known = table()
     return [pid for pid in pids if pid in known and known[pid][1] != "Z"]
 

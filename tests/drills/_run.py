@@ -1,5 +1,5 @@
-"""One `outlast run` under a drill: start it in a folder of its own, strike, wait for its end, ask
-what the ledger says.
+"""One `outlast run` under a drill: start it in a folder of its own, strike, wait for its end, and
+read its ledger.
 
     drill = Drill(tmp_path, "ddp.py", "--steps", "12", flags=("--spares", "1"), marks=[...],
     strikes=[...]) with drill:
@@ -8,8 +8,9 @@ what the ledger says.
 
 marks     faults at outlast's own places: OUTLAST_DRILL, see runtime/worker/marks.py
 strikes   faults at the script's places: DRILL_STRIKES, see scripts/strikes.py
-Either gets a `once` file of its own where it names none. `before`: what runs the command.
-All waits are bounded; leaving the block ends every process of the run.
+before    the words in front of the command, if another program has to run it
+A fault that names no `once` file gets one of its own. All waits are bounded, and leaving the block
+ends every process of the run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ Fault = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run that is over. `commits`: (rank, step, pid) in the order they were noted."""
+    """A run that is over. `commits` holds (rank, step, pid) in the order in which they were
+    noted.
+    """
 
     code: int
     stdout: str
@@ -53,13 +56,13 @@ class Outcome:
 
     @property
     def digests(self) -> dict[int, str]:
-        """By rank, as the script printed them."""
+        """Return the digests by rank, as the script printed them."""
         words = (line.split() for line in self.stdout.splitlines() if line.startswith("digest "))
         return {int(one[1]): one[2] for one in words if len(one) == 3}
 
     @property
     def last_step(self) -> int:
-        """The newest step that a rank noted as committed."""
+        """Return the newest step that a rank noted as committed."""
         return max((step for _, step, _ in self.commits), default=0)
 
     @property
@@ -68,8 +71,9 @@ class Outcome:
         return found
 
     def ledger_is_sound(self, *, lossless: bool = True) -> None:
-        """Seconds by cause sum to ranks x wall; every interruption is over; no committed step was
-        lost, and none was committed twice on a rank (lossless).
+        """Check the books of the run. The seconds by cause sum to ranks times wall-clock time, and
+        every interruption is over. With `lossless`, no committed step was lost, and none was
+        committed twice on a rank.
 
         The report counts every step that was committed, the last ones included.
         """
@@ -97,12 +101,12 @@ class Outcome:
         )
 
     def account_agrees(self) -> None:
-        """The account of all interruptions agrees with their own times.
+        """Check that the account of all interruptions agrees with their own times.
 
-        From the fault to its detection a rank books detection, and from there until state is in
-        place everywhere regroup or restore, or what it still does and keeps. A rank that is
-        replaced keeps nothing. The first was gone when it was detected. Others may have ended after
-        it, by an error of their own, and were gone once all stood still.
+        From the fault to its detection, a rank books detection. From then until the state is in
+        place on all ranks, it books regroup or restore, or the work that it still does and keeps. A
+        rank that is replaced keeps nothing. The first one was gone when it was detected. Others may
+        have ended after it, by an error of their own, and were gone once all stood still.
         """
         ranks = self.report["world_size"]
         taken: Counter[str] = Counter()
@@ -111,7 +115,7 @@ class Outcome:
             taken.update(one["seconds"])
             over_s = one["restored_s"]
             if not one["steps_seen"]:
-                return  # when such a script goes on is not seen
+                return  # for such a script it is not seen when it goes on
             assert over_s is not None, one
             assert one["resumed_s"] is None or over_s <= one["resumed_s"], one
             fault_s = one["detected_s"] if one["fault_s"] is None else one["fault_s"]
@@ -147,7 +151,7 @@ class Outcome:
         )
 
 
-# of the fixture `calm_run`: script and arguments in, a run out that nothing happens to
+# the fixture `calm_run`: it takes a script and its arguments, and returns an undisturbed run
 CalmRun = Callable[..., Outcome]
 
 
@@ -169,8 +173,8 @@ class Drill:
         console: int = -1,
         cwd: Path | None = None,
     ) -> None:
-        """`console`: a descriptor for both streams, which is closed here; else files in
-        `folder`.
+        """Start the run. `console` is a descriptor for both streams, which is closed here; without
+        it, the streams go to files in `folder`.
         """
         self.folder = folder / "run"
         self._scratch = folder
@@ -227,7 +231,7 @@ class Drill:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What `outlast status --json` prints; {} while there is no run."""
+        """Return what `outlast status --json` prints, or {} while there is no run."""
         try:
             return status_facts(look(str(self.folder)))
         except (OutlastError, OSError, LookupError):
@@ -235,11 +239,11 @@ class Drill:
 
     @property
     def commits(self) -> list[tuple[int, int, int]]:
-        """All that were noted so far. What was read before is not read again."""
+        """Return all commits noted so far. Lines that were read before are not read again."""
         with self._commits.open("rb") as file:
             file.seek(self._read_bytes)
             data = file.read()
-        data = data[: data.rfind(b"\n") + 1]  # the last line may be in the making
+        data = data[: data.rfind(b"\n") + 1]  # the last line may be incomplete
         self._read_bytes += len(data)
         rows = (map(int, line.split()) for line in data.splitlines())
         self._noted += [(rank, step, pid) for rank, step, pid in rows]
@@ -247,27 +251,29 @@ class Drill:
 
     @property
     def step(self) -> int:
-        """The newest step that some rank has noted as committed: fresher than the status."""
+        """Return the newest step that some rank has noted as committed. This is fresher than the
+        status.
+        """
         return max((step for _, step, _ in self.commits), default=0)
 
     @property
     def oldest(self) -> int:
-        """The newest step that every rank (of four) has noted as committed."""
+        """Return the newest step that every rank (of four) has noted as committed."""
         return self.oldest_of(4)
 
     def oldest_of(self, ranks: int) -> int:
-        """The newest step that each of so many ranks has noted as committed."""
+        """Return the newest step that each of this many ranks has noted as committed."""
         newest: dict[int, int] = {}
         for rank, step, _ in self.commits:
             newest[rank] = max(step, newest.get(rank, 0))
         return min(newest.values()) if len(newest) == ranks else 0
 
     def pid_of(self, rank: int) -> int:
-        """The process that noted a commit of this rank last."""
+        """Return the process that noted the last commit of this rank."""
         return [pid for of, _, pid in self.commits if of == rank][-1]
 
     def said(self) -> str:
-        """What stands on the launcher's stderr so far."""
+        """Return what the launcher has written to stderr so far."""
         return self._stderr.read_text()
 
     def fired(self, number: int = 0, kind: str = "mark") -> bool:
@@ -280,7 +286,7 @@ class Drill:
         return self._child("outlast-store")
 
     def parked(self, kind: str = "hot") -> list[int]:
-        """The spares of this kind that stand ready.
+        """Return the pids of the spares of this kind that stand ready.
 
         Before the script is known to park, a warm spare stands in for a hot one, and ends then.
         """
@@ -288,7 +294,7 @@ class Drill:
         return [one["pid"] for one in spares if one.get("parked") and one["kind"] == kind]
 
     def vault(self) -> Path:
-        """The run's folder in shared memory, once it is there."""
+        """Return the run's folder in shared memory, once it is there."""
 
         def found() -> list[Path]:
             if not (self.folder / "run.json").exists():
@@ -301,7 +307,7 @@ class Drill:
         return only
 
     def children(self, title: str) -> list[int]:
-        """The launcher's children with this kernel name (cut to 15 letters)."""
+        """Return the launcher's children with this kernel name (cut to 15 letters)."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -313,7 +319,7 @@ class Drill:
         return found
 
     def _child(self, title: str) -> int:
-        """The oldest of them: a store that stands ready is younger than the one in use."""
+        """Return the oldest of them: a store that stands ready is younger than the one in use."""
         if found := self.children(title):
             return min(found)
         raise AssertionError(f"the launcher has no child {title}\n{self}")
@@ -321,10 +327,10 @@ class Drill:
     # --- waiting ----------------------------------------------------------------------------------
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Poll until the condition holds; the drill's own bound is the bound.
+        """Poll until the condition holds, within the bound of the whole drill.
 
-        Fails if the run ends before. A look at the status takes a while, and gets a quarter of the
-        time at most: the cores are the run's.
+        Fails if the run ends before that. Reading the status takes a while, and gets at most a
+        quarter of the time, because the run needs the cores.
         """
         while True:
             began_s = time.monotonic()
@@ -375,14 +381,14 @@ class Drill:
 
 
 def vault_of(folder: Path) -> Path:
-    """The vault of the run in this folder.
+    """Return the vault of the run in this folder.
 
-    A launcher that is killed leaves it to `--resume`. A test that does not resume removes it.
+    A launcher that is killed leaves it for `--resume`. A test that does not resume removes it.
     """
     return vault_folder(str(read_card(folder)["run"]))
 
 
 def drilled(folder: Path, script: str, *arguments: str | int, **options: Any) -> Outcome:
-    """Start, and wait for the end."""
+    """Start a run, wait for its end, and return the outcome."""
     with Drill(folder, script, *arguments, **options) as drill:
         return drill.finish()

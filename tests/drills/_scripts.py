@@ -1,5 +1,5 @@
-"""Scripts written by a test: a small model, data and optimizer in front, then what the test is
-about; and what a run of them leaves.
+"""Scripts written by a test, and what a run of them leaves. A script begins with a small model,
+data and optimizer; the rest is what the test is about.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ def end():
 
 @dataclass(frozen=True)
 class Ran:
-    """`left`: processes and folders in shared memory that should be gone.
+    """A run that is over.
 
-    `script`: its path; `line(text)`: where it says that.
+    `left` holds processes and folders in shared memory that should be gone. `script` is the path of
+    the script, and `line(text)` the place of a text in it.
     """
 
     outcome: Outcome
@@ -75,7 +76,7 @@ class Ran:
         return self.outcome.stdout
 
     def line(self, text: str) -> str:
-        """`script.py:N` of the first line that holds `text`."""
+        """Return `script.py:N` for the first line that contains `text`."""
         lines = self.script.read_text().splitlines()
         number = next(number for number, line in enumerate(lines, 1) if text in line)
         return f"{self.script.name}:{number}"
@@ -100,8 +101,8 @@ def go(
     head: str = HEAD,
     within_s: float = 50.0,
 ) -> Ran:
-    """Write the script, run it, and look what it leaves: all it starts carries a word in its
-    environment.
+    """Write the script, run it, and look for what it leaves: everything it starts carries a word in
+    its environment.
     """
     word = uuid.uuid4().hex
     script = write(folder, body, head=head)
@@ -120,7 +121,9 @@ def go(
 
 
 def left_behind(word: str, run: str = "\0", *, within_s: float) -> list[str]:
-    """Processes with this word in their environment, and the run's shared memory, after a while."""
+    """Wait a while, and return what is left: processes with this word in their environment, and the
+    run's shared memory.
+    """
     deadline_s = time.monotonic() + within_s
     while (left := _left(word, run)) and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -136,5 +139,5 @@ def _left(word: str, run: str) -> list[str]:
             if word in (path / "environ").read_bytes().decode(errors="replace"):
                 left.append(f"{path.name}: {(path / 'cmdline').read_bytes()!r}")
         except OSError:
-            continue  # gone, or a zombie
+            continue  # it is gone, or a zombie
     return left

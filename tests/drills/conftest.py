@@ -1,4 +1,4 @@
-"""What the drills share: runs that nothing happens to, made once in a session, and three hosts."""
+"""What the drills share: undisturbed runs, made once in a session, and three hosts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tests.drills._run import CalmRun, Outcome, drilled
 
 @pytest.fixture(scope="session")
 def calm_run(tmp_path_factory: pytest.TempPathFactory) -> CalmRun:
-    """`calm_run(script, *arguments)` runs to its end, by four ranks if `workers` does not say
-    otherwise.
+    """Return a function: `calm_run(script, *arguments)` runs to its end, with four ranks unless
+    `workers` says otherwise.
 
-    Its books are sound. It tells of no interruption, and books nothing that one would have cost.
+    Its books are sound. It reports no interruption, and books no cost of one.
     """
     known: dict[tuple[str | int, ...], Outcome] = {}
 

@@ -20,11 +20,11 @@ SLACK_S = 0.1
 @pytest.mark.drill
 @pytest.mark.parametrize("flags", [(), ("--spares", 1)], ids=["fork", "spare"])
 def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[object]) -> None:
-    """One of two ranks with 216 MB of state is killed.
+    """Method: one of two ranks with 216 MB of state is killed.
 
-    From detection until state is in place, the rank that is replaced books regroup and restore and
-    nothing else. So does the survivor from the moment at which it stands still: also while it waits
-    for the other rank to load its state.
+    From detection until the state is in place, the replaced rank books only regroup and restore. So
+    does the survivor from the moment at which it stands still, also while it waits for the other
+    rank to load its state.
     """
     with Drill(tmp_path, "heavy.py", "--steps", 12, workers=2, flags=flags) as drill:
         drill.until(lambda: drill.step >= 4, "step 4")
@@ -60,9 +60,9 @@ def test_a_kill_costs_each_rank_what_its_times_say(tmp_path: Path, flags: tuple[
 def test_an_interruption_lasts_until_a_step_with_the_lost_rank(
     tmp_path: Path,
 ) -> None:
-    """Rank 1 is killed as it votes, so its peer finishes the step in flight at once and alone.
+    """Rank 1 is killed while it votes, so its peer finishes the step in flight at once and alone.
 
-    That step is not the end of the interruption: the times say when the rank was back.
+    That step does not end the interruption: its times say when the rank was back.
     """
     kill = {"mark": "voting", "rank": 1, "step": 4, "do": "SIGKILL"}
     with Drill(tmp_path, "heavy.py", "--steps", 8, workers=2, marks=[kill]) as drill:
@@ -73,6 +73,6 @@ def test_an_interruption_lasts_until_a_step_with_the_lost_rank(
     assert "had sealed step 4 as prepared" in one["reason"], str(outcome)
     assert one["detected_s"] < one["left_s"] <= one["regrouped_s"], one
     assert one["regrouped_s"] <= one["restored_s"] <= one["resumed_s"], one
-    started_s = one["restored_s"] - one["detected_s"]  # a process, its imports and 216 MB
+    started_s = one["restored_s"] - one["detected_s"]  # a process, its imports, and 216 MB
     assert one["mttr_s"] >= started_s > 0.02, one
     outcome.ledger_is_sound()

@@ -1,8 +1,7 @@
-"""Scripts that cannot be made safe are refused: exit code 2, what it is and where, a hint, and
+"""Scripts that cannot be made safe are refused: exit code 2, the reason and the place, a hint, and
 nothing left behind.
 
-Each runs on two real ranks. The few that stand for their kind run in `make test`; the rest are
-drills.
+Each runs on two real ranks. A few, one of each kind, run in `make test`. The others are drills.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ LOOP = """
 state = named()
 for step in run.steps(state, until=4):
 """
-# name: body, the text of the line that the message names ("": none), words of the message, words of
-# the hint
+# name: body, the text of the line that the message names ("": none), words of the message, and
+# words of the hint
 REFUSED = {
     "closure": (
         "def closure(): return loss_of(step)\n"
@@ -165,8 +164,8 @@ CORE = ("collective after the optimizer",)
     [name if name in CORE else pytest.param(name, marks=pytest.mark.drill) for name in REFUSED],
 )
 def test_an_unsafe_script_is_refused_with_its_place_and_a_hint(tmp_path: Path, name: str) -> None:
-    """Method: two ranks run it. stderr of `outlast run` has the message, the line where there is
-    one, and the hint; nothing is left.
+    """Method: two ranks run the script. stderr of `outlast run` has the message, the line if there
+    is one, and the hint. Nothing is left behind.
     """
     body, at, what, hint = REFUSED[name]
     ran = go(tmp_path, body)
@@ -180,8 +179,8 @@ def test_an_unsafe_script_is_refused_with_its_place_and_a_hint(tmp_path: Path, n
 
 
 @pytest.mark.drill
-def test_a_module_outside_the_state_is_warned_of_once_and_the_run_goes_on(tmp_path: Path) -> None:
-    """Method: the model's output passes through a layer that nobody registered."""
+def test_a_module_outside_the_state_causes_one_warning(tmp_path: Path) -> None:
+    """Method: the model's output passes through a layer that was not registered."""
     body = (
         "head = torch.nn.Linear(2, 2)\nstate = named()\nfor step in run.steps(state, until=4):\n   "
         " with step:\n"
@@ -206,7 +205,7 @@ def test_an_unknown_flag_is_answered_with_the_one_that_was_meant(tmp_path: Path)
 
 
 @pytest.mark.drill
-def test_a_script_that_is_not_there_is_refused_before_a_run_begins(tmp_path: Path) -> None:
+def test_a_script_that_does_not_exist_is_refused_before_a_run_begins(tmp_path: Path) -> None:
     done = outlast_anew("run", "--nproc-per-node", "2", "missing.py", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
     assert "missing.py" in done.stderr

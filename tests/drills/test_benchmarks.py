@@ -1,4 +1,4 @@
-"""Benchmarks that nothing else runs still fit the code that they time."""
+"""Benchmarks that no other test runs still fit the code that they time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 @pytest.mark.drill
 def test_the_channel_benchmark_times_a_regroup() -> None:
-    """Six agents of two ranks in place of 12,500 of eight; one rank dies."""
+    """Method: six agents of two ranks each instead of 12,500 agents of eight, and one rank dies."""
     sizes = ("--peers", "6", "--ranks-per-peer", "2", "--beat-s", "0.5")
     lasts = ("--seconds", "0.5", "--strikes", "1", "--patience-s", "30")
     done = subprocess.run(

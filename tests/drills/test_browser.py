@@ -1,6 +1,6 @@
 """The page of a run in a real browser, which follows the run without an error in its console.
 
-It needs outlast[web], `pip install playwright`, and Debian's chromium.
+This needs outlast[web], `pip install playwright`, and Debian's chromium.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def served(folder: Path) -> Iterator[str]:
 @pytest.mark.parametrize("width", [380, 1200])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_follows_a_run_without_an_error(tmp_path: Path, width: int, scheme: str) -> None:
-    """Method: a warning that comes while the page is open must appear on it, by itself."""
+    """Method: a warning that comes while the page is open must appear on it by itself."""
     folder, ledger = a_run.live_run(tmp_path)
     with (
         contextlib.closing(folder),
@@ -73,8 +73,10 @@ def test_the_page_follows_a_run_without_an_error(tmp_path: Path, width: int, sch
 
 
 @pytest.mark.drill
-def test_tabs_that_nobody_sees_hold_no_connection(tmp_path: Path) -> None:
-    """A browser opens six connections to a server. Eight tabs are open, and one is seen."""
+def test_hidden_tabs_hold_no_connection(tmp_path: Path) -> None:
+    """A browser opens six connections to a server. Eight tabs are open, and one of them is
+    visible.
+    """
     folder, ledger = a_run.live_run(tmp_path)
     with (
         contextlib.closing(folder),

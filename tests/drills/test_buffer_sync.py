@@ -1,7 +1,7 @@
-"""DDP sends buffers from rank 0 in some forwards and not in others, by what its last forward was.
+"""DDP sends buffers from rank 0 in some forwards and not in others, depending on its last forward.
 
-After a fault all ranks must do the same there: a survivor whose last forward was cut short, and a
-process that replaces another. Otherwise one waits for a broadcast that the other does not make.
+After a fault all ranks must do the same: a survivor whose last forward was interrupted, and a
+process that replaces another. Otherwise one rank waits for a broadcast that another does not make.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ print("digest", run.rank, outlast.digest(model, all=True), flush=True)
 def test_ranks_agree_after_a_fault_on_which_forward_sends_buffers(
     tmp_path: Path, place: tuple[str, int], rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rank is killed behind a forward that was the last to send them. The buffers of all ranks
-    are those of a run that was left alone.
+    """Method: a rank is killed after the last forward that sent them. The buffers of all ranks are
+    those of an undisturbed run.
     """
     body = f"PLACE, RANK = {place!r}, {rank}\n{BODY}"
     (tmp_path / "calm").mkdir()

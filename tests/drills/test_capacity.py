@@ -1,4 +1,4 @@
-"""Too little shared memory, a shared memory that fills up, and run folders that cannot be had."""
+"""Too little shared memory, a shared memory that fills up, and run folders that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.drills._run import OUTLAST, SCRIPTS, Drill, drilled
 
 
 def in_small_memory(mib: int) -> tuple[str, ...]:
-    """What runs a command with a /dev/shm of its own, this large.
+    """Return a command prefix that gives a command a /dev/shm of its own, of this size.
 
-    Skips where that cannot be had.
+    Skips the test if that is not possible.
     """
     if (
         os.geteuid() != 0
@@ -53,7 +53,7 @@ def test_too_little_shared_memory_is_refused_before_training_starts(
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
-    """A /dev/shm that is full before the run begins."""
+    """Method: a /dev/shm that is full before the run begins."""
     before = list(in_small_memory(1))
     before[4] = (
         before[4].replace("exec", "{ head -c 2000000 /dev/zero > /dev/shm/full 2>/dev/null; exec")
@@ -72,7 +72,9 @@ def test_no_room_for_a_vault_at_all_is_refused(tmp_path: Path) -> None:
 def test_training_goes_on_and_replaces_a_rank_in_full_shared_memory(
     tmp_path: Path, script: str
 ) -> None:
-    """Somebody else takes all that is left of /dev/shm at step 5; a rank dies at step 10."""
+    """Method: another program takes all that is left of /dev/shm at step 5, and a rank dies at step
+    10.
+    """
     (tmp_path / "calm").mkdir()
     calm = drilled(tmp_path / "calm", script, "--steps", 20)
     hold = {"at": "forward", "rank": 0, "step": 5, "do": "sleep", "for_s": 0.8}
@@ -90,7 +92,7 @@ def test_training_goes_on_and_replaces_a_rank_in_full_shared_memory(
 
 
 def fill(path: Path) -> None:
-    """Until there is no byte left."""
+    """Write to a file until no byte of room is left."""
     with path.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             try:
@@ -117,7 +119,7 @@ def refused(*arguments: str | Path, cwd: Path) -> str:
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_run_folder_in_use_is_refused_with_its_holder(tmp_path: Path) -> None:
-    """Both a new run and a resumed one; the run that holds it goes on."""
+    """Both a new run and a resumed one are refused, and the run that holds the folder goes on."""
     with Drill(tmp_path, "ddp.py", "--steps", 100_000) as drill:
         drill.until(lambda: drill.step >= 2, "step 2")
         for flags in ([], ["--resume"]):

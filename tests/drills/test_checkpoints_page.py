@@ -1,4 +1,4 @@
-"""docs/how-to/checkpoints.md does what it says."""
+"""The commands and the script of docs/how-to/checkpoints.md work as the page says."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def test_the_three_lines_of_the_page_are_those_of_its_script() -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.drill
 def test_the_script_of_the_page_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    """Method: its commands, in their order, with torchrun; the second has more ranks."""
+    """Method: run the page's commands in their order, with torchrun. The second one has
+    more ranks.
+    """
     (tmp_path / "train.py").write_text(script())
     said = []
     for program, *words in commands():
@@ -73,7 +75,7 @@ def test_the_script_of_the_page_goes_on_where_it_stopped(tmp_path: Path) -> None
 
 
 def in_this_rank(rank: Rank, folder: str) -> str:
-    """Run the script as torchrun would, in a fork that has imported torch already."""
+    """Run the script as torchrun would, in a fork that has already imported torch."""
     os.chdir(folder)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     said = io.StringIO()
@@ -83,7 +85,7 @@ def in_this_rank(rank: Rank, folder: str) -> str:
 
 
 def test_the_script_of_the_page_runs_on_one_rank(tmp_path: Path) -> None:
-    """The same as the drill, cheaper: one rank, without torchrun."""
+    """This is the drill in a cheaper form: one rank, without torchrun."""
     (tmp_path / "train.py").write_text(script())
     assert run_ranks(1, in_this_rank, str(tmp_path)) == ["begins at step 0\n"]
     said = outlast("ckpt", "verify", "checkpoints", cwd=tmp_path)

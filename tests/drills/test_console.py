@@ -1,5 +1,5 @@
-"""What becomes of the console is no matter for the training: it is closed, it stops, it
-hangs up.
+"""Whatever happens to the console, training goes on: the console is closed, it stops, or it hangs
+up.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a training of two ranks; `width`: how many letters each of its lines has."""
+    """Start a training of two ranks. `width` is the number of letters in each of its lines."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def run(
@@ -97,7 +97,7 @@ def logged(folder: Path, rank: int) -> list[str]:
 def test_a_run_without_standard_streams_trains_to_its_end(
     start: Start, tmp_path: Path, closed: str
 ) -> None:
-    """A service manager may start it so. What is printed must not reach another file."""
+    """A service manager may start a run like this. What is printed must not reach another file."""
     process = start(before=("sh", "-c", f'exec "$@" {closed}', "sh"))
     assert process.wait(WITHIN_S) == 0
     assert reported(tmp_path)["steps"] == STEPS
@@ -108,7 +108,7 @@ def test_a_run_without_standard_streams_trains_to_its_end(
 def test_a_reader_that_wants_three_lines_does_not_end_the_training(
     start: Start, tmp_path: Path
 ) -> None:
-    """As in `outlast run ... | head -3`."""
+    """This happens in `outlast run ... | head -3`."""
     process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     for _ in range(3):
@@ -123,7 +123,9 @@ def test_a_reader_that_wants_three_lines_does_not_end_the_training(
 def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(
     start: Start, tmp_path: Path
 ) -> None:
-    """A pager that is not scrolled: the pipe fills, a rank is killed, the run goes on and ends."""
+    """Method: like a pager that is not scrolled, the reader lets the pipe fill. A rank is killed,
+    and the run goes on and ends.
+    """
     steps = 600
     process = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, width=10_000, steps=steps)
     assert process.stdout is not None
@@ -135,7 +137,7 @@ def test_a_reader_that_stops_holds_up_neither_training_nor_recovery(
 
 
 @pytest.mark.drill
-def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_path: Path) -> None:
+def test_a_reader_that_goes_on_sees_how_much_it_has_missed(start: Start, tmp_path: Path) -> None:
     steps, width = 600, 2_000
     process = start(stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, width=width, steps=steps)
     assert process.stdout is not None
@@ -160,7 +162,7 @@ def test_a_reader_that_goes_on_is_told_how_much_it_has_missed(start: Start, tmp_
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a terminal: who looks at it, and who writes to it."""
+    """Yield both ends of a terminal: the reader's, and the writer's."""
     ours, theirs = pty.openpty()
     yield ours, theirs
     for end in (ours, theirs):
@@ -171,7 +173,9 @@ def terminal() -> Iterator[tuple[int, int]]:
 def test_a_terminal_that_is_gone_ends_nothing(
     start: Start, terminal: tuple[int, int], tmp_path: Path
 ) -> None:
-    """It is not the run's controlling terminal, as under setsid, so nobody is told."""
+    """As under setsid, the terminal is not the run's controlling terminal, so the run gets no
+    signal.
+    """
     ours, theirs = terminal
     process = start(before=("setsid",), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -185,7 +189,7 @@ def test_a_terminal_that_is_gone_ends_nothing(
 def test_a_terminal_that_is_stopped_holds_up_nothing(
     start: Start, terminal: tuple[int, int], tmp_path: Path
 ) -> None:
-    """Ctrl-S, and never Ctrl-Q."""
+    """Method: Ctrl-S, without a Ctrl-Q."""
     ours, theirs = terminal
     process = start(stdin=theirs, stdout=theirs, stderr=theirs)
     assert b"step" in read_until(ours, b"step 3")

@@ -1,5 +1,5 @@
-"""Replicated state under fault: every survivor holds it, so whatever is struck, not one committed
-step is lost and not one bit differs.
+"""Replicated state under fault: every survivor holds the state, so whatever is struck, no committed
+step is lost and no bit differs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ STEPS = 38
 INSIDE = ("forward", "backward", "before_optimizer", "apply", "tail")  # places of scripts/ddp.py
 # places of the transaction
 MARKS = ("sealing", "prepared", "voting", "passed", "applied", "committed")
-SEALED_MARKS = ("prepared", "voting")  # a rank that is lost there has sealed its step
+SEALED_MARKS = ("prepared", "voting")  # a rank that is lost at one of these has sealed its step
 Calm = Callable[..., dict[int, str]]
 
 
 @pytest.fixture
 def calm(calm_run: CalmRun) -> Calm:
-    """Its digests by rank."""
+    """Return a function that gives the digests of an undisturbed run, by rank."""
     return lambda *arguments: calm_run("ddp.py", *arguments).digests
 
 
 @pytest.fixture
 def small_group() -> Iterator[Path]:
-    """A control group with room for half a gibibyte, under either hierarchy.
+    """Yield a control group with room for half a gibibyte, under either hierarchy.
 
     Only root can make one.
     """
@@ -43,7 +43,7 @@ def small_group() -> Iterator[Path]:
     try:
         group.mkdir()
         (group / ("memory.limit_in_bytes" if v1 else "memory.max")).write_text(str(512 << 20))
-        with contextlib.suppress(OSError):  # no swap account
+        with contextlib.suppress(OSError):  # no swap accounting
             (group / ("memory.memsw.limit_in_bytes" if v1 else "memory.swap.max")).write_text(
                 str(512 << 20 if v1 else 0)
             )
@@ -63,14 +63,15 @@ def nothing_shows(
     rungs: set[str] | None = None,
     lossless: bool = True,
 ) -> None:
-    """The run ended well with the digests of the undisturbed one, and the ledger tells of `faults`
-    interruptions.
+    """Check that the run ended well with the digests of the undisturbed one, and that the ledger
+    has `faults` interruptions.
     """
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == digests, str(outcome)
     assert len(outcome.interruptions) == faults, str(outcome)
     outcome.ledger_is_sound(lossless=lossless)
-    assert "the script changes parameters itself" not in outcome.stderr, str(outcome)  # it does not
+    # it does not do that
+    assert "the script changes parameters itself" not in outcome.stderr, str(outcome)
     if rungs is not None:
         assert {one["rung"] for one in outcome.interruptions} <= rungs, str(outcome)
 
@@ -97,11 +98,11 @@ def one_each(places: tuple[str, ...], *, first: int, every: int) -> Iterator[Fau
 def test_a_kill_at_any_place_of_a_step_costs_no_step(
     tmp_path: Path, calm: Calm, loaders: int
 ) -> None:
-    """One run; every three steps another rank is killed at another place, once with two DataLoader
+    """One run: every three steps another rank is killed at another place, once with two DataLoader
     workers alive in each rank.
 
-    A rank that is killed behind its seal costs no repetition if its peers have sealed, too. So it
-    waits there until they have had the time for it.
+    A rank that is killed after it has sealed causes no repetition if its peers have sealed too. It
+    waits there so that they have the time for it.
     """
     strikes, marks = (
         list(one_each(INSIDE, first=3, every=3)),
@@ -139,8 +140,8 @@ def test_a_kill_at_any_place_of_a_step_costs_no_step(
 
 @pytest.mark.drill
 def test_a_kill_inside_the_all_reduce(tmp_path: Path, calm: Calm) -> None:
-    """Rank 1 comes to its backward 0.4 s late; rank 2 waits for it in the all-reduce, and is killed
-    there after 0.2 s.
+    """Method: rank 1 reaches its backward 0.4 s late. Rank 2 waits for it in the all-reduce, and is
+    killed there after 0.2 s.
     """
     strikes = [
         {"at": "backward", "rank": 1, "step": 5, "do": "sleep", "for_s": 0.4},
@@ -163,13 +164,13 @@ SECOND = [
 
 @pytest.mark.drill
 @pytest.mark.parametrize(("mark", "rank", "spares"), SECOND)
-def test_a_second_fault_while_the_first_is_mended(
+def test_a_second_fault_during_the_recovery_from_the_first(
     tmp_path: Path, calm: Calm, mark: str, rank: int, spares: int
 ) -> None:
-    """Rank 2 is killed in step 6.
+    """Method: rank 2 is killed in step 6.
 
-    While its rank is given to another process, a survivor (1, or 0 as donor) or that process (2) is
-    killed too.
+    While its rank is given to another process, a survivor (1, or 0 as the donor) or that process
+    (2) is killed too.
     """
     drill = Drill(
         tmp_path,
@@ -183,7 +184,8 @@ def test_a_second_fault_while_the_first_is_mended(
     with drill:
         outcome = drill.finish()
     assert drill.fired(0), str(outcome)
-    if mark == "still":  # it dies before it has left: a companion, not a second event
+    # it dies before it has left, which makes it a companion and not a second event
+    if mark == "still":
         nothing_shows(outcome, calm(), faults=1, rungs={"spare", "respawn"})
         assert sorted(outcome.interruptions[0]["ranks"]) == [1, 2], str(outcome)
         return
@@ -200,9 +202,9 @@ def test_a_second_fault_while_the_first_is_mended(
 def test_a_second_fault_while_a_step_is_finished_by_a_plan(
     tmp_path: Path, calm: Calm, mark: str
 ) -> None:
-    """Rank 2 dies once all had prepared step 6: the others apply it, and stand in its block when
-    rank 1 dies. What stands behind the block moves the schedule: whoever is healed then has to move
-    it too, and once.
+    """Method: rank 2 dies once all had prepared step 6. The others apply the step, and are in its
+    block when rank 1 dies. Code after the block moves the schedule: a healed rank has to move it
+    too, exactly once.
     """
     marks = [kill_at("prepared", 2, 6), {"mark": mark, "rank": 1, "generation": 2, "do": "SIGKILL"}]
     outcome = drilled(tmp_path, "ddp.py", "--schedule-behind", marks=marks)
@@ -231,7 +233,7 @@ def test_two_ranks_at_once(tmp_path: Path, calm: Calm) -> None:
     ("workers", "every", "said"),
     [(1, 0, "back to the beginning"), (1, 5, "back to the newest checkpoint"), (2, 0, "")],
 )
-def test_one_rank_without_copies_is_told_what_a_kill_costs(
+def test_one_rank_without_copies_is_warned_what_a_kill_costs(
     tmp_path: Path, workers: int, every: int, said: str
 ) -> None:
     more = ("--checkpoint-every", every) if every else ()
@@ -291,8 +293,8 @@ def test_all_ranks_lost_without_copies_start_from_a_checkpoint_or_zero(
 def test_all_ranks_lost_start_from_their_copies_in_the_vault(
     tmp_path: Path, calm_run: CalmRun, keep: str, workers: int
 ) -> None:
-    """Nobody lives who held the state. With a copy of each step, only one is lost that was just
-    committed: its copy is made when the next step begins.
+    """No process that held the state is left. With a copy of each step, at most the last committed
+    step is lost: its copy is made when the next step begins.
     """
     flags = ("--keep", keep)
     with Drill(tmp_path, "ddp.py", "--steps", 60, workers=workers, flags=flags) as drill:
@@ -315,7 +317,8 @@ def test_all_ranks_lost_start_from_their_copies_in_the_vault(
 def test_all_ranks_are_lost_while_one_copies_its_state(
     tmp_path: Path, calm_run: CalmRun, place: str, rank: int
 ) -> None:
-    """One is struck, and the launcher's answer finds the other dead too: no copy is half of two.
+    """One rank is struck, and when the launcher reacts, the other one is dead too. No copy consists
+    of two halves.
 
     Method: both ranks strike themselves, each at its own mark of the same step.
     """
@@ -409,11 +412,11 @@ def test_an_exception_that_comes_once_is_repeated_in_place(tmp_path: Path, calm:
 
 
 @pytest.mark.drill
-def test_an_exception_behind_an_update_that_a_plan_carried_forward(
+def test_an_exception_after_an_update_that_a_plan_carried_forward(
     tmp_path: Path, calm: Calm
 ) -> None:
-    """Rank 2 dies once all had prepared step 6: the others apply it on the word of the plan, and
-    rank 1 raises in the same block. Its state is torn.
+    """Method: rank 2 dies once all had prepared step 6. The others apply it because the plan says
+    so, and rank 1 raises in the same block. Its state is torn.
     """
     outcome = drilled(
         tmp_path,
@@ -459,7 +462,7 @@ def test_an_exception_that_always_comes_ends_the_run_with_its_traceback(
 @pytest.mark.drill
 @pytest.mark.parametrize("code", [0, 7])
 def test_a_rank_that_leaves_by_os_exit_is_replaced(tmp_path: Path, calm: Calm, code: int) -> None:
-    """Code 0 too: within its steps no rank has ended well."""
+    """This holds for code 0 too: during its steps, no rank has ended well."""
     outcome = drilled(
         tmp_path,
         "ddp.py",
@@ -509,9 +512,9 @@ def test_a_kill_in_each_micro_batch(tmp_path: Path, calm: Calm) -> None:
 
 @pytest.mark.drill
 def test_a_step_that_the_grad_scaler_skips(tmp_path: Path, calm: Calm) -> None:
-    """Steps 5 and 9 overflow: no optimizer is called, the block's end votes.
+    """Steps 5 and 9 overflow: no optimizer is called, and the end of the block votes.
 
-    Kills in the skipped step, at its vote, and after one.
+    Method: kills in a skipped step, at its vote, and after one.
     """
     arguments = ("--scaler", "--overflow", 5, 9, 13, "--steps", 24)
     marks = [kill_at("voting", 1, 5), kill_at("applied", 2, 13)]
@@ -529,8 +532,8 @@ def test_a_step_that_the_grad_scaler_skips(tmp_path: Path, calm: Calm) -> None:
 def test_two_optimizers_with_a_backward_between_them(
     tmp_path: Path, calm: Calm, place: str
 ) -> None:
-    """As in a GAN: the first optimizer is applied when the second backward runs, so the step keeps
-    an undo copy and votes at its end.
+    """As in a GAN, the first optimizer is applied before the second backward runs. So the step
+    keeps an undo copy and votes at its end.
     """
     fault = kill_at(place, 2, 6)
     outcome = drilled(
@@ -544,7 +547,7 @@ def test_two_optimizers_with_a_backward_between_them(
 def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(
     tmp_path: Path, calm: Calm
 ) -> None:
-    """In the first step nobody knows yet that a backward will follow; nothing is committed, so
+    """In the first step it is not known yet that a backward will follow. Nothing is committed, so
     nothing is lost by starting again.
     """
     outcome = drilled(tmp_path, "ddp.py", "--gan", strikes=[kill_at("second_backward", 2, 1)])
@@ -558,12 +561,13 @@ def test_two_optimizers_struck_before_the_undo_copy_is_known_to_be_needed(
 def test_an_exception_in_the_data_set_repeats_without_a_rollback(
     tmp_path: Path, calm: Calm, step: int
 ) -> None:
-    """Between two steps: the schedule and the batch norm of the step before are committed and stay.
+    """The exception comes between two steps: the schedule and the batch norm of the previous step
+    are committed, and stay.
 
     With micro-batches, those already drawn are kept.
     """
     arguments = ("--accumulate", 4) if step == 9 else ()
-    items = 4 * step * (4 if arguments else 1) + 7  # so many has the rank fetched by then
+    items = 4 * step * (4 if arguments else 1) + 7  # the rank has fetched this many by then
     outcome = drilled(
         tmp_path,
         "ddp.py",
@@ -587,8 +591,8 @@ def evaluations(outcome: Outcome) -> set[str]:
 def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
     tmp_path: Path, calm_run: CalmRun, place: str, rank: int, spares: int
 ) -> None:
-    """The phase has a collective: a newcomer that went straight to the next step would meet it with
-    another. forward: of the step after it.
+    """The phase has a collective. A new process that went straight to the next step would meet it
+    with a different collective. The place "forward" is that of the step after the phase.
     """
     arguments = ("--evaluate", 3)
     fault = kill_at(place, rank, 7 if place == "forward" else 6)
@@ -598,7 +602,7 @@ def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
     )
     assert evaluations(outcome) <= evaluations(calm_run("ddp.py", *arguments)), str(outcome)
     assert len(evaluations(outcome)) >= 3, str(outcome)
-    if place != "phase_over":  # there the survivors may be on either side of the phase's end
+    if place != "phase_over":  # there, the survivors may be on either side of the phase's end
         assert outcome.interruptions[0]["steps_repeated"] == (1 if place == "forward" else 0), str(
             outcome
         )
@@ -609,8 +613,8 @@ def test_a_kill_in_a_phase_repeats_the_phase_with_all_ranks(
 def test_a_kill_at_the_end_of_a_step_that_a_phase_follows(
     tmp_path: Path, calm_run: CalmRun, mark: str
 ) -> None:
-    """The successor takes the committed step over, and the phase after it lies ahead of
-    everybody.
+    """The successor takes over the committed step. The phase after it is still ahead of all
+    ranks.
     """
     arguments = ("--evaluate", 3)
     outcome = drilled(tmp_path, "ddp.py", *arguments, marks=[kill_at(mark, 2, 6)])
@@ -659,10 +663,10 @@ def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: C
         (("--main",), "respawn"),
     ],
 )
-def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(
+def test_collectives_before_the_steps_restart_all_but_lose_no_step(
     tmp_path: Path, calm: Calm, arguments: tuple[str, ...], rung: str, place: str
 ) -> None:
-    """Outside outlast.main all ranks restart, from what one survivor hands over; inside it the
+    """Outside outlast.main all ranks restart from what one survivor hands over. Inside it, the
     function is entered again.
     """
     if place == "start":
@@ -681,8 +685,8 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(
         else:
             replaced = outcome.interruptions[0]["ranks"]
             assert len(processes) == 4 + len(replaced), str(outcome)
-            # a survivor's send may meet the dead peer's reset, which gloo forgets (see wake.py): it
-            # is replaced too
+            # a survivor's send may meet the dead peer's reset, which gloo ignores (see wake.py);
+            # then the survivor is replaced too
             assert len(replaced) <= 2, str(outcome)
 
 
@@ -690,9 +694,9 @@ def test_collectives_before_the_steps_cost_a_start_of_all_but_no_step(
 def test_the_transfer_image_that_all_depend_on_is_not_written_again(
     tmp_path: Path, calm: Calm
 ) -> None:
-    """All enter main again and forget their state; the successor dies while it restores.
+    """All ranks enter main again and drop their state, and the successor dies while it restores.
 
-    A donor that now wrote once more, and died, would leave nothing.
+    If a donor wrote the image again now, and died, nothing would be left.
     """
     arguments = ("--collectives", "--main")
     drill = Drill(
@@ -713,13 +717,11 @@ def test_the_transfer_image_that_all_depend_on_is_not_written_again(
 
 
 @pytest.mark.drill
-def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
-    tmp_path: Path, calm: Calm
-) -> None:
-    """The third failure at one step has the image written again, in case it is what fails.
+def test_a_donor_that_dies_while_it_writes_again_loses_no_step(tmp_path: Path, calm: Calm) -> None:
+    """At the third failure at one step the image is written again, in case it causes the failure.
 
-    It is written beside the one that is there. A kill from outside says nothing of an image, so
-    rank 2 ends by a fault of its own.
+    The new image is written beside the existing one. A kill from outside does not count against an
+    image, so rank 2 ends by a fault of its own.
     """
     arguments = ("--collectives", "--main")
     restoring = [
@@ -743,7 +745,9 @@ def test_a_donor_that_dies_while_it_writes_once_more_takes_no_step_with_it(
 def test_a_killed_loader_worker_is_one_interruption_and_named(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """Whatever the rank does at that moment, the death is told where the next batch is fetched."""
+    """Whatever the rank does at that moment, the death is reported where the next batch is
+    fetched.
+    """
     arguments = ("--steps", 200, "--step-s", 0.0, "--loaders", 2)
     expected = calm_run("quick.py", *arguments, workers=2)
     with Drill(tmp_path, "quick.py", *arguments, workers=2) as drill:

@@ -1,7 +1,7 @@
-"""A script that destroys its group before its DDP module is gone ends.
+"""A script that destroys its group before its DDP module is gone must end.
 
-Torch alone may hang there. The module drops the last reference to the group with the interpreter's
-lock held. The group waits for its thread, and the thread for the lock.
+With torch alone it may hang. The module drops the last reference to the group while it holds the
+interpreter's lock. The group waits for its thread, and the thread for the lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.drills._run import drilled
 @pytest.mark.drill
 @pytest.mark.timeout(150)
 def test_a_script_that_destroys_its_group_before_its_model_ends(tmp_path: Path) -> None:
-    """Two runs: without the wait in front of the destruction, two of three hang."""
+    """Method: two runs. Without the wait before the destruction, two of three runs hang."""
     for name in ("first", "second"):
         folder = tmp_path / name
         folder.mkdir()

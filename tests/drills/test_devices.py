@@ -1,7 +1,8 @@
-"""Each rank computes on its own GPU: the first start, a hot spare, and a second entry into main.
+"""Each rank computes on its own GPU: at the first start, as a hot spare, and when it enters main
+again.
 
 Method: no GPU is needed. Workers are forked from a process that has loaded `scripts/fake_cuda.py`,
-which stands for four GPUs and writes down, in order, who chooses a device and who builds a group.
+which stands for four GPUs and records, in order, which process chooses a device or builds a group.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ for step in run.steps(state, until={STEPS}):
 
 
 class Log:
-    """What the processes of one run have asked of the GPUs, in order."""
+    """The calls that the processes of one run made to the GPUs, in order."""
 
     def __init__(self, path: Path) -> None:
         self.calls: list[dict[str, Any]] = list(map(json.loads, path.read_text().splitlines()))
@@ -71,7 +72,7 @@ class Log:
         return [one for one in self.calls if one["call"] == call]
 
     def holders(self, rank: int) -> list[int]:
-        """The processes that built a group as this rank, in order."""
+        """Return the processes that built a group as this rank, in order."""
         pids = [one["pid"] for one in self.named("init_process_group") if one["rank"] == rank]
         return list(dict.fromkeys(pids))
 
@@ -96,7 +97,9 @@ def run_on_gpus(
 
 
 def kill_rank_3_once_spares_are_ready(drill: Drill, ready: Path) -> None:
-    """Two spares: gloo can block a second rank for ever in a send to the one that is killed."""
+    """Kill rank 3 once two spares are ready. gloo can block a second rank for ever in a send to the
+    killed one.
+    """
     drill.until(lambda: len(drill.parked()) == 2, "two spares")
     ready.touch()
     drill.until(lambda: drill.oldest >= 5, "five steps")
@@ -104,7 +107,9 @@ def kill_rank_3_once_spares_are_ready(drill: Drill, ready: Path) -> None:
 
 
 def each_group_is_on_the_ranks_gpu(log: Log) -> None:
-    """Before a process builds a group it has chosen its rank's GPU, and the group is told so."""
+    """Check that each process has chosen its rank's GPU before it builds a group, and names it to
+    the group.
+    """
     built = log.named("init_process_group")
     assert {one["rank"] for one in built} == set(range(RANKS))
     for one in built:
@@ -125,10 +130,11 @@ def each_group_is_on_the_ranks_gpu(log: Log) -> None:
     ],
 )
 def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: str) -> None:
-    """Four ranks have a GPU each. Rank 3 is killed, and a hot spare takes it, and GPU 3.
+    """Method: four ranks have one GPU each. Rank 3 is killed, and a hot spare takes it, and GPU 3.
 
-    The script leaves GPU 0 current in each step. Ranks 1 and 3 have GPUs of one seed, so they draw
-    alike, and so does the spare: what was sealed is the state of GPU 3, not of the current one.
+    The script leaves GPU 0 current in each step. Ranks 1 and 3 have GPUs with the same seed, so
+    they draw the same numbers, and so does the spare: the sealed state is that of GPU 3, not of the
+    current one.
     """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.replace("FIRST", first))
@@ -157,8 +163,8 @@ def test_a_hot_spare_touches_no_gpu_before_it_has_a_rank(tmp_path: Path, first: 
 def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> None:
     """The function may have left another device current. Each survivor builds two groups.
 
-    Gloo may forget a survivor's send to the rank that is killed (see wake.py). Such a survivor
-    cannot leave its collective, so it is replaced as well.
+    gloo may drop a survivor's send to the killed rank (see wake.py). Such a survivor cannot leave
+    its collective, so it is replaced as well.
     """
     arguments = ("--main", "--collectives")
     outcome, log = run_on_gpus(tmp_path, "ddp.py", *arguments, strikes=[KILL])
@@ -177,11 +183,12 @@ def test_a_rank_that_enters_main_again_chooses_its_gpu_again(tmp_path: Path) -> 
 
 
 @pytest.mark.drill
-def test_a_vote_says_what_the_gpu_has_done(tmp_path: Path) -> None:
-    """The gradients of rank 0 are under way between the GPUs when rank 3 is lost, which has voted.
+def test_a_vote_waits_for_the_work_of_the_gpu(tmp_path: Path) -> None:
+    """Method: the gradients of rank 0 are in transit between the GPUs when rank 3 is lost, which
+    has voted.
 
-    The collective of rank 0 is aborted then, and ends without an error. Had rank 0 voted without
-    waiting for it, or voted behind it, the step would be committed with gradients that never came.
+    The collective of rank 0 is aborted then, and ends without an error. If rank 0 voted without
+    waiting for it, or only after it, the step would be committed with gradients that never arrived.
     """
     script = tmp_path / "script.py"
     script.write_text(

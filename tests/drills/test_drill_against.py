@@ -1,7 +1,7 @@
-"""`outlast drill --against` on real processes: other launchers get the same faults.
+"""`outlast drill --against` with real processes: other launchers get the same faults.
 
-Method: three faults on some seconds of training, two ranks. One of the faults can be given to
-outlast alone.
+Method: three faults during some seconds of training on two ranks. One of the faults can only be
+given to outlast.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def drill(tmp_path: Path, *words: str) -> dict[str, Any]:
 
 
 def check(facts: dict[str, Any], name: str) -> dict[str, Any]:
-    """Check what holds of every launcher that came back. Return its row."""
+    """Check what holds for every launcher that recovered. Return its row."""
     row: dict[str, Any] = next(one for one in facts["against"]["runs"] if one["name"] == name)
     assert row["ended_well"], row
     assert (row["faults_fired"], row["survived"], row["steps"]) == (2, 2, facts["steps"]), row
@@ -110,8 +110,8 @@ def check(facts: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_torchrun_and_dcp_get_the_same_faults_on_the_shipped_training(tmp_path: Path) -> None:
-    """torchrun repeats the steps since its checkpoint, and with two ranks all end with the same
-    bits. With more, the first backward after a restart adds in another order.
+    """torchrun repeats the steps since its checkpoint, and with two ranks all launchers end with
+    the same bits. With more ranks, the first backward after a restart adds in another order.
     """
     facts = drill(tmp_path, "--against", "torchrun", "--against", "dcp", "--steps", "120")
     ours = check(facts, "outlast")
@@ -127,7 +127,9 @@ def test_torchrun_and_dcp_get_the_same_faults_on_the_shipped_training(tmp_path: 
 
 
 def test_a_second_script_of_the_user_is_drilled_under_torchrun(tmp_path: Path) -> None:
-    """It saves each 30 steps: after the kill in step 40 it repeats ten, after that in 80 twenty."""
+    """The script saves every 30 steps. After the kill in step 40 it repeats ten steps, after the
+    one in step 80 twenty.
+    """
     (tmp_path / "train.py").write_text(OURS)
     (tmp_path / "ddp.py").write_text(THEIRS)
     facts = drill(tmp_path, "--against-script", "ddp.py {run}/saved.pt", "--", "train.py")
@@ -138,7 +140,7 @@ def test_a_second_script_of_the_user_is_drilled_under_torchrun(tmp_path: Path) -
 
 
 @pytest.mark.skipif(not find_spec("torchft"), reason="torchft is not installed")
-def test_torchft_goes_on_with_fewer_and_that_is_said(tmp_path: Path) -> None:
+def test_torchft_goes_on_with_fewer_ranks_and_that_is_reported(tmp_path: Path) -> None:
     facts = drill(tmp_path, "--against", "torchft", "--nproc-per-node", "3", "--steps", "120")
     row = check(facts, "torchft")
     assert row["steps_with_fewer_ranks"] > 0

@@ -1,8 +1,9 @@
-"""`outlast drill` on real processes: its faults fire, its comparison sees, and nothing is left.
+"""`outlast drill` with real processes: its faults fire, its comparison finds differences, and
+nothing is left.
 
-Method: a plan with a few faults from outside and inside, on a training of some seconds, drilled by
-the command as a user calls it. The scripts that are drilled stand here, because each of them is
-about one property.
+Method: a plan with a few faults from outside and inside, on a training of some seconds, run by the
+command as a user calls it. The scripts are in this file, because each of them is about one
+property.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def drill(tmp_path: Path, script: str, plan: str = PLAN) -> subprocess.Completed
 
 
 def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:
-    """It draws numbers without a seed: they are the same in both runs."""
+    """The script draws numbers without a seed. They are the same in both runs."""
     done = drill(tmp_path, SCRIPT.format(before="", inside="", behind=""))
     assert done.returncode == 0, done.stderr + done.stdout
     facts = json.loads(done.stdout)
@@ -113,7 +114,9 @@ def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:
 
 
 def test_a_state_that_a_fault_has_changed_fails_the_drill(tmp_path: Path) -> None:
-    """Blocks are counted in a plain variable. A repeated step counts twice, on all ranks alike."""
+    """The script counts blocks in a plain variable. A repeated step counts twice, on all ranks
+    alike.
+    """
     script = SCRIPT.format(
         before="count = 0",
         inside="count += 1; optimizer.param_groups[0]['lr'] = 1e-3 * (1 + count % 7)",
@@ -132,8 +135,10 @@ def test_a_script_that_varies_by_itself_is_undetermined(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["digest_equal"] is None
 
 
-def test_an_interrupted_drill_leaves_nothing(tmp_path: Path) -> None:
-    """SIGTERM in the first run: it ends, with the code of that signal, and the run with it."""
+def test_an_interrupted_drill_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Method: SIGTERM during the first run. The command ends with the code of that signal, and the
+    run ends with it.
+    """
     (tmp_path / "plan.toml").write_text(PLAN)
     (tmp_path / "train.py").write_text(SCRIPT.format(before="", inside="", behind=""))
     command = [sys.executable, "-m", "outlast.app.cli", "drill", "plan.toml", "--run-dir", "d"]

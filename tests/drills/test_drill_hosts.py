@@ -1,6 +1,7 @@
-"""`outlast drill --hosts` on real processes: hosts are lost, cut off and taken out, and come back.
+"""`outlast drill --hosts` with real processes: hosts are lost, cut off and taken out, and come
+back.
 
-The hosts are network namespaces on this machine. tests/processes/test_drill_host_strikes.py has
+The hosts are network namespaces on this machine. tests/processes/test_drill_host_strikes.py tests
 each kind of strike by itself.
 """
 
@@ -67,7 +68,7 @@ def fault(kind: str, target: str, step: int) -> str:
 
 
 def drill(tmp_path: Path, *faults: str, **more: object) -> dict[str, object]:
-    """Drill two ranks on two hosts and a third one in reserve. Nothing is lost."""
+    """Drill two ranks on two hosts, with a third host in reserve. Check that nothing is lost."""
     words = command(tmp_path, PLAN + "".join(faults), **more)  # type: ignore[arg-type]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=480)
     logs = "\n".join(
@@ -82,7 +83,7 @@ def drill(tmp_path: Path, *faults: str, **more: object) -> dict[str, object]:
 
 
 def test_a_host_is_lost_and_another_one_is_taken_out(tmp_path: Path) -> None:
-    """A rank is killed beside that. The state is that of an undisturbed run, bit for bit."""
+    """A rank is killed as well. The state is that of an undisturbed run, bit for bit."""
     facts = drill(
         tmp_path,
         fault("lose_node", "{ rank = 1 }", 20),
@@ -100,7 +101,9 @@ def test_a_host_is_lost_and_another_one_is_taken_out(tmp_path: Path) -> None:
 
 
 def test_the_launcher_that_leads_is_lost_and_a_link_is_cut(tmp_path: Path) -> None:
-    """The host that led before dials the one that leads now. Then that one's link goes down."""
+    """The host that led before dials the one that leads now. Then the link of that one goes
+    down.
+    """
     facts = drill(
         tmp_path,
         fault("lose_coordinator", "{ coordinator = true }", 20),
@@ -112,8 +115,10 @@ def test_the_launcher_that_leads_is_lost_and_a_link_is_cut(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_drill_leaves_no_host(tmp_path: Path, number: signal.Signals) -> None:
-    """After SIGINT it ends with 130. After SIGKILL the kernel ends all that it has made."""
+def test_an_interrupted_drill_leaves_no_host_behind(tmp_path: Path, number: signal.Signals) -> None:
+    """After SIGINT the command ends with 130. After SIGKILL the kernel ends everything that it has
+    made.
+    """
     words = command(tmp_path, PLAN + fault("kill", "{ rank = 0 }", 20), steps=10_000)
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         card = tmp_path / "d" / "undisturbed" / "run.json"

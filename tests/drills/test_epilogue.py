@@ -1,4 +1,4 @@
-"""Code behind the last step runs once, however a rank ends there by its own doing."""
+"""Code after the last step runs once, however a rank ends there by itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 20
 
 
 def struck(folder: Path, **fault: Any) -> Outcome:
-    """Rank 1 does this each time that it comes there."""
+    """Run the script while rank 1 does this each time it reaches that place."""
     strikes = [{"rank": 1, "always": True, **fault}]
     return drilled(folder, "quick.py", "--steps", STEPS, workers=2, strikes=strikes)
 
@@ -34,7 +34,9 @@ def ran_once(outcome: Outcome) -> None:
 def test_a_crash_at_interpreter_exit_is_a_warning(
     tmp_path: Path, fault: dict[str, Any], how: str
 ) -> None:
-    """The script has ended well: training is whole, and the exit code is the training's."""
+    """The script has ended well: training is complete, and the exit code is that of the
+    training.
+    """
     outcome = struck(tmp_path, at="exit", **fault)
     assert outcome.code == 0, str(outcome)
     ran_once(outcome)
@@ -49,10 +51,10 @@ def test_a_crash_at_interpreter_exit_is_a_warning(
     [({"do": "raise"}, "struck at after"), ({"do": "sysexit", "code": 3}, "exit code 3")],
     ids=["raises", "leaves"],
 )
-def test_a_script_that_fails_behind_the_last_step_is_not_run_again(
+def test_a_script_that_fails_after_the_last_step_is_not_run_again(
     tmp_path: Path, fault: dict[str, Any], why: str
 ) -> None:
-    """The run fails with the rank's own reason; the other rank comes to its end."""
+    """The run fails with the rank's own reason, and the other rank reaches its end."""
     outcome = struck(tmp_path, at="after", **fault)
     assert outcome.code == 1, str(outcome)
     ran_once(outcome)

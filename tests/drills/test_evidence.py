@@ -17,8 +17,8 @@ from tests.drills._run import Drill, Outcome
 
 
 def struck(folder: Path, do: str) -> Outcome:
-    """Rank 1 of four, in its sixth step: `do` as in scripts/strikes.py, or a signal from
-    outside.
+    """Run a drill in which rank 1 of four is struck in its sixth step. `do` is a word of
+    scripts/strikes.py, or a signal from outside.
     """
     strikes = (
         [{"at": "forward", "rank": 1, "step": 6, "do": do, "for_s": 60}] if do.islower() else ()
@@ -67,7 +67,7 @@ def test_an_interruption_ends_in_a_verdict_that_names_the_rank(
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(("do", "frame"), [("sleep", "_act"), ("gil", "_act")])
 def test_a_hung_rank_leaves_the_stack_in_which_it_hung(tmp_path: Path, do: str, frame: str) -> None:
-    """Also where the interpreter lock is held."""
+    """This holds if the interpreter lock is held too."""
     outcome = struck(tmp_path, do)
     folder = tmp_path / "run" / "evidence" / "interruption-1"
     assert f"in {frame}\n" in (folder / "stacks-rank1.txt").read_text(), outcome
@@ -78,7 +78,7 @@ def test_a_hung_rank_leaves_the_stack_in_which_it_hung(tmp_path: Path, do: str, 
 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
-def test_the_kernel_says_of_a_stopped_process_that_it_is(tmp_path: Path) -> None:
+def test_the_kernel_reports_a_stopped_process_as_stopped(tmp_path: Path) -> None:
     struck(tmp_path, "SIGSTOP")
     process = told(tmp_path)
     assert process["kernel"]["stat"].rpartition(")")[2].split()[0] == "T", process
@@ -88,7 +88,7 @@ def test_the_kernel_says_of_a_stopped_process_that_it_is(tmp_path: Path) -> None
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_run_that_fails_waits_for_its_last_verdict(tmp_path: Path) -> None:
-    """Rank 1 raises in each try of step 6."""
+    """Method: rank 1 raises in each attempt of step 6."""
     with Drill(
         tmp_path,
         "ddp.py",

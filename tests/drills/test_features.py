@@ -1,7 +1,7 @@
-"""Drawn scripts under drawn faults: every rank's whole state is as in the undisturbed run.
+"""Drawn scripts under drawn faults: the whole state of every rank is as in the undisturbed run.
 
-Most tests here are of the draw and start no process. For as many seeds as wanted:
-`python -m tests.drills.features --seeds 1:300 --jobs 2`.
+Most tests here are about the draw and start no process. For more seeds: `python -m
+tests.drills.features --seeds 1:300 --jobs 2`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.drills.features.run import Found, compare, drill
 from tests.drills.features.script import script_of
 
 MANY = range(1, 301)
-SEEDS = (182, 262, 118, 192, 383, 222, 106, 330, 319, 437)  # between them they have every feature
+SEEDS = (182, 262, 118, 192, 383, 222, 106, 330, 319, 437)  # together they have every feature
 
 
 def all_names() -> set[str]:
@@ -41,7 +41,7 @@ def all_names() -> set[str]:
 
 
 def test_a_seed_always_gives_the_same_script_and_faults() -> None:
-    """Drawn twice, and no two of a hundred seeds alike."""
+    """Method: draw twice. No two of a hundred seeds give the same script."""
     for seed in (1, 17, 300):
         assert draw(seed) == draw(seed)
         assert draw_faults(draw(seed)) == draw_faults(draw(seed))
@@ -55,7 +55,7 @@ def test_every_drawn_script_compiles() -> None:
 
 
 def test_every_feature_is_drawn_soon() -> None:
-    """Each value of each feature occurs among the first 150 seeds, the rules applied."""
+    """Each value of each feature occurs among the first 150 seeds, after the rules were applied."""
     drawn = {name for seed in range(1, 151) for name in draw(seed).names}
     assert drawn >= all_names(), all_names() - drawn
 
@@ -66,7 +66,7 @@ def test_the_drilled_seeds_have_every_feature() -> None:
 
 
 def test_a_feature_that_a_rule_excludes_is_never_drawn() -> None:
-    """After the rules no rule applies any more: a later one does not undo an earlier one."""
+    """After the rules, no rule applies any more: a later rule does not undo an earlier one."""
     for seed in MANY:
         broken = [rule.name for rule in RULES if rule.conflicts(draw(seed))]
         assert not broken, f"seed {seed}: {broken}"
@@ -74,7 +74,7 @@ def test_a_feature_that_a_rule_excludes_is_never_drawn() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_a_rule_has_its_reason_and_something_to_exclude(rule: Rule) -> None:
-    """A rule that no drawn combination meets is dead."""
+    """A rule that matches no drawn combination is dead."""
     assert any(rule.conflicts(unruled(seed)) for seed in MANY)
     assert len(rule.why) > 10
 
@@ -82,7 +82,7 @@ def test_a_rule_has_its_reason_and_something_to_exclude(rule: Rule) -> None:
 # --- the faults -----------------------------------------------------------------------------------
 
 
-def test_a_fault_reads_as_it_is_written() -> None:
+def test_a_fault_is_parsed_as_it_is_written() -> None:
     written = ("forward@5:1", "mark.voting@7:2:SIGSTOP", "load@9:0:raise", "before@6:0+0.004")
     for text in (*written, "mark.joined@0:1/2"):
         assert str(parse_fault(text)) == text
@@ -93,7 +93,7 @@ def test_a_fault_reads_as_it_is_written() -> None:
             assert parse_fault(str(fault)) == fault
 
 
-def test_each_plan_has_one_to_four_faults_in_steps_that_come() -> None:
+def test_each_plan_has_one_to_four_faults_in_steps_that_occur() -> None:
     for seed in MANY:
         features, faults = draw(seed), draw_faults(draw(seed))
         assert 1 <= len(faults) <= 4, f"seed {seed}"
@@ -103,7 +103,7 @@ def test_each_plan_has_one_to_four_faults_in_steps_that_come() -> None:
 
 
 def test_no_rank_is_struck_where_state_begins_to_move() -> None:
-    """A loss there is said to be not bit-exact. The other steps are struck as ever."""
+    """A loss there is reported as not bit-exact. All other steps are struck as usual."""
     left_out = [seed for seed in MANY if is_left_out(draw(seed), EVALUATE_EVERY)]
     struck = {one.step for seed in left_out for one in draw_faults(draw(seed))}
     assert struck
@@ -111,7 +111,7 @@ def test_no_rank_is_struck_where_state_begins_to_move() -> None:
 
 
 def test_no_rank_is_struck_once_another_may_have_left_the_loop() -> None:
-    """A `break` ends the run for the ranks that come to it, and a lost one may not come back."""
+    """A `break` ends the run for the ranks that reach it, and a lost one may not come back."""
     left = [draw(seed) for seed in range(1, 1301)]
     left = [features for features in left if features.left_by_break]
     late = [one.seed for one in left for fault in draw_faults(one) if fault.step > last_struck(one)]
@@ -119,15 +119,18 @@ def test_no_rank_is_struck_once_another_may_have_left_the_loop() -> None:
     assert late == []
 
 
-def test_someone_survives_each_moment() -> None:
-    """All ranks at once is another promise: steps since the newest checkpoint are lost then."""
+def test_some_rank_survives_each_moment() -> None:
+    """The loss of all ranks at once is another promise: then the steps since the newest checkpoint
+    are lost.
+    """
     for seed in MANY:
         features, faults = draw(seed), draw_faults(draw(seed))
         struck = [one for one in faults if not one.generation]
         for fault in struck:
             together = {one.rank for one in struck if abs(one.step - fault.step) < 2}
             assert len(together) < features.world or not features.stands, f"seed {seed}: {faults}"
-        for before, after in pairwise(faults):  # a survivor struck while another is replaced
+        # a survivor is struck while another rank is replaced
+        for before, after in pairwise(faults):
             if after.generation and after.rank != before.rank:
                 assert features.world > 2, f"seed {seed}: {faults}"
 
@@ -142,7 +145,7 @@ def test_every_kind_of_fault_and_every_place_is_drawn() -> None:
     assert any(len({fault.step for fault in faults}) < len(faults) for _, faults in drawn)
 
 
-def test_every_place_stands_in_the_script() -> None:
+def test_every_place_occurs_in_the_script() -> None:
     for seed in MANY:
         features = draw(seed)
         text = script_of(features)
@@ -155,7 +158,7 @@ def test_every_place_stands_in_the_script() -> None:
 
 
 def test_a_difference_names_its_rank_and_its_parts() -> None:
-    """A part that is missing differs, and so does a rank that wrote nothing."""
+    """A missing part counts as a difference, and so does a rank that wrote nothing."""
     found = Found(plain(world=3), (Fault("forward", 5, 1),), Path("script.py"))
     peace = {rank: {"parameter a": "1", "meter": "2"} for rank in range(3)}
     war = {0: dict(peace[0]), 1: {"parameter a": "9"}}
@@ -196,8 +199,8 @@ def test_a_plain_script_ends_as_without_faults(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: Path) -> None:
-    """The two scripts below in one, with the faults of both."""
+def test_an_average_and_numbers_drawn_between_calls_survive_two_kills(tmp_path: Path) -> None:
+    """This combines the two scripts below, with the faults of both."""
     features = plain(
         world=2,
         until=(4, 8),
@@ -215,10 +218,10 @@ def test_an_average_and_numbers_drawn_between_calls_outlive_two_kills(tmp_path: 
 
 @pytest.mark.drill
 def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: Path) -> None:
-    """A rank is lost when it has passed its vote of the first step of the second call.
+    """Method: a rank is lost when it has passed its vote on the first step of the second call.
 
-    Its successor begins the next step with the numbers of its predecessor, not with those of the
-    survivor: nothing was drawn behind that vote.
+    Its successor begins the next step with the random numbers of its predecessor, not with those of
+    the survivor: nothing was drawn after that vote.
     """
     features = plain(world=2, until=(4, 8), reads_rank=True, dropout=True, draws=("calls",))
     found = drill(features, [Fault("mark.passed", 5, 1)], tmp_path / "drill")
@@ -227,12 +230,12 @@ def test_numbers_drawn_between_two_calls_do_not_move_in_the_next_step(tmp_path: 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("by_data", [True, False])
-def test_an_average_moved_behind_an_interrupted_first_step_is_put_back(
+def test_an_average_moved_after_an_interrupted_first_step_is_restored(
     tmp_path: Path, by_data: bool
 ) -> None:
-    """The script runs on behind the block, and moves the average once more than it should.
+    """The script runs on after the block, and moves the average once more than it should.
 
-    Method: the peer is lost in the backward, so the survivor is cut short inside its block.
+    Method: the peer is lost in the backward, so the survivor is interrupted inside its block.
     """
     features = plain(world=2, average="ema", average_at="behind", average_by_data=by_data)
     found = drill(features, [Fault("backward", 1, 1)], tmp_path / "drill")
@@ -241,7 +244,9 @@ def test_an_average_moved_behind_an_interrupted_first_step_is_put_back(
 
 @pytest.mark.drill
 def test_an_average_that_first_moves_in_an_interrupted_second_step(tmp_path: Path) -> None:
-    """It is moved in front of the optimizer: in the first step it takes the weights it has."""
+    """The average moves before the optimizer: in the first step it takes the weights that it
+    already has.
+    """
     features = plain(world=2, average="ema", average_at="inside")
     found = drill(features, [Fault("backward", 2, 1)], tmp_path / "drill")
     assert not found.problems, str(found)
@@ -250,9 +255,10 @@ def test_an_average_that_first_moves_in_an_interrupted_second_step(tmp_path: Pat
 @pytest.mark.drill
 @pytest.mark.parametrize("fault", ["mark.voting@4:1", "tail_end@4:0", "behind_end@4:2"])
 def test_a_rank_is_lost_in_the_step_after_state_began_to_move(tmp_path: Path, fault: str) -> None:
-    """The first evaluation draws random numbers behind step 3, and each rank draws others.
+    """Method: the first evaluation draws random numbers after step 3, and each rank draws different
+    ones.
 
-    Step 4 votes at its end already, so it is repeated as a whole. Drawn script 14122 found this.
+    Step 4 already votes at its end, so it is repeated as a whole. Drawn script 14122 found this.
     """
     features = plain(
         world=3, reads_rank=True, evaluate="plain", evaluation_draws=True, dropout=True
@@ -266,9 +272,9 @@ def test_a_rank_is_lost_in_the_step_after_state_began_to_move(tmp_path: Path, fa
     "fault", ["begin@4:1", "behind_end@4:1", "behind_end@6:0", "behind_end@6:1"]
 )
 def test_a_rank_is_lost_where_rank_0_alone_draws_numbers(tmp_path: Path, fault: str) -> None:
-    """All ranks vote late from step 4 on, also the one on which nothing moves behind the vote.
+    """All ranks vote late from step 4 on, including the one on which nothing moves after the vote.
 
-    If that one is lost, its successor takes nothing of rank 0's random state.
+    If that rank is lost, its successor takes nothing of rank 0's random state.
     """
     features = plain(
         world=2, reads_rank=True, evaluate="plain", evaluate_on="first", evaluation_draws=True
@@ -285,9 +291,11 @@ def test_a_fault_that_never_fires_is_a_failed_drill(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_restarted_ranks_know_the_state_that_moves_after_the_vote(tmp_path: Path) -> None:
-    """A rank is lost behind its block, all ranks start over, and its successor is lost as well.
+    """Method: a rank is lost after its block, all ranks start over, and its successor is lost as
+    well.
 
-    The second hand-over comes from a rank that is as new as the successor, and has run no step.
+    The second hand-over comes from a rank that is as new as the successor, and has executed no
+    step.
     """
     features = plain(world=3, spares="hot", reads_rank=True, collective_before=True, history=True)
     faults = [parse_fault(text) for text in ("behind@3:2", "mark.joined@0:2/2")]
@@ -299,6 +307,8 @@ def test_restarted_ranks_know_the_state_that_moves_after_the_vote(tmp_path: Path
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drawn_script_ends_as_without_faults(tmp_path: Path, seed: int) -> None:
-    """The whole state of every rank at the end, under the faults of this seed and without any."""
+    """The whole state of every rank at the end is compared, under the faults of this seed and
+    without any.
+    """
     found = drill(draw(seed), draw_faults(draw(seed)), tmp_path / "drill")
     assert not found.problems, str(found)

@@ -1,4 +1,6 @@
-"""A process that the script forks is no rank: whatever becomes of it, it does not speak for one."""
+"""A process that the script forks is no rank: whatever happens to it, it does not speak for
+a rank.
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ end()
 )
 
 
-def test_a_child_that_leaves_the_script_is_no_end_and_no_error_of_its_rank(
+def test_a_child_that_leaves_the_script_is_no_end_or_error_of_its_rank(
     tmp_path: Path,
 ) -> None:
-    """Forks of rank 1 leave by sys.exit or an exception, in a step and behind one.
+    """Method: forks of rank 1 leave by sys.exit or an exception, during a step and after one.
 
     The run has no interruption, and ends with the bits of a run without forks.
     """

@@ -1,5 +1,5 @@
-"""Sharded state under fault: a dead rank's shard exists only in its sealed image, and everybody
-goes on from the newest common one.
+"""Sharded state under fault: a dead rank's shard exists only in its sealed image, and all ranks go
+on from the newest common image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.drills._run import CalmRun, Drill, Outcome, drilled
 
 Calm = Callable[..., dict[int, str]]
 SCRIPT, STEPS = "fsdp.py", 12
-SHARED = 30  # steps of the quick ones, and of test_resume.py: they are compared with one run
+SHARED = 30  # steps of the quick tests, and of test_resume.py, which are compared with one run
 STRIKES = ("forward", "backward", "before_optimizer", "apply", "tail")
 MARKS = ("prepared", "voting", "passed", "applied", "sealing", "sealed", "committed", "finishing")
 REENTRY = ("grouping", "restoring", "joined")
@@ -24,7 +24,7 @@ REENTRY = ("grouping", "restoring", "joined")
 
 @pytest.fixture
 def calm(calm_run: CalmRun) -> Calm:
-    """Digests by rank of a run of so many steps that nothing happens to."""
+    """Return a function that gives the digests by rank of an undisturbed run of this many steps."""
     return lambda steps, *arguments: calm_run(SCRIPT, "--steps", steps, *arguments).digests
 
 
@@ -34,8 +34,8 @@ def expected(calm: Calm) -> dict[int, str]:
 
 
 def as_if_nothing_had_happened(outcome: Outcome, expected: dict[int, str]) -> None:
-    """The same digests, sound books, and on-commit work done once per step by each rank whose
-    process lived to do it.
+    """Check for the same digests and sound books, and that each rank whose process survived did its
+    on-commit work once per step.
     """
     assert outcome.code == 0, outcome
     living = {
@@ -56,7 +56,7 @@ def faults_fired(folder: Path) -> int:
 
 
 def killed(place: str, *, rank: int, step: int, do: str = "SIGKILL") -> dict[str, dict[str, Any]]:
-    """As keyword arguments of `drilled`: a mark of outlast's or a place of the script's."""
+    """Return keyword arguments of `drilled`, for a mark of outlast's or a place of the script's."""
     if place in STRIKES:
         return {"strikes": [{"at": place, "rank": rank, "step": step, "do": do}]}
     return {"marks": [{"mark": place, "rank": rank, "step": step, "do": do}]}
@@ -71,7 +71,7 @@ def test_a_rank_killed_at_every_place_in_turn_costs_no_committed_step(
     tmp_path: Path, calm: Calm
 ) -> None:
     """One run: rank 2 is killed once at each mark of the transaction, then rank 1 once at each
-    place of the script's, two steps apart.
+    place of the script, two steps apart.
     """
     marks = [
         {"mark": name, "rank": 2, "step": 3 + 2 * number, "do": "SIGKILL"}
@@ -106,7 +106,7 @@ def test_a_rank_killed_before_the_first_step(tmp_path: Path, expected: dict[int,
 def test_a_second_rank_killed_while_all_enter_again_joins_the_interruption(
     tmp_path: Path, expected: dict[int, str], place: str
 ) -> None:
-    """Rank 1 dies in the backward; then, on the way back, rank 3."""
+    """Method: rank 1 dies in the backward. Then rank 3 dies while all ranks enter main again."""
     outcome = drilled(
         tmp_path,
         SCRIPT,
@@ -175,7 +175,7 @@ def test_all_ranks_killed_at_once_go_on_from_their_images(tmp_path: Path, calm: 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", ["backward", "voting", "apply", "sealing", "committed"])
 def test_two_replicas_of_two_shards(tmp_path: Path, calm: Calm, place: str) -> None:
-    """HSDP on a mesh of 2x2."""
+    """Method: HSDP on a mesh of 2x2."""
     outcome = drilled(tmp_path, SCRIPT, "--steps", STEPS, "--hsdp", **killed(place, rank=2, step=6))
     assert faults_fired(tmp_path) == 1, outcome
     as_if_nothing_had_happened(outcome, calm(STEPS, "--hsdp"))
@@ -241,8 +241,8 @@ def test_an_exception_at_every_try_ends_the_run_with_its_traceback(tmp_path: Pat
 def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """Rank 2 stops in the forward of step 8, when all hold images of 6 and 7; bytes of its image of
-    7 are flipped, then it is killed.
+    """Method: rank 2 stops in the forward of step 8, when all ranks hold images of steps 6 and 7.
+    Bytes of its image of step 7 are flipped, and then it is killed.
     """
     strikes = [{"at": "forward", "rank": 2, "step": 8, "do": "SIGSTOP"}]
     with Drill(tmp_path, SCRIPT, "--steps", STEPS, strikes=strikes) as drill:
@@ -262,8 +262,8 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
 
 
 def flip(path: Path) -> None:
-    """A hundred bytes of the first tensor: a slot is larger than the image in it, whose header says
-    its own length first.
+    """Flip a hundred bytes of the first tensor. A slot is larger than its image, whose header
+    begins with its own length.
     """
     with path.open("r+b") as file:
         at = 8 + int.from_bytes(file.read(8), "little")
@@ -287,9 +287,9 @@ def flip(path: Path) -> None:
 def test_with_rare_snapshots_all_go_back_to_the_newest_and_end_the_same(
     tmp_path: Path, calm: Calm, steps: int, struck: int
 ) -> None:
-    """Rank 1 dies in the forward of step `struck`.
+    """Method: rank 1 dies in the forward of step `struck`.
 
-    Each step's on-commit work is done once by ranks that live on.
+    Ranks whose processes survive do the on-commit work of each step once.
     """
     outcome = drilled(
         tmp_path,
@@ -314,11 +314,11 @@ def test_with_rare_snapshots_all_go_back_to_the_newest_and_end_the_same(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(
+def test_the_previous_snapshot_stays_while_the_next_is_sealed(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """Rank 2 dies while it seals step 10, beside the image of 5, and rank 0 while it seals the
-    last, 12, which lies on no grid.
+    """Method: rank 2 dies while it seals step 10, beside its image of step 5. Rank 0 dies while it
+    seals the last step, 12, which is not a multiple of 5.
     """
     marks = [
         {"mark": "sealing", "rank": rank, "step": step, "do": "SIGKILL"}
@@ -339,8 +339,8 @@ def test_of_two_snapshots_the_one_before_is_there_while_the_next_is_sealed(
 @pytest.mark.drill
 @pytest.mark.timeout(180)
 def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
-    """Rank 1 raises in twenty steps; rank 0 says what it holds each time it enters, a model of 8 MB
-    among it.
+    """Method: rank 1 raises in twenty steps. Rank 0 reports what it holds each time it enters,
+    including a model of 8 MB.
     """
     strikes = [
         {"at": "forward", "rank": 1, "step": 3 + number, "do": "raise"} for number in range(20)
@@ -361,10 +361,10 @@ def test_memory_stays_flat_over_twenty_reentries(tmp_path: Path) -> None:
         zip(*rows, strict=True),
         strict=True,
     ):
-        # Tensors that are let go of a moment later show here and there, a leak of them in all of
-        # the last.
+        # Tensors that are freed a moment later show up now and then. A leak of tensors would show
+        # in all of the last entries.
         early, late = max(column[2:9]), (min if name == "tensors" else max)(column[-6:])
-        # An old group is let go of a moment later. Resident memory goes up and down by 30 MB as the
-        # allocator keeps and returns pieces: over 160 entries it stayed between 327 and 360 MB.
+        # An old group is released a moment later. Resident memory goes up and down by 30 MB as the
+        # allocator keeps and returns memory: over 160 entries it stayed between 327 and 360 MB.
         room = {"tensors": 0, "resident": 40 << 20, "maps": 0, "descriptors": 4, "threads": 4}[name]
         assert late <= early + room, f"{name}: {column}"

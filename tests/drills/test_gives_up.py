@@ -1,4 +1,4 @@
-"""A run that gives up saves the newest state that lives, and says where."""
+"""A run that gives up saves the newest state that is left, and says where."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STEPS = ("--steps", 14)
 
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
 def test_a_crash_loop_leaves_its_newest_state_on_the_disk(tmp_path: Path, script: str) -> None:
-    """Rank 1 raises in step 9 each time, though a checkpoint is written each four steps.
+    """Method: rank 1 raises in step 9 each time, while a checkpoint is written every five steps.
 
-    The state of step 8 or later is saved, `--resume` goes on from it without the fault, and ends
-    with the bits of a calm run.
+    The state of step 8 or later is saved. `--resume` goes on from it without the fault, and ends
+    with the bits of an undisturbed run.
     """
     calm, folder, again = (tmp_path / name for name in ("calm", "struck", "again"))
     for one in (calm, folder, again):

@@ -1,7 +1,8 @@
-"""Training on GPUs under fault (`make test-gpu`): several ranks share one GPU, or one has its own.
+"""Training on GPUs under fault (`make test-gpu`): several ranks share one GPU, or one rank has its
+own.
 
-Ranks that share a GPU speak by gloo, because NCCL refuses that. One rank alone speaks by NCCL. So
-one GPU is enough for all tests here. What NCCL does between GPUs, they do not show.
+Ranks that share a GPU communicate by gloo, because NCCL refuses that. A single rank uses NCCL. So
+one GPU is enough for all tests here. They do not show what NCCL does between GPUs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PLACES = ("forward", "backward", "before_optimizer", "tail")
 
 
 def killed_at_each_place(ranks: int) -> list[Fault]:
-    """One fault every four steps, each at another place and rank."""
+    """Return one fault every four steps, each at another place and rank."""
     return [
         {"at": place, "rank": (number + 1) % ranks, "step": 3 + 4 * number, "do": "SIGKILL"}
         for number, place in enumerate(PLACES)
@@ -63,7 +64,7 @@ def test_ranks_that_share_a_gpu_keep_their_bits(
 def test_a_rank_with_a_gpu_of_its_own_keeps_its_bits(
     tmp_path: Path, calm_run: CalmRun, way: str
 ) -> None:
-    """Its collectives are NCCL's. Under DDP nobody else holds its state, so it begins again."""
+    """Its collectives are NCCL's. Under DDP no other rank holds its state, so it begins again."""
     expected = calm_run(SCRIPT, "--way", way, workers=1)
     strikes = killed_at_each_place(1)
     outcome = drilled(tmp_path, SCRIPT, "--way", way, workers=1, strikes=strikes, within_s=180)
@@ -74,7 +75,7 @@ def test_a_rank_with_a_gpu_of_its_own_keeps_its_bits(
 def test_all_ranks_lost_go_on_from_copies_of_their_gpus(
     tmp_path: Path, calm_run: CalmRun, ranks: int
 ) -> None:
-    """Nobody else holds the state. One rank alone speaks by NCCL."""
+    """No other process holds the state. A single rank uses NCCL."""
     expected = calm_run(SCRIPT, "--steps", 60, workers=ranks)
     arguments, flags = ("--steps", 60, "--pause", 0.05), ("--keep", "vault:step")
     with Drill(tmp_path, SCRIPT, *arguments, workers=ranks, flags=flags) as drill:
@@ -89,10 +90,12 @@ def test_all_ranks_lost_go_on_from_copies_of_their_gpus(
 
 
 @pytest.mark.parametrize("what", ["raise", "oom", "spin", "SIGSTOP"])
-def test_a_fault_of_the_gpu_or_of_its_rank_shows_nowhere(
+def test_a_fault_of_the_gpu_or_of_its_rank_changes_no_bit(
     tmp_path: Path, calm_run: CalmRun, what: str
 ) -> None:
-    """An exception, memory that is not there, a kernel without end, a stopped process."""
+    """Method: an exception, a request for too much memory, a kernel that never ends, and a stopped
+    process.
+    """
     expected = calm_run(SCRIPT, workers=RANKS)
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": what}]
     outcome = drilled(tmp_path, SCRIPT, workers=RANKS, strikes=strikes, within_s=120)
@@ -102,8 +105,8 @@ def test_a_fault_of_the_gpu_or_of_its_rank_shows_nowhere(
 
 
 def test_a_rank_whose_context_is_broken_is_replaced(tmp_path: Path, calm_run: CalmRun) -> None:
-    """After an assertion in a kernel nothing works on the GPU in that process any more. So the step
-    cannot be repeated in it, and that is a second interruption at most.
+    """After an assertion in a kernel, nothing works on the GPU in that process any more. So the
+    step cannot be repeated in it, and there is at most one more interruption.
     """
     expected = calm_run(SCRIPT, workers=RANKS)
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "assert"}]
@@ -115,8 +118,8 @@ def test_a_rank_whose_context_is_broken_is_replaced(tmp_path: Path, calm_run: Ca
 
 
 def opened(pid: int) -> int:
-    """How often this process has GPUs open. Counting them opens them a few times, a context many
-    times more: 7 and 23 on an H200 with driver 580.
+    """Return how often this process has GPUs open. Counting GPUs opens them a few times, and a
+    context many more times: 7 and 23 on an H200 with driver 580.
     """
     count = 0
     with contextlib.suppress(OSError):
@@ -149,7 +152,7 @@ def test_only_ranks_have_a_context_on_the_gpu(tmp_path: Path) -> None:
 def test_work_that_fails_on_the_gpu_later_is_not_committed(
     tmp_path: Path, calm_run: CalmRun, place: str
 ) -> None:
-    """Nobody has waited for the kernel that fails. So the vote of its step has to."""
+    """Nothing has waited for the kernel that fails, so the vote of its step has to wait."""
     arguments = ("--way", "fsdp")
     expected = calm_run(SCRIPT, *arguments, workers=1)
     strikes = [{"at": place, "rank": 0, "step": 5, "do": "assert_later"}]

@@ -1,8 +1,8 @@
 """Gradients that are zeroed in place, and views of DDP's buckets: every rank's parameters and
 optimizer state are compared.
 
-Three ranks, because DDP divides a view of a bucket and multiplies other gradients, which gives the
-same bits only where the number of ranks is a power of two.
+There are three ranks, because DDP divides a view of a bucket and multiplies other gradients. That
+gives the same bits only if the number of ranks is a power of two.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ KINDS = {
 
 
 def kill(kind: str, place: str, number: int) -> Fault:
-    """The kill of another rank every third step; each comes where the layer that is used sometimes
-    is or is not.
+    """Kill another rank every third step. The kills strike both when the occasionally used layer is
+    in use and when it is not.
     """
     return {kind: place, "rank": (number + 1) % RANKS, "step": 4 + 3 * number, "do": "SIGKILL"}
 
@@ -49,7 +49,9 @@ def all_ranks_are_as_calm(outcome: Outcome, calm: Outcome, *, faults: int) -> No
 def test_a_kill_leaves_no_trace_with_bucket_views_and_unused_parameters(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """One kill in a backward: what `test_a_kill_at_any_place_leaves_no_trace` does at length."""
+    """One kill in a backward: a short form of
+    `test_a_kill_at_any_place_leaves_no_trace_in_gradients`.
+    """
     arguments = KINDS["unused views"]
     strikes = [kill("at", "backward", 1)]
     outcome = drilled(tmp_path, SCRIPT, *arguments, workers=RANKS, strikes=strikes)
@@ -83,7 +85,9 @@ def test_a_kill_at_any_place_leaves_no_trace_in_gradients(
 def test_a_kill_in_the_all_reduce_leaves_no_trace(
     tmp_path: Path, calm_run: CalmRun, kind: str
 ) -> None:
-    """Rank 0 comes late to its backward; rank 1 is killed while it waits in the all-reduce."""
+    """Method: rank 0 is late for its backward, and rank 1 is killed while it waits in the
+    all-reduce.
+    """
     strikes = [
         {"at": "backward", "rank": 0, "step": 5, "do": "sleep", "for_s": 0.4},
         {"at": "backward", "rank": 1, "step": 5, "do": "SIGKILL", "after_s": 0.2},
@@ -97,7 +101,9 @@ def test_a_kill_in_the_all_reduce_leaves_no_trace(
 def test_restarted_ranks_know_which_gradients_are_zeros(
     tmp_path: Path, calm_run: CalmRun, zero: str
 ) -> None:
-    """A collective before run.steps: every rank comes from what one survivor hands over."""
+    """Method: with a collective before run.steps, every rank starts from what one survivor hands
+    over.
+    """
     arguments = (*KINDS["unused views"], "--zero", zero, "--collectives")
     strikes = [{"at": "forward", "rank": 1, "step": 7, "do": "SIGKILL"}]
     outcome = drilled(tmp_path, SCRIPT, *arguments, workers=RANKS, strikes=strikes)
@@ -109,7 +115,7 @@ def test_restarted_ranks_know_which_gradients_are_zeros(
 def test_a_checkpoint_tells_which_gradients_are_zeros(
     tmp_path: Path, calm_run: CalmRun, zero: str
 ) -> None:
-    """All ranks are killed at once, so that they start from a checkpoint."""
+    """Method: all ranks are killed at once, so that they start from a checkpoint."""
     arguments = (*KINDS["unused views"], "--zero", zero, "--steps", 60)
     flags = ("--checkpoint-every", 5)
     with Drill(tmp_path, SCRIPT, *arguments, workers=RANKS, flags=flags) as drill:

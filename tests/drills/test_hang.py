@@ -1,5 +1,5 @@
-"""Ranks that live and do not move: found by their beacons, killed, replaced; whoever wakes up later
-is not let in.
+"""Ranks that live and do not move are found by their beacons, killed and replaced. A process that
+wakes up later is not admitted again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 
 def replaced(outcome: Outcome, expected: dict[int, str], *, ranks: list[int]) -> None:
-    """One interruption by a hang of these ranks, no committed step lost, the same bits."""
+    """Check for one interruption by a hang of these ranks, no committed step lost, and the same
+    bits.
+    """
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == expected, str(outcome)
     outcome.ledger_is_sound()
@@ -47,9 +49,9 @@ def ended(pid: int) -> bool:
 def test_a_stopped_rank_is_replaced_and_does_not_come_back(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """SIGSTOP from outside; SIGCONT as soon as its successor has committed.
+    """Method: SIGSTOP from outside, and SIGCONT as soon as the successor has committed.
 
-    The old process commits nothing any more: it is dead by then.
+    The old process commits nothing more, because it is dead by then.
     """
     with Drill(tmp_path, "ddp.py", *STEPS, flags=("--spares", 1)) as drill:
         drill.until(lambda: drill.step >= 8, "step 8")
@@ -89,7 +91,7 @@ def test_a_rank_that_stops_itself_at_any_place(
 def test_a_thread_that_holds_the_interpreter_lock_for_ever(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """Its listener cannot answer the ping."""
+    """The listener of such a rank cannot answer the ping."""
     replaced(
         drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("forward", "gil")]), expected, ranks=[2]
     )
@@ -103,7 +105,7 @@ def test_a_rank_that_sleeps_in_the_body_is_told_from_waiting_ranks(
 
 
 def test_a_rank_that_sleeps_after_its_optimizer(tmp_path: Path, expected: dict[int, str]) -> None:
-    """Its peers are a step further, and wait in the next step's first collective."""
+    """The peers are one step ahead, and wait in the first collective of the next step."""
     replaced(
         drilled(tmp_path, "ddp.py", *STEPS, strikes=[at("tail", "sleep")]), expected, ranks=[2]
     )
@@ -118,7 +120,7 @@ def test_a_loader_that_blocks(tmp_path: Path, expected: dict[int, str]) -> None:
 def test_a_loader_whose_worker_process_blocks(tmp_path: Path, expected: dict[int, str]) -> None:
     """The main thread waits for a DataLoader worker that will not answer.
 
-    They know neither rank nor step: it is the first that comes to its 20th item.
+    Loader workers know neither rank nor step: the first one that reaches its 20th item blocks.
     """
     outcome = drilled(
         tmp_path,
@@ -148,7 +150,7 @@ def test_a_rank_that_stops_inside_the_transaction(
 def test_a_rank_that_stops_while_another_is_replaced(
     tmp_path: Path, expected: dict[int, str], mark: str, rank: int
 ) -> None:
-    """Rank 2 is killed; a survivor, or its successor, is stopped on the way into the next
+    """Method: rank 2 is killed. A survivor, or its successor, is stopped on the way into the next
     generation.
     """
     marks = [{"mark": mark, "rank": rank, "generation": 2, "do": "SIGSTOP"}]

@@ -1,4 +1,4 @@
-"""A launcher that stands still while a rank dies: times are from the fault."""
+"""A launcher stands still while a rank dies, and all times are counted from the fault."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ HELD_UP_S = 4.0
 
 
 def test_time_that_a_stopped_launcher_missed_is_booked_as_detection(tmp_path: Path) -> None:
-    """SIGSTOP of the launcher, SIGKILL of rank 1, SIGCONT of the launcher 4 s later.
+    """Method: SIGSTOP to the launcher, SIGKILL to rank 1, and SIGCONT to the launcher 4 s later.
 
-    The other rank stands in the vote all the while; of its seconds, only the step is repeated.
+    The other rank waits in the vote all that time. Of its seconds, only the step counts as
+    repeated.
     """
     steps = ("--steps", 40, "--pause", 0.05)
     with Drill(tmp_path, "ddp.py", *steps, workers=2, flags=("--spares", 1)) as drill:
@@ -27,7 +28,7 @@ def test_time_that_a_stopped_launcher_missed_is_booked_as_detection(tmp_path: Pa
         os.kill(launcher, signal.SIGSTOP)
         try:
             os.kill(drill.pid_of(1), signal.SIGKILL)
-            time.sleep(HELD_UP_S)  # the length of the fault itself
+            time.sleep(HELD_UP_S)  # this is the length of the fault itself
         finally:
             os.kill(launcher, signal.SIGCONT)
         outcome = drill.finish()

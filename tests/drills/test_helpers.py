@@ -1,5 +1,5 @@
-"""Faults of what helps a run: the zygote and the hosts of the store, stopped or killed, alone and
-together with a rank.
+"""Faults of the helpers of a run: the zygote and the hosts of the store are stopped or killed,
+alone and together with a rank.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tests.drills._run import Drill, Outcome, drilled
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(180)]
 STEPS = ("--steps", 60)
-# What a recovery may take here. The goal is 1 s on a quiet machine, and other tests run beside
-# this one; before the store had a standby these faults cost 11 to 23 s.
+# The longest recovery that is accepted here. The goal is 1 s on a quiet machine, and other tests
+# run beside this one. Before the store had a standby, these faults cost 11 to 23 s.
 BACK_S = 5.0
 STOP, KILL = signal.SIGSTOP, signal.SIGKILL
 
@@ -30,7 +30,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 @pytest.fixture
 def drill(tmp_path: Path) -> Iterator[Drill]:
-    """Two ranks in training, a spare that is parked, and a store that stands ready."""
+    """Yield a run of two ranks in training, with a parked spare, and a store that stands ready."""
     with Drill(
         tmp_path, "ddp.py", *STEPS, "--pause", 0.1, workers=2, flags=("--spares", 1), within_s=150.0
     ) as one:
@@ -40,12 +40,12 @@ def drill(tmp_path: Path) -> Iterator[Drill]:
 
 
 def stores(drill: Drill) -> list[int]:
-    """The store hosts that run, the one in use first."""
+    """Return the store hosts that run, the one in use first."""
     return sorted(drill.children("outlast-store"))
 
 
 def back_in_time(outcome: Outcome, expected: dict[int, str]) -> None:
-    """Equal bits, nothing lost, and every interruption over within the bound."""
+    """Check for equal bits, nothing lost, and every interruption over within the bound."""
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == expected, str(outcome)
     outcome.ledger_is_sound()
@@ -59,8 +59,8 @@ def back_in_time(outcome: Outcome, expected: dict[int, str]) -> None:
 def test_a_rank_lost_with_the_store_is_back_at_once(
     drill: Drill, expected: dict[int, str], how: signal.Signals
 ) -> None:
-    """The host in use is struck first, then rank 1 is killed: its spare meets at the other
-    store.
+    """Method: the store host in use is struck first, and then rank 1 is killed. Its spare meets the
+    other ranks at the second store.
     """
     os.kill(stores(drill)[0], how)
     os.kill(drill.pid_of(1), KILL)
@@ -71,7 +71,7 @@ def test_a_rank_lost_with_the_store_is_back_at_once(
 def test_a_rank_lost_with_zygote_and_store_is_back_at_once(
     drill: Drill, expected: dict[int, str], how: signal.Signals
 ) -> None:
-    """Nothing that takes part in the recovery comes from the zygote."""
+    """No part of this recovery comes from the zygote."""
     for pid in (drill.zygote(), stores(drill)[0]):
         os.kill(pid, how)
     os.kill(drill.pid_of(1), KILL)
@@ -79,7 +79,9 @@ def test_a_rank_lost_with_zygote_and_store_is_back_at_once(
 
 
 def test_a_stopped_store_alone_is_no_interruption(drill: Drill, expected: dict[int, str]) -> None:
-    """Training does not use it. It is replaced, and so is the one that stood ready."""
+    """Training does not use the store. The stopped host is replaced, and so is the one that stood
+    ready.
+    """
     before = stores(drill)
     os.kill(before[0], STOP)
     drill.until(lambda: before[0] not in stores(drill), "the stopped one is gone")

@@ -1,6 +1,6 @@
 """Runs on several hosts, which are network namespaces on this machine.
 
-One is lost, and the run goes on without losing a step.
+One host is lost, and the run goes on without losing a step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ pytestmark = [
 def test_a_run_outlives_a_host_whose_processes_are_all_killed(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:
-    """Two ranks on two hosts, and a third host stands ready. All processes of host 1 are killed at
-    once. The run goes on with host 2, and ends as one on a single host that nothing happened to.
+    """Method: two ranks on two hosts, with a third host that stands ready. All processes of host 1
+    are killed at once. The run goes on with host 2, and ends like an undisturbed run on a single
+    host.
     """
     arguments = ("--steps", 120)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests
@@ -51,7 +52,8 @@ def test_a_run_outlives_a_host_whose_processes_are_all_killed(
 def test_a_host_with_two_ranks_is_lost_and_its_peers_go_on(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:
-    """Four ranks on two hosts: those of a host vote through its memory, and the hosts by messages.
+    """Method: four ranks on two hosts. The ranks of a host vote through its memory, and the hosts
+    by messages.
 
     All processes of host 1 are killed at once. Host 2 takes both of its ranks.
     """
@@ -64,7 +66,7 @@ def test_a_host_with_two_ranks_is_lost_and_its_peers_go_on(
         nodes=2,
         spares=1,
         flags=("--nproc-per-node", "2"),
-        within_s=180.0,  # six processes of a worker and three launchers share the cores
+        within_s=180.0,  # six worker processes and three launchers share the cores
     )
     run.until(lambda: run.step_of(3) >= 20, "step 20")
     three_hosts.kill(1)
@@ -79,11 +81,11 @@ def test_a_host_with_two_ranks_is_lost_and_its_peers_go_on(
 
 
 @pytest.mark.drill
-def test_a_host_that_is_cut_off_in_silence_is_replaced_and_fences_itself(
+def test_a_host_that_is_silently_cut_off_is_replaced_and_fences_itself(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:
-    """The link of host 1 goes down, and nothing says so to anybody. Its agent kills its worker by
-    itself, and none of its commits comes after that of the rank's next holder.
+    """Method: the link of host 1 goes down without any notice. Its agent kills its worker by
+    itself, and none of its commits comes after those of the rank's next holder.
     """
     arguments = ("--steps", 120)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests
@@ -101,8 +103,10 @@ def test_a_host_that_is_cut_off_in_silence_is_replaced_and_fences_itself(
 
 
 def test_a_node_without_the_token_is_turned_away(tmp_path: Path, three_hosts: Hosts) -> None:
-    """Host 0 leads, and host 1 has another token. It ends at once and says why."""
-    # it trains for as long as the stranger takes to come
+    """Method: host 0 leads, and another host has a different token. It ends at once and
+    says why.
+    """
+    # the run trains for as long as the other host takes to come
     run = HostRun(three_hosts, tmp_path, "--steps", 1_000_000, nodes=2, spares=0)
     run.until(lambda: "leads the run" in (tmp_path / "host0.out").read_text(), "a leader")
     stranger = run.start(2, token="a secret of somebody else, 32 bytes")

@@ -1,4 +1,5 @@
-"""FSDP2 on several hosts, each of which keeps copies for another, and a spare host. One is lost.
+"""FSDP2 on several hosts, each of which keeps copies for another one, with a spare host. One host
+is lost.
 
 The hosts are network namespaces on this machine, as in test_hosts.py.
 """
@@ -26,9 +27,10 @@ STEPS, HOSTS = 30, 3
 def test_fsdp2_goes_on_from_copies_at_peers_when_a_host_is_lost(
     tmp_path: Path, calm_run: CalmRun, host: int, way: str
 ) -> None:
-    """All of a host is killed at step 10, its shared memory with it. Its rank goes on from the copy
-    that another host keeps, dropout and all: no committed step is lost, none is committed twice on
-    a rank, and the weights are those of a run on a single host that nothing happened to.
+    """Method: all processes of a host are killed at step 10, and its shared memory is lost. Its
+    rank goes on from the copy that another host keeps, dropout included: no committed step is lost,
+    none is committed twice on a rank, and the weights are those of an undisturbed run on a single
+    host.
     """
     calm = calm_run("fsdp.py", "--steps", STEPS, "--way", way, workers=HOSTS).digests
     flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", "peers=1:step")

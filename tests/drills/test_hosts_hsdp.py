@@ -1,4 +1,4 @@
-"""HSDP on two hosts, each of which holds a replica, and a spare host. One host is lost.
+"""HSDP on two hosts, each of which holds a replica, with a spare host. One host is lost.
 
 The hosts are network namespaces on this machine, as in test_hosts.py.
 """
@@ -25,10 +25,10 @@ STEPS = 30
 def test_hsdp_heals_from_the_other_replica_when_a_host_is_lost(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun, host: int
 ) -> None:
-    """All of a host is killed at step 10, a whole replica with it. The successors of its ranks on
-    host 2 take the shards from the ranks of the other replica. No step is lost, and the weights are
-    those of a run on a single host that nothing happened to: all ranks have the same random state
-    here, so dropout draws as before.
+    """Method: all processes of a host are killed at step 10, and a whole replica with them. The
+    successors of its ranks on host 2 take the shards from the ranks of the other replica. No step
+    is lost, and the weights are those of an undisturbed run on a single host: all ranks have the
+    same random state here, so dropout draws the same numbers.
     """
     calm = calm_run("fsdp.py", "--steps", STEPS, "--hsdp").digests
     flags = ("--nproc-per-node", "2", "--lease", "2")

@@ -1,4 +1,4 @@
-"""Hosts that leave a run and come back: by a notice, by command, and by a link that was down.
+"""Hosts that leave a run and come back: after a notice, by command, and after their link was down.
 
 The hosts are network namespaces on this machine, as in test_hosts.py.
 """
@@ -28,7 +28,7 @@ pytestmark = [
 
 
 def launcher_of(run: HostRun, host: int) -> int:
-    """The pid of a host's launcher: the first of its processes that runs `outlast run`."""
+    """Return the pid of a host's launcher: the first of its processes that runs `outlast run`."""
     for pid in sorted(below(run.processes[host].pid)):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -44,10 +44,10 @@ def said(run: HostRun, host: int, text: str) -> bool:
 
 
 def stopped_without_loss(run: HostRun, *, killed: bool = False) -> dict[str, Any]:
-    """Stop the run by command. Return its report: no committed step was lost.
+    """Stop the run by command, and check that no committed step was lost. Return its report.
 
-    `killed`: processes were killed. One that is killed after the vote of a step does not do its
-    on-commit call, and nobody else does it.
+    `killed` says that processes were killed. A process that is killed after the vote of a step does
+    not make its on-commit call, and no other process makes it.
     """
     done = subprocess.run(
         [OUTLAST, "stop", str(run.folder)], capture_output=True, text=True, timeout=90
@@ -60,7 +60,7 @@ def stopped_without_loss(run: HostRun, *, killed: bool = False) -> dict[str, Any
     for one in report["interruptions"]:
         assert (one["steps_lost"], one["steps_repeated"] <= 1) == (0, True), one
     for rank in range(2):
-        # Processes of two hosts may have the same pid, because each host has numbers of its own.
+        # processes of two hosts may have the same pid, because each host has its own pid namespace
         commits = [step for of, step, _ in run.commits if of == rank]
         lacking = [after - before - 1 for before, after in itertools.pairwise(commits)]
         may_lack = sum(killed and rank in one["ranks"] for one in report["interruptions"])
@@ -71,16 +71,17 @@ def stopped_without_loss(run: HostRun, *, killed: bool = False) -> dict[str, Any
 
 
 def joined(run: HostRun, node: str) -> int:
-    """How often a node has enrolled."""
+    """Return how often a node has enrolled."""
     events = run.report()["node_events"]
     return sum(one["kind"] == "joined" and one["node"] == node for one in events)
 
 
 def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1, drill: str = "") -> HostRun:
-    """A run of two ranks on two hosts, which ends once it is told to, at its step 20.
+    """Start a run of two ranks on two hosts, and return it at its step 20. It ends once it is told
+    to.
 
-    All hosts share the cores of this machine, so a lease is longer than by default. `drill`: a plan
-    for runtime/worker/marks.py.
+    All hosts share the cores of this machine, so the lease is longer than the default. `drill` is a
+    plan for runtime/worker/marks.py.
     """
     given, env = ("--lease", "2", *flags), {"OUTLAST_DRILL": drill}
     run = HostRun(
@@ -108,8 +109,8 @@ def goes_on(run: HostRun, steps: int = 10) -> None:
 def test_a_host_with_a_notice_is_drained_and_comes_back_as_a_spare(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """Host 1 is told by SIGTERM that it is taken away. Its rank moves to host 2, and its launcher
-    ends with 0. It is started again, and stands ready.
+    """Host 1 is told by SIGTERM that it will be taken away. Its rank moves to host 2, and its
+    launcher ends with 0. Then the launcher is started again, and stands ready.
     """
     run = a_run(three_hosts, tmp_path)
     os.kill(launcher_of(run, 1), signal.SIGTERM)
@@ -126,8 +127,8 @@ def test_a_host_with_a_notice_is_drained_and_comes_back_as_a_spare(
 def test_the_host_that_leads_is_drained_and_hands_the_run_over(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """Host 0 leads, and is told by SIGTERM that it is taken away. Its rank moves to host 2, one of
-    the others leads, and the launcher of host 0 ends with 0. No rank is lost with it.
+    """Host 0 leads, and is told by SIGTERM that it will be taken away. Its rank moves to host 2,
+    one of the others leads, and the launcher of host 0 ends with 0. No other rank is lost.
     """
     run = a_run(three_hosts, tmp_path)
     survivor = {pid for rank, _, pid in run.commits if rank == 1}
@@ -145,7 +146,7 @@ def test_the_host_that_leads_is_drained_and_hands_the_run_over(
 
 
 def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: Hosts) -> None:
-    """The command hears that it is done before the run is led from elsewhere."""
+    """The command hears that the drain is done before another host leads the run."""
     run = a_run(three_hosts, tmp_path)
     words = ["drain", "host0", "--run", run.folder, "--reason", "a fan"]
     done = subprocess.run([OUTLAST, *words], capture_output=True, text=True, timeout=90)
@@ -159,13 +160,12 @@ def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: 
 def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """Host 0 is drained while rank 0 stands in a vote. Rank 1 has sealed the step too, so it is
-    committed, also by the process of rank 0 that is about to end: its work for `step.on_commit` is
-    done.
+    """Host 0 is drained while rank 0 waits in a vote. Rank 1 has sealed the step too, so the step
+    is committed, also by the process of rank 0 that is about to end: its work for `step.on_commit`
+    is done.
 
-    Method: rank 1 stands still in front of its vote in each step from 25 on, for so long that the
-    drain comes while it does, but for a busy machine. test_policy_actions.py has the same without
-    chance.
+    Method: rank 1 waits before its vote in each step from 25 on, for so long that the drain comes
+    meanwhile, unless the machine is busy. test_policy_actions.py has the same test without chance.
     """
     held = [
         {
@@ -194,8 +194,8 @@ def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
 def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """Its launcher lives on. It fences itself, dials again, and stands ready. Then host 2, which
-    has taken its rank, is killed.
+    """The launcher of such a host lives on. It fences itself, dials again, and stands ready. Then
+    host 2, which has taken its rank, is killed.
     """
     run = a_run(three_hosts, tmp_path)
     three_hosts.cut(1)
@@ -213,9 +213,9 @@ def test_a_host_whose_link_was_down_takes_the_ranks_of_the_next_loss(
 def test_a_killed_launcher_comes_back_as_a_spare_and_as_a_voter(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """The launcher of host 1 is killed, and its worker ends with it. Host 2 takes the rank.
-    The launcher is started again, stands ready, and is named a voter. Then host 0, which leads, is
-    killed: a majority of the new voters elects another one, and no committed step is lost.
+    """The launcher of host 1 is killed, and its worker ends with it. Host 2 takes the rank. The
+    launcher is started again, stands ready, and is named a voter. Then host 0, which leads, is
+    killed: a majority of the new voters elects another coordinator, and no committed step is lost.
     """
     run = a_run(three_hosts, tmp_path)
     os.kill(launcher_of(run, 1), signal.SIGKILL)
@@ -253,7 +253,9 @@ def test_all_hosts_are_drained_in_turn_by_command(tmp_path: Path, three_hosts: H
 
 
 def test_the_run_is_stopped_if_no_host_has_room(tmp_path: Path, three_hosts: Hosts) -> None:
-    """Two hosts train, and none stands ready. One is told by SIGUSR1 that it is taken away."""
+    """Method: two hosts train, and no host stands ready. One is told by SIGUSR1 that it will be
+    taken away.
+    """
     run = a_run(three_hosts, tmp_path, "--checkpoint-every", "100000", spares=0)
     os.kill(launcher_of(run, 1), signal.SIGUSR1)
     codes = run.finish()

@@ -1,4 +1,5 @@
-"""FSDP2 on several hosts, which keep parity of each other's images, and spare hosts. Some are lost.
+"""FSDP2 on several hosts, which keep parity of each other's images, with spare hosts. Some hosts
+are lost.
 
 The hosts are network namespaces on this machine, as in test_hosts.py.
 """
@@ -24,7 +25,7 @@ STEPS = 30
 
 
 def generation_of(run: HostRun) -> int:
-    """The newest generation in the ledger of a run that goes on."""
+    """Return the newest generation in the ledger of a run that is still going on."""
     with contextlib.closing(
         sqlite3.connect(f"file:{run.folder}/ledger.db?mode=ro", uri=True)
     ) as db:
@@ -52,13 +53,13 @@ def generation_of(run: HostRun) -> int:
 def test_fsdp2_goes_on_from_parity_when_hosts_are_lost(
     tmp_path: Path, calm_run: CalmRun, code: str, hosts_count: int, lost: list[int], generation: int
 ) -> None:
-    """All of each host is killed at step 10, its shared memory with it. Its rank goes on from an
-    image that is rebuilt from those of other hosts and from parity: no committed step is lost, none
-    is committed twice on a rank, and the weights are those of a run on a single host that nothing
-    happened to.
+    """Method: all processes of each host are killed at step 10, and its shared memory is lost. Its
+    rank goes on from an image that is rebuilt from those of other hosts and from parity: no
+    committed step is lost, none is committed twice on a rank, and the weights are those of an
+    undisturbed run on a single host.
 
-    generation   the next host is killed as soon as this one has begun; 2: while the images of the
-                 first host are rebuilt
+    generation   the next host is killed as soon as this generation has begun; with 2, that is while
+    the images of the first host are rebuilt
     """
     given = ("--steps", STEPS, "--way", "main", "--batch", 2 * hosts_count)
     calm = calm_run("fsdp.py", *given, workers=hosts_count).digests

@@ -1,9 +1,10 @@
 """After many faults a run holds no more than after ten: descriptors, sockets, threads, memory.
 
-60 faults here; more by `OUTLAST_FAULTS=1000 pytest tests/drills/test_leaks.py -m drill -s`, which
-prints what was measured. The launcher, rank 0, the zygote and the store host of that moment are
-looked at. Nothing strikes rank 0, but gloo blocks it for ever once in some fifty faults, and then
-it is replaced (docs/explanation/assumptions.md). Its next process is compared with nothing.
+There are 60 faults here. For more: `OUTLAST_FAULTS=1000 pytest tests/drills/test_leaks.py -m drill
+-s`, which prints what was measured. The test looks at the launcher, at rank 0, and at the zygote
+and the store host of that moment. Rank 0 is never struck, but about once in fifty faults gloo
+blocks it for ever, and then it is replaced (docs/explanation/assumptions.md). Its next process is
+not compared.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tests.drills._run import Drill
 
 FAULTS = int(os.environ.get("OUTLAST_FAULTS", "60"))
 EARLY = 10
-STEPS_BETWEEN = 12  # committed ones: the budgets of replacements refill by ten
+STEPS_BETWEEN = 12  # committed steps: the budgets of replacements refill by ten
 SECONDS_EACH = 4.0
 SHOWN_EACH = 50
-# what a fault may cost for ever: its records in the launcher's books, a page of an allocator
+# what a fault may cost permanently: its records in the launcher's books, and a page of an allocator
 BYTES_EACH = {"launcher": 48 << 10, "rank 0": 48 << 10}
 BYTES_ONCE = 12 << 20
-# made once, by the first fault that wants a second hand-over of one step
+# made once, by the first fault that needs a second hand-over of one step
 MADE_LATE = "transfer-beside"
 
 
@@ -48,7 +49,7 @@ class Held:
             try:
                 link = os.readlink(f"/proc/{pid}/fd/{name}")
             except OSError:
-                continue  # closed meanwhile
+                continue  # it was closed meanwhile
             if MADE_LATE not in link:
                 links.append(link)
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -86,7 +87,7 @@ class Look:
 
 
 def look(drill: Drill) -> Look:
-    """Look at all of them. A helper that is being replaced just then is waited for."""
+    """Look at all processes. If a helper is being replaced at that moment, wait for it."""
     found: list[Look] = []
 
     def looks() -> bool:
@@ -119,14 +120,14 @@ def _look(drill: Drill) -> Look:
 
 
 def settled(drill: Drill) -> Look:
-    """A look at a run that has had its rest from the newest fault."""
+    """Return a look at a run that has recovered from the newest fault."""
     at = drill.step
     drill.until(lambda: drill.step >= at + 100, "a hundred steps in peace")
     return look(drill)
 
 
 def strike(drill: Drill, number: int) -> int:
-    """Rank 1 is killed each time; each tenth time the zygote or the store host as well.
+    """Kill rank 1, and each tenth time the zygote or the store host as well.
 
     Returns how many processes were killed.
     """
@@ -145,8 +146,8 @@ def strike(drill: Drill, number: int) -> int:
 
 @pytest.mark.drill
 @pytest.mark.timeout(120 + int(FAULTS * SECONDS_EACH))
-def test_no_resource_is_held_for_each_past_fault(tmp_path: Path) -> None:
-    """The looks after ten faults and after all of them are compared."""
+def test_no_resource_is_held_per_past_fault(tmp_path: Path) -> None:
+    """Method: compare the looks after ten faults and after all of them."""
     arguments = ("--steps", 10_000_000, "--step-s", 0.005)
     within_s = 100 + FAULTS * SECONDS_EACH
     begun_s = time.monotonic()
@@ -170,7 +171,8 @@ def test_no_resource_is_held_for_each_past_fault(tmp_path: Path) -> None:
             late.append(look(drill))
             return not grown(early, late[-1]) or drill.step >= rested + 2_000
 
-        # what is held for a moment is no leak: a thread that copies the state just now, say
+        # what is held for a moment is no leak: for example a thread that copies the state at that
+        # moment
         drill.until(is_over, "a moment in which no more is held than before")
         lasted_s = time.monotonic() - begun_s
         print(f"after {faults} faults, {lasted_s:.0f} s\n{late[-1]}", flush=True)
@@ -183,7 +185,7 @@ def grown(early: Look, late: Look) -> list[str]:
     said = []
     for name, after in late.held.items():
         if name == "rank 0" and early.rank_0 != late.rank_0:
-            continue  # another process
+            continue  # it is another process
         before = early.held[name]
         if after.descriptors > before.descriptors + 1 or after.sockets > before.sockets + 1:
             said.append(f"{name}: descriptors or sockets: {before}, then {after}")

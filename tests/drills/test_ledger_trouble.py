@@ -1,4 +1,6 @@
-"""A ledger that cannot be written costs the account, never the training or its exit code."""
+"""If the ledger cannot be written, only the account suffers, never the training or its exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ STEPS = 60
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Another program writes to the ledger, and does not come to its end."""
+    """Let another program hold a lock on the ledger."""
     with closing(sqlite3.connect(folder / "run" / "ledger.db", timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -36,7 +38,7 @@ def trained_to_the_end(outcome: Outcome, steps: int = STEPS) -> None:
 
 @pytest.mark.drill
 def test_a_ledger_that_is_locked_until_the_end_is_a_warning(tmp_path: Path) -> None:
-    """A rank is killed meanwhile: its recovery does not wait for the lock."""
+    """A rank is killed meanwhile, and its recovery does not wait for the lock."""
     with Drill(tmp_path, "ddp.py", "--steps", STEPS) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
         with locked(tmp_path):
@@ -71,7 +73,7 @@ def test_a_ledger_that_was_locked_for_a_while_lacks_nothing(tmp_path: Path) -> N
 def test_a_ledger_that_was_cut_short_is_a_warning(tmp_path: Path, size: int) -> None:
     with Drill(tmp_path, "ddp.py", "--steps", STEPS) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")
-        for name in ("ledger.db", "ledger.db-wal"):  # not ledger.db-shm: that is memory of SQLite's
+        for name in ("ledger.db", "ledger.db-wal"):  # not ledger.db-shm, which is memory of SQLite
             os.truncate(tmp_path / "run" / name, size)
         outcome = drill.finish()
     trained_to_the_end(outcome)

@@ -1,4 +1,4 @@
-"""A rank that leaves its loop by `break` while the others go on: the run says so, and ends."""
+"""A rank leaves its loop by `break` while the others go on: the run says so, and ends."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ran(folder: Path, leaves: str, phase: str = "pass") -> tuple[Outcome, int]:
 def test_a_rank_that_leaves_its_loop_alone_is_named_with_its_line(
     tmp_path: Path, leaves: str, phase: str
 ) -> None:
-    """To start all ranks again would lead them to the same place, so nothing is repeated."""
+    """Starting all ranks again would lead them to the same place, so nothing is repeated."""
     outcome, line = ran(tmp_path, leaves, phase)
     assert outcome.code == 1, outcome
     assert "after step 5, rank" in outcome.stderr, outcome
@@ -64,8 +64,8 @@ def test_a_rank_that_leaves_its_loop_alone_is_named_with_its_line(
     assert outcome.interruptions == [], outcome
 
 
-def test_an_error_behind_the_block_is_no_leaving(tmp_path: Path) -> None:
-    """Rank 1 raises there once. Its rank is replaced, and the run goes on."""
+def test_an_error_after_the_block_does_not_count_as_leaving_the_loop(tmp_path: Path) -> None:
+    """Method: rank 1 raises there once. Its rank is replaced, and the run goes on."""
     outcome, _ = ran(tmp_path, "raise_once()")
     assert outcome.code == 0, outcome
     assert [one["mechanism"] for one in outcome.interruptions] == ["exception"], outcome

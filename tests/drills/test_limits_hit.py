@@ -1,5 +1,5 @@
-"""A replacement that cannot be started, because the kernel allows no more processes or descriptors:
-it is tried again, and is back once the limit is lifted.
+"""A replacement cannot be started because the kernel allows no more processes or descriptors. It is
+tried again, and is back once the limit is lifted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A control group that can be told how many processes and threads it may have."""
+    """Yield a control group that can be told how many processes and threads it may have."""
     v1 = Path("/sys/fs/cgroup/pids")
     path = (v1 if v1.exists() else Path("/sys/fs/cgroup")) / f"outlast-test-{os.getpid()}"
     try:
@@ -46,7 +46,9 @@ def group() -> Iterator[Path]:
 
 
 def one_interruption(outcome: Outcome, expected: dict[int, str]) -> None:
-    """The rank that was killed, and no other; what kept its successor from starting is none."""
+    """Check for one interruption, of the killed rank. What kept its successor from starting is not
+    an interruption.
+    """
     assert outcome.code == 0, str(outcome)
     assert outcome.digests == expected, str(outcome)
     outcome.ledger_is_sound()
@@ -57,7 +59,9 @@ def one_interruption(outcome: Outcome, expected: dict[int, str]) -> None:
 def test_a_limit_of_processes_delays_a_replacement_until_it_is_lifted(
     tmp_path: Path, group: Path, expected: dict[int, str]
 ) -> None:
-    """No process more than there are, from the kill of rank 1 on, until it was said twice or so."""
+    """Method: from the kill of rank 1 on, no further process is allowed, until the failure is on
+    the console.
+    """
     into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
     with Drill(tmp_path, "ddp.py", *STEPS, workers=2, before=into, within_s=150.0) as drill:
         drill.until(lambda: drill.step >= 8 and len(drill.children("outlast-store")) == 2, "step 8")
@@ -73,7 +77,7 @@ def test_a_limit_of_processes_delays_a_replacement_until_it_is_lifted(
 def test_a_limit_of_descriptors_delays_a_replacement_until_it_is_lifted(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """The launcher may open no more files than it has, from the kill of rank 1 on."""
+    """Method: from the kill of rank 1 on, the launcher may open no more files than it has open."""
     with Drill(tmp_path, "ddp.py", *STEPS, workers=2, within_s=150.0) as drill:
         drill.until(lambda: drill.step >= 8 and len(drill.children("outlast-store")) == 2, "step 8")
         pid = drill.process.pid
@@ -91,7 +95,9 @@ def test_a_limit_of_descriptors_delays_a_replacement_until_it_is_lifted(
 def test_a_run_that_may_start_no_process_says_which_limit(
     tmp_path: Path, group: Path, most: int
 ) -> None:
-    """The launcher's own thread, the first child and the first fork of that are refused in turn."""
+    """Method: the launcher's own thread, its first child, and the first fork of that child are
+    refused in turn.
+    """
     (group / "pids.max").write_text(str(most))
     into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
     script = tmp_path / "train.py"
@@ -102,16 +108,16 @@ def test_a_run_that_may_start_no_process_says_which_limit(
     assert done.returncode == 1, done
     assert re.search(r"^error: .*Resource temporarily unavailable", done.stderr, re.MULTILINE), done
     assert "hint: a limit of the machine, of its user" in done.stderr, done
-    if most < 3:  # the zygote's own words are its traceback
+    if most < 3:  # the zygote's last words are its traceback
         assert "Traceback" not in done.stderr, done
     assert not (tmp_path / "runs").exists(), "nothing began"
 
 
 @pytest.mark.parametrize("most", [5, 8, 12])
-def test_a_run_that_never_gets_the_threads_it_needs_ends_and_says_so(
+def test_a_run_that_never_gets_the_threads_it_needs_ends_with_the_reason(
     tmp_path: Path, group: Path, most: int
 ) -> None:
-    """The store, the workers' listeners and the process groups are refused in turn."""
+    """Method: the store, the workers' listeners and the process groups are refused in turn."""
     (group / "pids.max").write_text(str(most))
     into = ("sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh")
     with Drill(tmp_path, "ddp.py", *STEPS, workers=2, before=into, within_s=170.0) as drill:

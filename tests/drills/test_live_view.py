@@ -1,4 +1,4 @@
-"""The live view of a real run in a real terminal: lines that stay in place, and none that wraps."""
+"""The live view of a real run in a real terminal: its lines stay in place, and none wraps."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for step in run.steps(state, until=150, log_every=10):
 
 
 def drained(terminal: int) -> bytes:
-    """Return what is there to be read."""
+    """Return what can be read at this moment."""
     out = b""
     while select.select([terminal], [], [], 0)[0]:
         try:

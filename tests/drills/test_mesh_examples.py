@@ -1,4 +1,4 @@
-"""The examples over meshes: kills cost no step, and no bit on any rank."""
+"""The examples over meshes: kills lose no step, and change no bit on any rank."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ KILLS = (
 def test_kills_in_an_example_over_a_mesh_cost_no_step_and_no_bit(
     tmp_path: Path, example: str
 ) -> None:
-    """Two ranks are killed, one after the other. Survivors enter main's function again, and say
-    the losses of a run that was left alone.
+    """Method: two ranks are killed, one after the other. Survivors enter main's function again, and
+    print the losses of an undisturbed run.
     """
     runs = []
     for name, marks in (("calm", ()), ("hit", KILLS)):

@@ -14,7 +14,7 @@ from tests.drills._run import CalmRun, Fault, Outcome, drilled
 pytestmark = pytest.mark.timeout(280)
 SCRIPT, STEPS = "meshes.py", 30
 RANKS = {"fsdp-tp": 4, "sequence": 4, "pipeline": 4, "experts": 4, "hsdp-tp": 8}
-# (what, place, rank, step): one after the other
+# (what, place, rank, step), one after another
 KILLS = (
     ("SIGKILL", "forward", 1, 5),
     ("SIGKILL", "backward", 0, 10),
@@ -36,20 +36,20 @@ def faults(*some: tuple[str, str, int, int]) -> list[Fault]:
 
 
 def batches(outcome: Outcome) -> Mapping[int, str]:
-    """By rank, a hash of all that it was given to train on."""
+    """Return for each rank a hash of all that it was given to train on."""
     words = [line.split() for line in outcome.stdout.splitlines() if line.startswith("batches ")]
     return {int(rank): seen for _, rank, seen in words}
 
 
 def same_data(outcome: Outcome) -> list[set[int]]:
-    """Ranks that were given the same batches, in groups."""
+    """Return the groups of ranks that were given the same batches."""
     seen = batches(outcome)
     groups = [{rank for rank in seen if seen[rank] == text} for text in set(seen.values())]
     return sorted(groups, key=min)
 
 
 def struck(folder: Path, calm_run: CalmRun, kind: str, *some: tuple[str, str, int, int]) -> Outcome:
-    """Strike a run at these places, and compare every rank with that of a run left alone."""
+    """Strike a run at these places, and compare every rank with that of an undisturbed run."""
     arguments = ("--kind", kind, "--steps", STEPS)
     calm = calm_run(SCRIPT, *arguments, workers=RANKS[kind])
     outcome = drilled(
@@ -70,8 +70,8 @@ def struck(folder: Path, calm_run: CalmRun, kind: str, *some: tuple[str, str, in
 def test_ranks_killed_in_turn_cost_no_step_and_no_bit(
     tmp_path: Path, calm_run: CalmRun, kind: str
 ) -> None:
-    """Four ranks are killed, each at another place of its step. Survivors enter main again, and
-    the ranks that share their data have the same batches to the end.
+    """Four ranks are killed, each at another place of its step. Survivors enter main again, and the
+    ranks that share their data have the same batches to the end.
     """
     outcome = struck(tmp_path, calm_run, kind, *KILLS)
     assert same_data(outcome) == SAME_DATA[kind], outcome

@@ -1,4 +1,6 @@
-"""Metrics, board and alert rules before a real Prometheus (Debian: apt-get install prometheus)."""
+"""Metrics, dashboard and alert rules with a real Prometheus (Debian: apt-get install
+prometheus).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ def test_every_alert_fires_for_its_run_and_none_for_a_healthy_one(tmp_path: Path
 
 @contextmanager
 def prometheus(folder: Path, *, scrapes: int) -> Iterator[str]:
-    """A Prometheus that asks the port each second; yields its own address."""
+    """Run a Prometheus that scrapes the port each second, and yield its own address."""
     folder.mkdir()
     (folder / "rules.yml").write_text(shipped("rules.yml"))
     (folder / "prometheus.yml").write_text(
@@ -98,7 +100,8 @@ def asked(server: str, path: str, **parameters: str) -> Any:
 def test_every_query_of_board_and_rules_runs_on_a_real_run(
     tmp_path: Path,
 ) -> None:
-    """Method: a rank of a real run is killed while Prometheus watches; then each query is asked.
+    """Method: a rank of a real run is killed while Prometheus watches, and then each query is
+    asked.
 
     At last the process that serves the metrics is killed: the run says so and goes on.
     """

@@ -1,7 +1,7 @@
-"""Scripts that hold a group, a mesh or a collective of their own: each belongs to one generation.
+"""Scripts that have a group, a mesh or a collective of their own, which belongs to one generation.
 
-Whoever replaces a killed rank runs the script from its beginning, and what the script makes there
-needs all ranks. So the survivors cannot go on in place: they enter main's function again, or
+A process that replaces a killed rank runs the script from its beginning, and what the script makes
+there needs all ranks. So the survivors cannot go on in place: they enter main's function again, or
 all ranks start over. The groups are used in each step, and what they sum up is in the weights.
 """
 
@@ -17,11 +17,14 @@ pytestmark = pytest.mark.timeout(150)
 SCRIPT = "needs.py"
 STEPS = 12
 NEEDS = ("collective", "new_group", "imported", "init_mesh", "run_mesh", "run_device_mesh", "lazy")
-SUMS = {"imported": "new_group", "init_mesh": "new_group", "run_mesh": "new_group"}  # as that one
+# with the same sums as that one
+SUMS = {"imported": "new_group", "init_mesh": "new_group", "run_mesh": "new_group"}
 
 
 def cases() -> list[object]:
-    """Each need in both ways; the orders of wrapping and asking for the rank take turns."""
+    """Return each need in both ways. The orders of wrapping and of asking for the rank
+    alternate.
+    """
     found = list[tuple[str, ...]]()
     for number, need in enumerate(NEEDS):
         for way in ("main", "module"):
@@ -33,7 +36,7 @@ def cases() -> list[object]:
 
 
 def struck(folder: Path, *arguments: str, spare: str, at: str = "forward") -> Outcome:
-    """Rank 2 is killed in step 4. Where there is a spare, step 3 ends once it is parked."""
+    """Kill rank 2 in step 4. If there is a spare, step 3 ends once it is parked."""
     ready = folder / "ready"
     flags = ("--spares", 1, "--spare-kind", spare) if spare else ()
     hold = ("--hold", ready) if spare else ()
@@ -85,7 +88,9 @@ def test_a_script_with_a_group_of_its_own_survives_a_kill(
 def test_a_group_made_behind_a_step_is_not_carried_on(
     tmp_path: Path, calm_run: CalmRun, need: str, way: str, spare: str
 ) -> None:
-    """The same with warm spares, and with a group that is made behind the block of step 2."""
+    """Method: the same with warm spares, and with a group that is made after the block of
+    step 2.
+    """
     outcome = struck(
         tmp_path, "--need", need, "--way", way, "--rank", "unread", spare=spare, at="tail"
     )
@@ -98,8 +103,8 @@ def test_a_group_made_behind_a_step_is_not_carried_on(
 def test_a_replaced_rank_is_told_its_rank_by_torch_before_the_steps(
     tmp_path: Path, calm_run: CalmRun, way: str, spare: str
 ) -> None:
-    """A script that only asks torch for its rank goes on in place; the replacement has no peers
-    there yet.
+    """A script that only asks torch for its rank goes on in place, although the replacement has no
+    peers at that place yet.
     """
     outcome = struck(tmp_path, "--need", "none", "--way", way, "--rank", "torch", spare=spare)
     assert outcome.code == 0, str(outcome)

@@ -1,6 +1,6 @@
-"""`outlast run --keep s3://...` as its user has it: the machine is lost, the bucket is damaged, the
-server is away. Whatever becomes of the bucket, training goes on, and its state is that of a run
-that nothing happened to.
+"""`outlast run --keep s3://...` as its user sees it: the machine is lost, the bucket is damaged, or
+the server is gone. Whatever happens to the bucket, training goes on, and its state is that of an
+undisturbed run.
 
 The server is moto's, over HTTP, in a process of its own.
 """
@@ -30,7 +30,7 @@ SCRIPT = ("ddp.py", "--steps", STEPS)
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """Return a server of this test, which it may kill. The environment names it."""
+    """Yield a server of this test, which the test may kill. The environment names it."""
     with s3_server.running() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
@@ -52,7 +52,7 @@ def is_well(outcome: Outcome, expected: dict[int, str]) -> None:
 
 
 def kill_all(drill: Drill) -> None:
-    """Kill the launcher, and see that its processes are gone, the uploader too."""
+    """Kill the launcher, and check that its processes are gone, including the uploader."""
     pids = below(drill.process.pid)
     drill.process.kill()
     drill.process.wait(10)
@@ -60,7 +60,7 @@ def kill_all(drill: Drill) -> None:
 
 
 def lose_machine(drill: Drill) -> None:
-    """Remove all that a run has on its machine."""
+    """Remove everything that a run has on its machine."""
     vault = drill.vault()
     kill_all(drill)
     shutil.rmtree(drill.folder)
@@ -95,12 +95,13 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_bucket(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_damaged_bucket_gives_the_newest_that_is_whole(
+def test_a_damaged_bucket_gives_the_newest_good_checkpoint(
     tmp_path: Path, server: S3Server, calm_run: CalmRun
 ) -> None:
-    """The folder of checkpoints is lost, and the newest one at the URL has a flipped bit.
+    """Method: the folder of checkpoints is lost, and the newest checkpoint at the URL has a flipped
+    bit.
 
-    Method: each of the first two sessions uploads the checkpoint of its end.
+    Each of the first two sessions uploads the checkpoint of its end.
     """
     expected = calm_run(*SCRIPT, workers=2).digests
     url = server.new_url()
@@ -129,7 +130,9 @@ def test_a_damaged_bucket_gives_the_newest_that_is_whole(
 def test_a_server_that_goes_away_costs_training_nothing(
     tmp_path: Path, server: S3Server, calm_run: CalmRun
 ) -> None:
-    """It is killed within the run, and never comes back. A line and the report say so."""
+    """Method: the server is killed during the run, and never comes back. A line and the report say
+    so.
+    """
     expected = calm_run(*SCRIPT, workers=2).digests
     flags = kept("disk:5steps", server.new_url())
     with Drill(
@@ -149,10 +152,10 @@ def test_a_server_that_goes_away_costs_training_nothing(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_what_cannot_work_is_said_before_anything_is_written(
+def test_what_cannot_work_is_reported_before_anything_is_written(
     tmp_path: Path, server: S3Server
 ) -> None:
-    """Method: one command after the other, each with something wrong. No run folder is made."""
+    """Method: one command after another, each with something wrong. No run folder is made."""
     used, script = server.new_url(), tmp_path / "train.py"
     script.write_text("")
     aws = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
@@ -176,9 +179,18 @@ def test_what_cannot_work_is_said_before_anything_is_written(
     assert "cannot be reached" in refused("--keep", "s3://bucket/run:1h", **nobody)
     assert "no checkpoint to go on from" in refused("--keep", "s3://bucket/new:1h", "--resume")
     again = outlast_anew(
-        "run", "--nproc-per-node", "1", "--run-dir", tmp_path / "run", "--resume",
-        "--from-scratch", "--keep", f"{used}:1h", script, **aws,
-    )  # fmt: skip  # one argument a line would hide what happens
+        "run",
+        "--nproc-per-node",
+        "1",
+        "--run-dir",
+        tmp_path / "run",
+        "--resume",
+        "--from-scratch",
+        "--keep",
+        f"{used}:1h",
+        script,
+        **aws,
+    )  # one argument a line would hide what happens
     assert (again.returncode, "--from-scratch" in again.stderr) == (2, True), again
 
 
@@ -187,7 +199,7 @@ def test_what_cannot_work_is_said_before_anything_is_written(
 def test_a_url_alone_keeps_checkpoints_in_the_run_folder_first(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """And a folder by its URL needs no other package. The rate is capped as well."""
+    """A folder given by its URL needs no additional package. The upload rate is limited as well."""
     expected = calm_run(*SCRIPT, workers=2).digests
     away = tmp_path / "away"
     flags = (*kept(f"{away.as_uri()}:10steps"), "--upload-rate", "100MB/s")
@@ -205,7 +217,7 @@ def test_a_url_alone_keeps_checkpoints_in_the_run_folder_first(
 def test_a_node_that_takes_the_lead_uploads_from_then_on(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """The host that leads, and uploads, is killed after the first upload."""
+    """Method: the host that leads, and uploads, is killed after the first upload."""
     away = tmp_path / "away"
     flags = ("--keep", f"vault:never, disk:20steps, {away.as_uri()}")
     run = HostRun(three_hosts, tmp_path, "--steps", 160, nodes=2, spares=1, flags=flags)

@@ -1,4 +1,4 @@
-"""Work that is given to `step.on_commit` runs once at most, whatever becomes of its rank."""
+"""Work that is given to `step.on_commit` runs at most once, whatever happens to its rank."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ for step in run.steps(state, until=30):
 """
 
 
-def test_work_behind_a_commit_is_not_done_twice(tmp_path: Path) -> None:
-    """Method: the work of step 10 kills its rank, that of step 20 raises. Both steps stay."""
+def test_work_after_a_commit_is_not_done_twice(tmp_path: Path) -> None:
+    """Method: the work of step 10 kills its rank, and that of step 20 raises. Both steps stay
+    committed.
+    """
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     outcome = drilled(tmp_path, str(script), workers=2)
@@ -55,7 +57,7 @@ def test_work_behind_a_commit_is_not_done_twice(tmp_path: Path) -> None:
 
 def test_work_that_fails_on_all_ranks_ends_the_run_when_it_fails_again(tmp_path: Path) -> None:
     """All ranks are lost by the first error, and start again from a copy in shared memory. The
-    second one is the same, so the script is not tried a third time. The state is saved.
+    second error is the same, so the script is not tried a third time. The state is saved.
     """
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("if run.rank == 0 and", "if").replace("== 10", "== 0"))

@@ -1,5 +1,5 @@
 """Pages of a real run: a command is called once for each interruption, and a webhook that never
-answers costs the recovery nothing.
+answers does not delay the recovery.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ when = { incidents = 1, within_s = 3600 }
 
 @pytest.mark.drill
 @pytest.mark.timeout(120)
-def test_a_mute_webhook_holds_up_no_recovery_and_the_command_is_run(tmp_path: Path) -> None:
-    """Method: two kills. The page goes to a command and to a webhook that only listens."""
+def test_a_silent_webhook_delays_no_recovery_and_the_command_runs(tmp_path: Path) -> None:
+    """Method: two kills. The page goes to a command, and to a webhook that only listens."""
     policy, pages = tmp_path / "policy.toml", tmp_path / "pages"
     policy.write_text(POLICY)
     with closing(socket.create_server(("127.0.0.1", 0))) as mute:

@@ -1,5 +1,5 @@
-"""A pipeline of plain stages under fault: each rank has weights of its own, and its stage knows one
-generation's group.
+"""A pipeline of plain stages under fault: each rank has its own weights, and its stage knows the
+group of one generation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def kill(place: str, rank: int, step: int) -> Fault:
 
 @pytest.fixture
 def struck(tmp_path: Path) -> Struck:
-    """A run whose ranks are killed at these places, one after another."""
+    """Return a function that runs the script and kills ranks at these places, one after another."""
 
     def run(places: tuple[str, ...], *arguments: str | int, spares: int = 0) -> Outcome:
         faults = [
@@ -83,7 +83,7 @@ def test_a_pipeline_goes_on_after_a_kill_at_any_place(struck: Struck, spares: in
 def test_each_stage_has_its_own_weights_after_a_kill(
     struck: Struck, calm_run: CalmRun, way: str, places: tuple[str, ...]
 ) -> None:
-    """Inside main the survivors, of a mesh here, enter it again; outside all ranks start over."""
+    """Inside main the survivors, here of a mesh, enter it again. Outside, all ranks start over."""
     steps = 6 + 8 * len(places)
     outcome = struck(places, "--steps", steps, "--way", way)
     calm = calm_run(SCRIPT, "--steps", steps, "--way", way)

@@ -1,5 +1,5 @@
-"""A script without an outlast call: supervised, restarted as a whole from warm processes, hangs
-found by silence if asked for.
+"""A script without an outlast call is supervised, and restarted as a whole from warm processes. Its
+hangs are found by silence if the user asks for that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def counted(folder: Path, *arguments: str | int, **options: Any) -> Outcome:
 
 
 def ends(outcome: Outcome) -> dict[int, tuple[int, int]]:
-    """Rank -> (restarts, last number)."""
+    """Return a dict from rank to (restarts, last number)."""
     rows = [
         list(map(int, line.split()[1:]))
         for line in outcome.stdout.splitlines()
@@ -35,7 +35,7 @@ def ends(outcome: Outcome) -> dict[int, tuple[int, int]]:
 def test_a_killed_worker_restarts_all_and_the_count_is_in_the_script(
     tmp_path: Path,
 ) -> None:
-    """Both ranks are in a process group of their own making, which the dead rank's peer cannot
+    """Both ranks are in a process group that the script made, which the peer of a dead rank cannot
     leave by itself.
     """
     outcome = counted(
@@ -63,7 +63,7 @@ def test_a_killed_worker_restarts_all_and_the_count_is_in_the_script(
     ],
 )
 def test_a_script_that_cannot_start_is_started_once(tmp_path: Path, line: str, error: str) -> None:
-    """Its message comes once from each rank at most, and then the run ends with it."""
+    """The message comes at most once from each rank, and then the run ends with it."""
     (tmp_path / "train.py").write_text(line + "\n")
     outcome = drilled(tmp_path, str(tmp_path / "train.py"), workers=2)
     assert outcome.code == 1, outcome
@@ -87,7 +87,7 @@ def test_a_failing_worker_restarts_all_until_the_budget_is_spent(
 
 @pytest.mark.drill
 def test_a_plain_script_that_may_not_restart_ends_at_its_first_failure(tmp_path: Path) -> None:
-    """As under torchrun, whose default this is. Rank 0 would not end by itself."""
+    """This is torchrun's default, and works as under torchrun. Rank 0 would not end by itself."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "SIGKILL"}]
     outcome = counted(tmp_path, "--numbers", 100_000, flags=("--max-restarts", 0), strikes=strikes)
     assert outcome.code == 1, outcome
@@ -113,7 +113,7 @@ def test_a_rank_is_replaced_though_no_whole_restart_is_allowed(
 
 
 @pytest.mark.drill
-def test_error_files_lie_where_torchrun_puts_them_and_reach_the_ledger(tmp_path: Path) -> None:
+def test_error_files_are_where_torchrun_puts_them_and_reach_the_ledger(tmp_path: Path) -> None:
     strikes = [{"at": "count", "rank": 1, "step": 3, "do": "raise"}]
     outcome = counted(tmp_path, "--record", strikes=strikes)
     assert outcome.code == 0, outcome
@@ -205,9 +205,9 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
-    """Rank 1 sleeps without a word, and rank 0 waits for it in a collective.
+    """Method: rank 1 sleeps without any output, and rank 0 waits for it in a collective.
 
-    All restart once nobody has printed for five seconds.
+    All ranks restart once none has printed anything for five seconds.
     """
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep"}]
     outcome = counted(tmp_path, "--group", flags=("--hang-after", "5"), strikes=strikes)
@@ -222,7 +222,7 @@ def test_silence_is_a_hang_only_where_a_bound_was_given(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 def test_the_silence_of_one_rank_is_no_hang_while_a_peer_prints(tmp_path: Path) -> None:
-    """Rank 1 says nothing for three times the bound; rank 0 prints all the while."""
+    """Method: rank 1 prints nothing for three times the bound, while rank 0 goes on printing."""
     strikes = [{"at": "count", "rank": 1, "step": 5, "do": "sleep", "for_s": 4.0}]
     outcome = counted(
         tmp_path, "--numbers", 60, "--each-s", 0.1, flags=("--hang-after", "1.4"), strikes=strikes
@@ -249,7 +249,7 @@ def test_a_stopped_worker_is_found_without_a_bound(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_status_shows_a_plain_run_at_work_and_over(tmp_path: Path) -> None:
+def test_status_shows_a_plain_run_while_it_works_and_when_it_is_over(tmp_path: Path) -> None:
     with Drill(tmp_path, SCRIPT, tmp_path, "--numbers", 100, workers=2) as drill:
         drill.until(lambda: drill.status.get("state") == "training", "the state training")
         assert sorted(worker["rank"] for worker in drill.status["workers"]) == [0, 1]

@@ -1,8 +1,9 @@
-"""A plain variable of the script decides what comes next, and ranks have another value in it.
+"""A plain variable of the script decides what comes next, and the ranks have different values in
+it.
 
-Before, one rank made the collectives of a phase and the other those of the next step. What could
-not fit together ended both, the phase was skipped, and the run ended with exit code 0 and other
-weights.
+Before this was detected, one rank made the collectives of a phase and the other those of the next
+step. The mismatch ended both, the phase was skipped, and the run ended with exit code 0 and
+different weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ KILL = {"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}
 
 @pytest.mark.drill
 def test_a_phase_that_a_replaced_rank_would_skip_ends_the_run(tmp_path: Path) -> None:
-    """Rank 1 is killed between the step that sets the variable and the phase that it decides on."""
+    """Method: rank 1 is killed between the step that sets the variable and the phase that it
+    decides on.
+    """
     outcome = drilled(tmp_path, SCRIPT, workers=2, strikes=[KILL])
     assert outcome.code == 1, str(outcome)
     assert not outcome.digests, str(outcome)
@@ -44,7 +47,9 @@ def test_a_phase_decided_by_a_kept_value_is_done_by_a_replaced_rank(
 
 @pytest.mark.drill
 def test_a_variable_that_a_replacement_has_not_set_is_named(tmp_path: Path) -> None:
-    """Step 5 sets it, rank 1 is killed in step 7, and its replacement begins with step 7."""
+    """Method: step 5 sets the variable, rank 1 is killed in step 7, and its replacement begins with
+    step 7.
+    """
     kill = KILL | {"step": 7}
     outcome = drilled(tmp_path, SCRIPT, "--rolled", workers=2, strikes=[kill])
     assert outcome.code == 1, str(outcome)
@@ -54,7 +59,7 @@ def test_a_variable_that_a_replacement_has_not_set_is_named(tmp_path: Path) -> N
 
 
 @pytest.mark.drill
-def test_ranks_that_are_told_other_numbers_of_steps_end_the_run(tmp_path: Path) -> None:
+def test_ranks_with_different_numbers_of_steps_end_the_run(tmp_path: Path) -> None:
     with Drill(tmp_path, SCRIPT, "--later", workers=2) as drill:
         outcome = drill.finish()
     assert outcome.code == 1, str(outcome)

@@ -1,4 +1,4 @@
-"""A live run asks its policy when a verdict comes, and does what one node can do."""
+"""A live run asks its policy when a verdict comes, and does what a run on one node can do."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.drills._run import Drill, Outcome
 
 
 def struck(folder: Path, rule: str, *, steps: int) -> tuple[Outcome, list[dict[str, object]]]:
-    """Rank 1 of four is killed in its sixth step; and what the policy decided, as the ledger has
-    it.
+    """Kill rank 1 of four in its sixth step. Return the outcome, and the decisions of the policy in
+    the ledger.
     """
     (folder / "policy.toml").write_text(f"schema = 1\n{rule}")
     with Drill(
@@ -37,7 +37,7 @@ def struck(folder: Path, rule: str, *, steps: int) -> tuple[Outcome, list[dict[s
 
 @pytest.mark.drill
 @pytest.mark.timeout(200)
-def test_a_page_is_told_and_written_down_and_can_be_replayed(tmp_path: Path) -> None:
+def test_a_page_is_reported_and_recorded_and_can_be_replayed(tmp_path: Path) -> None:
     rule = (
         '[[rule]]\nid = "tell"\nwhen = { exit_code = 137, mechanism = "signal" }\naction = "page"\n'
     )

@@ -1,5 +1,5 @@
-"""A hundred faults that nobody chose: whatever the moment, the bits are those of a run that never
-failed.
+"""A hundred random faults: at whatever moment they strike, the bits are those of an undisturbed
+run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LATE = "did not leave its collective in time"
 def test_a_hundred_random_faults(
     tmp_path: Path, script: str, steps: int, flags: tuple[str | int, ...]
 ) -> None:
-    """SIGKILL and SIGSTOP to random ranks at random moments, from outside; the seed is printed.
+    """SIGKILL and SIGSTOP go to random ranks at random moments, from outside. The seed is printed.
 
-    OUTLAST_SEED repeats one.
+    OUTLAST_SEED repeats a run.
     """
     seed = int(os.environ.get("OUTLAST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}")
@@ -45,7 +45,7 @@ def test_a_hundred_random_faults(
             )
             time.sleep(chance.uniform(0.0, 0.1))
             rank, how = chance.randrange(4), chance.choice([signal.SIGKILL, signal.SIGSTOP])
-            # it has committed since the last fault: nobody else is dead
+            # the rank has committed since the last fault, so no other rank is dead
             os.kill(drill.pid_of(rank), how)
             fired.append((at_step, rank, how.name))
         outcome = drill.finish()

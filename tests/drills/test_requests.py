@@ -1,4 +1,4 @@
-"""`outlast ckpt now` and `outlast stop`, asked of a run that trains."""
+"""`outlast ckpt now` and `outlast stop`, requested of a run that trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drills.test_signals import ended_at_one_step
 
 
 def asked(*words: str | Path) -> dict[str, Any]:
-    """What a command answers that was carried out."""
+    """Run a command that is to be carried out, and return its answer."""
     said = outlast(*words, "--json")
     assert said.returncode == 0, said
     found: dict[str, Any] = json.loads(said.stdout)
@@ -26,7 +26,7 @@ def asked(*words: str | Path) -> dict[str, Any]:
 
 @pytest.mark.timeout(200)
 def test_a_run_is_saved_and_stopped_by_command(tmp_path: Path) -> None:
-    """It writes no checkpoints by itself. Once `outlast stop` returns, its folder is free."""
+    """The run writes no checkpoints by itself. Once `outlast stop` returns, its folder is free."""
     run = tmp_path / "run"
     with Drill(tmp_path, "ddp.py", "--steps", 100_000, "--pause", 0.1) as drill:
         drill.until(lambda: drill.step >= 5, "step 5")

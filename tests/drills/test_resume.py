@@ -1,4 +1,4 @@
-"""The launcher itself is killed, checkpoints are cut short or find no room; and the run goes on
+"""The launcher itself is killed, and checkpoints are interrupted or find no room. The run goes on
 from the newest good state.
 """
 
@@ -25,9 +25,9 @@ SHARDED_STEPS = 30  # as in test_fsdp.py
 
 
 def kill_launcher(drill: Drill) -> None:
-    """And see that nobody is left behind."""
+    """Kill the launcher, and check that no process is left behind."""
     pids = below(drill.process.pid)
-    assert len(pids) >= 6, pids  # four ranks, the zygote, the store's host
+    assert len(pids) >= 6, pids  # four ranks, the zygote, and the store's host
     drill.process.kill()
     drill.process.wait(10)
     until("every process of the run has ended", lambda: not alive(pids), within_s=10.0)
@@ -75,7 +75,7 @@ def test_sharded_state_outlives_its_launcher_in_the_vault(
 def test_replicated_state_goes_on_from_the_newest_checkpoint(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """Two loader workers per rank are alive as well when the launcher goes."""
+    """Two loader workers for each rank are alive as well when the launcher is killed."""
     expected = calm_run("ddp.py", "--steps", STEPS).digests
     flags = ("--checkpoint-every", 5)
     with Drill(
@@ -108,8 +108,8 @@ def test_replicated_state_goes_on_from_the_newest_checkpoint(
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
-    """A rank with two loader workers is killed; a second later nothing of it is left in the
-    table.
+    """Method: a rank with two loader workers is killed. A few seconds later no zombie of it is
+    left.
     """
     strikes = [{"at": "forward", "rank": 1, "step": 5, "do": "SIGKILL"}]
     with Drill(tmp_path, "ddp.py", "--steps", 400, "--loaders", 2, strikes=strikes) as drill:
@@ -128,8 +128,8 @@ def test_no_zombie_stays_with_the_launcher(tmp_path: Path) -> None:
 def test_a_checkpoint_cut_short_is_never_offered(
     tmp_path: Path, calm_run: CalmRun, script: str
 ) -> None:
-    """Rank 2 is held up at its save of step 10 while the others write theirs; then everything is
-    killed.
+    """Method: rank 2 is held up at its save of step 10 while the others write theirs. Then
+    everything is killed.
     """
     expected = calm_run(script, "--steps", 20).digests
     flags = ("--checkpoint-every", 5)
@@ -184,7 +184,7 @@ def test_a_rank_killed_in_its_save_costs_that_checkpoint_only(
 def test_a_full_disk_costs_the_checkpoint_and_nothing_else(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """A small file system of its own takes the first checkpoints and then no more."""
+    """Method: a small file system of its own has room for the first checkpoints only."""
     if not can_mount():
         pytest.skip("needs the right to mount a small file system (root)")
     expected = calm_run("ddp.py", "--steps", 20).digests
@@ -229,8 +229,8 @@ def can_mount() -> bool:
 def test_a_damaged_checkpoint_is_passed_over_when_all_ranks_are_lost(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """Rank 2 is held up in step 18; a bit flips in the checkpoint of step 15; then every rank is
-    killed. The run goes on by itself.
+    """Method: rank 2 is held up in step 18, a bit flips in the checkpoint of step 15, and then
+    every rank is killed. The run goes on by itself.
     """
     expected = calm_run("ddp.py", "--steps", STEPS).digests
     # A copy in shared memory may be newer than the checkpoint before the damaged one.
@@ -295,8 +295,9 @@ def test_a_stopped_run_goes_on_from_the_checkpoint_of_its_stop(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_checkpoints_come_by_themselves_as_often_as_they_pay(tmp_path: Path) -> None:
-    """The first comes after ten seconds of training. Its cost decides when the next one comes.
+def test_checkpoints_are_written_automatically_as_often_as_they_pay(tmp_path: Path) -> None:
+    """The first checkpoint comes after ten seconds of training. Its cost decides when the next one
+    comes.
 
     The run is stopped after that, and leaves a last checkpoint.
     """

@@ -1,5 +1,5 @@
-"""`outlast run --resume`: what was lost between two launchers is booked as lost, a run that ended
-well is not trained again without a word, and of two launchers one wins.
+"""`outlast run --resume`: steps that were lost between two launchers are booked as lost, a run that
+ended well is not trained again without being told to, and of two launchers one wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def quick(folder: Path, steps: int, *flags: str | int, workers: int = 2, **more:
 
 
 def folder_of(run: Path) -> dict[str, bytes]:
-    """Everything in a run's folder, but for the ledger's lock files."""
+    """Return everything in a run's folder, except the ledger's lock files."""
     return {
         str(path.relative_to(run)): path.read_bytes()
         for path in sorted(run.rglob("*"))
@@ -35,7 +35,7 @@ def folder_of(run: Path) -> dict[str, bytes]:
 
 
 def reported(folder: Path) -> dict[str, Any]:
-    """What the ledger says now. It may lack the last second of a run."""
+    """Return what the ledger says now. It may lack the last second of a run."""
     command = ["outlast", "report", folder / "run", "--json"]
     found: dict[str, Any] = json.loads(
         subprocess.run(command, capture_output=True, check=True).stdout
@@ -44,7 +44,7 @@ def reported(folder: Path) -> dict[str, Any]:
 
 
 def killed_at(folder: Path, step: int, *flags: str | int, steps: int = STEPS) -> int:
-    """Kill the launcher at this step, once the ledger knows of some.
+    """Kill the launcher at this step, once the ledger has some steps.
 
     Remove the vault, as a reboot does. Return the newest step.
     """
@@ -60,7 +60,7 @@ def killed_at(folder: Path, step: int, *flags: str | int, steps: int = STEPS) ->
 
 
 def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
-    """The launcher is killed, and nothing that was saved is left: all is trained again."""
+    """The launcher is killed, and nothing that was saved is left: all steps are trained again."""
     steps = 400
     killed_at(tmp_path, 30, steps=steps)
     seen = reported(tmp_path)
@@ -71,7 +71,7 @@ def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
     assert report["steps_lost_between_sessions"] == seen["steps"] > 0, str(outcome)
     assert [one["steps_lost"] for one in report["sessions"]] == [0, seen["steps"]], str(outcome)
     assert "will be trained again" in outcome.stderr, str(outcome)
-    # The first session's steps are not productive twice. A step takes about as long as another.
+    # The steps of the first session do not count as productive twice. All steps take about as long.
     seconds = report["rank_seconds"]
     repeated_s, again_s = seconds[Cause.REPEATED.value], seconds[Cause.PRODUCTIVE.value] - before_s
     assert repeated_s / (repeated_s + again_s) > seen["steps"] / steps / 3, seconds
@@ -82,7 +82,7 @@ def test_steps_lost_between_sessions_are_booked_as_lost(tmp_path: Path) -> None:
 def test_a_killed_launcher_leaves_copies_that_a_resumed_run_goes_on_from(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """Replicated state, no checkpoint: the vault has a copy of the newest step."""
+    """Replicated state without a checkpoint: the vault has a copy of the newest step."""
     flags = ("--keep", "vault:step")
     with Drill(tmp_path, "quick.py", "--steps", STEPS, workers=2, flags=flags) as drill:
         drill.until(lambda: drill.step >= 30, "step 30")
@@ -100,7 +100,9 @@ def test_a_killed_launcher_leaves_copies_that_a_resumed_run_goes_on_from(
 def test_a_run_that_ended_well_goes_on_from_its_newest_checkpoint(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """A larger target continues it, with the weights of a run that had that target at once."""
+    """A larger target continues the run, with the weights of a run that had that target from the
+    start.
+    """
     flags = ("--checkpoint-every", 10)
     assert quick(tmp_path, 30, *flags).code == 0
     outcome = quick(tmp_path, STEPS, "--resume", *flags)
@@ -111,7 +113,9 @@ def test_a_run_that_ended_well_goes_on_from_its_newest_checkpoint(
 
 
 def test_a_run_that_ended_well_without_checkpoint_is_not_trained_again(tmp_path: Path) -> None:
-    """Nothing in its folder changes, and exit code 2 says so; --from-scratch trains it again."""
+    """Nothing in its folder changes, and the exit code is 2. With --from-scratch it is trained
+    again.
+    """
     assert quick(tmp_path, 20).code == 0
     before = folder_of(tmp_path / "run")
     refused = quick(tmp_path, 20, "--resume")
@@ -128,7 +132,9 @@ def test_a_run_that_ended_well_without_checkpoint_is_not_trained_again(tmp_path:
 def test_from_scratch_does_not_find_the_checkpoints_of_before(
     tmp_path: Path, calm_run: CalmRun
 ) -> None:
-    """All ranks are killed before the new training's first checkpoint: it begins at step 0."""
+    """All ranks are killed before the first checkpoint of the new training, which begins at
+    step 0.
+    """
     assert quick(tmp_path, STEPS, "--checkpoint-every", 20).code == 0
     (tmp_path / "commits").write_text("")
     flags = ("--resume", "--from-scratch", "--checkpoint-every", 50)
@@ -146,7 +152,9 @@ def test_from_scratch_does_not_find_the_checkpoints_of_before(
 
 
 def test_another_world_size_needs_a_checkpoint(tmp_path: Path) -> None:
-    """What lies in shared memory cannot be divided: exit code 2, and nothing is changed."""
+    """What is in shared memory cannot be divided among other ranks: exit code 2, and nothing is
+    changed.
+    """
     with Drill(tmp_path, "quick.py", "--steps", 400, workers=2) as drill:
         drill.until(lambda: drill.step >= 15, "step 15")
         drill.until(lambda: reported(tmp_path)["steps"] > 0, "steps in the ledger")
@@ -165,8 +173,8 @@ def test_another_world_size_needs_a_checkpoint(tmp_path: Path) -> None:
     assert "from what lies in shared memory" in again.stderr, str(again)
 
 
-def test_of_two_launchers_that_resume_one_wins_and_the_other_says_so(tmp_path: Path) -> None:
-    """Both start at the same moment; the loser's exit code is 2, and it changes nothing."""
+def test_of_two_launchers_that_resume_one_wins_and_the_other_is_refused(tmp_path: Path) -> None:
+    """Both start at the same moment. The loser's exit code is 2, and it changes nothing."""
     killed_at(tmp_path, 15, "--checkpoint-every", 10)
     (tmp_path / "commits").write_text("")
     flags = ("--resume", "--checkpoint-every", 10)

@@ -1,5 +1,5 @@
 """Ctrl-C, SIGTERM, SIGHUP and SIGQUIT to the launcher: every rank ends at the same committed step,
-whatever the run was about.
+whatever the run was doing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (s
 
 
 def ended_at_one_step(outcome: Outcome, code: int) -> int:
-    """The step that every rank has committed as its last."""
+    """Return the step that every rank has committed as its last."""
     assert outcome.code == code, outcome
     assert outcome.report["state"] == "stopped", outcome
     steps = {
@@ -72,7 +72,7 @@ def test_a_terminal_that_is_closed_ends_training_with_its_checkpoint(tmp_path: P
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """As under nohup."""
+    """This is how a run starts under nohup."""
     ignoring = (
         sys.executable,
         "-c",
@@ -92,7 +92,7 @@ def test_a_signal_that_was_ignored_from_the_start_stays_ignored(
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_signal_that_the_parent_has_blocked_is_heard(tmp_path: Path) -> None:
-    """A launcher inherits the blocked signals of whatever has started it."""
+    """A launcher inherits the blocked signals of the process that started it."""
     blocking = (
         sys.executable,
         "-c",
@@ -136,7 +136,7 @@ def test_a_signal_while_training_ends_all_ranks_at_one_step(
 def test_a_signal_while_regrouping_waits_for_the_step_in_flight(
     tmp_path: Path, script: str, number: signal.Signals, code: int
 ) -> None:
-    """Rank 1 is killed; rank 3 takes its time on the way into the next generation, and meanwhile
+    """Method: rank 1 is killed. Rank 3 is slow on the way into the next generation, and meanwhile
     the signal comes.
     """
     strikes = [{"at": "forward", "rank": 1, "step": 6, "do": "SIGKILL"}]
@@ -162,10 +162,10 @@ def test_a_signal_while_regrouping_waits_for_the_step_in_flight(
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("script", ["ddp.py", "fsdp.py"])
-def test_a_rank_lost_after_the_last_vote_holds_no_peer_up(tmp_path: Path, script: str) -> None:
-    """The signal comes while rank 1 is on its way into the vote of step 6; it is killed once that
-    has passed. The others know that the run is to end, its successor does not: all do one more step
-    together.
+def test_a_rank_lost_after_the_last_vote_holds_up_no_peer(tmp_path: Path, script: str) -> None:
+    """Method: the signal comes while rank 1 is about to vote on step 6. It is killed once that vote
+    has passed. The others know that the run is to end, its successor does not: all execute one more
+    step together.
     """
     marks = [
         {"mark": "voting", "rank": 1, "step": 6, "do": "sleep", "for_s": 0.7},
@@ -212,7 +212,7 @@ def test_a_signal_while_torch_is_imported_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.drill
 @pytest.mark.timeout(200)
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    """Rank 2 would be in its second step for an hour; the first Ctrl-C waits for it, the second
+    """Rank 2 would be in its second step for an hour. The first Ctrl-C waits for it, and the second
     does not.
     """
     with Drill(

@@ -1,4 +1,4 @@
-"""`outlast run --resume` with another number of ranks: the state is divided anew, bit for bit."""
+"""`outlast run --resume` with another number of ranks: the state is divided again, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def sizes(folder: Path, steps: int, *more: str, workers: int, **options: Any) ->
 
 
 def said(outcome: Outcome, word: str) -> list[list[str]]:
-    """The words behind `word` on each line that begins with it: rank, step, and what follows."""
+    """Return the words after `word` on each line that begins with it: rank, step, and what
+    follows.
+    """
     lines = (line.split() for line in outcome.stdout.splitlines())
     return [one[1:] for one in lines if one[:1] == [word]]
 
 
 def goes_on_with(folder: Path, counts: list[int], *more: str) -> list[Outcome]:
-    """Train EACH steps on each of these numbers of ranks, one after the other.
+    """Train EACH steps on each of these numbers of ranks, one after another.
 
-    Each session has to begin with the very bits with which the one before it has ended, on all of
-    its ranks, and each global batch has to be given once: no sample is left out, and none comes
-    twice.
+    Each session has to begin with exactly the bits with which the previous one ended, on all of its
+    ranks, and each global batch has to be given once: no sample is left out, and none comes twice.
     """
     outcomes: list[Outcome] = []
     held = ""
@@ -64,7 +65,7 @@ def goes_on_with(folder: Path, counts: list[int], *more: str) -> list[Outcome]:
 
 
 def account_sums_up(outcome: Outcome, counts: list[int]) -> None:
-    """The causes sum to the ranks of each session times its seconds."""
+    """Check that the causes sum to the ranks of each session times its seconds."""
     report = outcome.report
     assert [one["world_size"] for one in report["sessions"]] == counts, report["sessions"]
     held_s = sum(one["world_size"] * (one["to_s"] - one["from_s"]) for one in report["sessions"])
@@ -75,7 +76,7 @@ def account_sums_up(outcome: Outcome, counts: list[int]) -> None:
 
 
 def test_sharded_state_is_divided_among_3_2_1_and_4_ranks(tmp_path: Path) -> None:
-    """FSDP2. Of 13, 5, 3 and 2 rows most are cut unequally, and some ranks have none."""
+    """FSDP2: most of 13, 5, 3 and 2 rows are cut unequally, and some ranks have none."""
     counts = [4, 3, 2, 1, 4]
     outcomes = goes_on_with(tmp_path, counts)
     assert "the state of 4 ranks is divided among 3" in outcomes[1].stderr, str(outcomes[1])
@@ -83,7 +84,7 @@ def test_sharded_state_is_divided_among_3_2_1_and_4_ranks(tmp_path: Path) -> Non
 
 
 def test_replicated_state_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path) -> None:
-    """DDP. All ranks draw the same numbers, so the new one draws what rank 0 draws."""
+    """DDP: all ranks draw the same numbers, so a new one draws what rank 0 draws."""
     counts = [2, 3, 2]
     outcomes = goes_on_with(tmp_path, counts, "--way", "ddp")
     account_sums_up(outcomes[-1], counts)
@@ -94,7 +95,7 @@ def test_replicated_state_goes_on_with_more_ranks_and_with_fewer(tmp_path: Path)
 
 
 def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) -> None:
-    """The script seeds each rank in another way: nobody may draw what another rank draws."""
+    """The script seeds each rank differently, so no rank may draw what another rank draws."""
     outcomes = goes_on_with(tmp_path, [2, 3], "--way", "ddp", "--by-rank")
     for step in range(EACH + 1, 2 * EACH + 1):
         drawn = [number for _, at, number in said(outcomes[1], "drew") if int(at) == step]
@@ -102,7 +103,9 @@ def test_a_new_rank_draws_numbers_of_its_own_where_ranks_differ(tmp_path: Path) 
 
 
 def test_a_batch_that_grows_with_the_ranks_gives_no_sample_twice(tmp_path: Path) -> None:
-    """3 ranks are given 4 batches of 12 samples, then 2 ranks 4 batches of 8: all are others."""
+    """3 ranks are given 4 batches of 12 samples, then 2 ranks 4 batches of 8. No sample occurs
+    twice.
+    """
     more = ("--way", "ddp", "--each", "4")
     outcomes = [sizes(tmp_path, EACH, *more, workers=3)]
     outcomes.append(sizes(tmp_path, 2 * EACH, *more, workers=2, flags=("--resume",)))
@@ -113,7 +116,7 @@ def test_a_batch_that_grows_with_the_ranks_gives_no_sample_twice(tmp_path: Path)
     assert len(given) == len(set(given)) == 48 + 32, given
 
 
-def test_replicas_of_shards_become_one_and_two_again(tmp_path: Path) -> None:
+def test_two_replicas_of_shards_become_one_and_then_two_again(tmp_path: Path) -> None:
     """HSDP: a mesh of 2 x 2, then of 1 x 2, then of 2 x 2."""
     goes_on_with(tmp_path, [4, 2, 4], "--way", "hsdp")
 
@@ -128,7 +131,7 @@ def is_taken(port: int) -> bool:
 
 
 def on_nodes(folder: Path, count: int, steps: int, *flags: str) -> Outcome:
-    """Train on so many nodes, which are launchers on this machine, with one rank on each."""
+    """Train on this many nodes, which are launchers on this machine, with one rank on each."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -161,8 +164,8 @@ def on_nodes(folder: Path, count: int, steps: int, *flags: str) -> Outcome:
     return outcomes[0]
 
 
-def test_a_node_less_goes_on_and_then_one_node_alone(tmp_path: Path) -> None:
-    """Three nodes with a rank each, then two of them, then one with three ranks."""
+def test_a_run_goes_on_with_one_node_less_and_then_with_one_node(tmp_path: Path) -> None:
+    """Three nodes with one rank each, then two of them, then one node with three ranks."""
     outcomes = [on_nodes(tmp_path, 3, EACH), on_nodes(tmp_path, 2, 2 * EACH, "--resume")]
     outcomes.append(sizes(tmp_path, 3 * EACH, workers=3, flags=("--resume",)))
     for before, after in pairwise(outcomes):
@@ -171,8 +174,8 @@ def test_a_node_less_goes_on_and_then_one_node_alone(tmp_path: Path) -> None:
     account_sums_up(outcomes[-1], [3, 2, 3])
 
 
-def test_models_of_their_own_are_not_divided(tmp_path: Path) -> None:
-    """Exit code 2 names the parameter, and nothing in the folder changes."""
+def test_models_that_differ_by_rank_are_not_divided(tmp_path: Path) -> None:
+    """The exit code is 2, the error names the parameter, and nothing in the folder changes."""
     assert sizes(tmp_path, EACH, "--own", workers=2).code == 0
     before = folder_of(tmp_path / "run")
     refused = sizes(tmp_path, 2 * EACH, "--own", workers=1, flags=("--resume",))
@@ -185,10 +188,12 @@ def test_models_of_their_own_are_not_divided(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_all_ranks_lost_right_behind_the_change_restart_with_the_same_bits(
+def test_all_ranks_lost_right_after_the_change_restart_with_the_same_bits(
     tmp_path: Path, way: str
 ) -> None:
-    """Each of the three is killed as soon as it has joined; two had written the checkpoint."""
+    """Each of the three ranks is killed as soon as it has joined. Two had written the
+    checkpoint.
+    """
     before = sizes(tmp_path, EACH, "--way", way, workers=2)
     marks = [{"mark": "joined", "rank": rank, "do": "SIGKILL"} for rank in range(3)]
     after = sizes(tmp_path, 2 * EACH, "--way", way, workers=3, flags=("--resume",), marks=marks)
@@ -200,9 +205,9 @@ def test_all_ranks_lost_right_behind_the_change_restart_with_the_same_bits(
     account_sums_up(after, [2, 3])
 
 
-def test_what_lies_in_shared_memory_is_passed_over(tmp_path: Path) -> None:
-    """The launcher is killed, and one rank less goes on from the checkpoint. A rank of the new
-    session is then killed: nothing of the old images may be taken for a newer state.
+def test_images_in_shared_memory_are_passed_over(tmp_path: Path) -> None:
+    """The launcher is killed, and a run with one rank less goes on from the checkpoint. Then a rank
+    of the new session is killed: none of the old images may be taken for a newer state.
     """
     flags = ("--checkpoint-every", EACH)
     with Drill(tmp_path, "fsdp.py", "--steps", 400, "--step-s", 0.05, flags=flags) as drill:

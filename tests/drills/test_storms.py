@@ -1,7 +1,7 @@
-"""Ranks are killed as fast as they come, for five seconds.
+"""Ranks are killed as fast as they start, for five seconds.
 
 Kills from outside are no crash loop: the run goes on once they end. The rule that ends a run which
-they keep still for long is tested in tests/engine/test_recovery.py.
+such kills hold up for long is tested in tests/engine/test_recovery.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def storm(drill: Drill, chance: random.Random, pause_s: tuple[float, float]) -> 
 def test_a_run_comes_back_from_a_storm_of_kills(
     tmp_path: Path, calm_run: CalmRun, script: str, spares: int, pause: str
 ) -> None:
-    """It ends with the bits of a calm one. OUTLAST_SEED repeats a storm."""
+    """The run ends with the bits of an undisturbed one. OUTLAST_SEED repeats a storm."""
     seed = int(os.environ.get("OUTLAST_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
     print(f"seed {seed}")
     expected = calm_run(script, *STEPS)

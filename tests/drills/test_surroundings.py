@@ -1,7 +1,8 @@
-"""Whatever surrounds a run: training goes on with equal weights, or ends with a reason.
+"""Whatever happens to the surroundings of a run, training goes on with equal weights, or ends with
+a reason.
 
-The table is in tests/drills/surroundings/table.py. For some cells, or several at once:
-`python -m tests.drills.surroundings --only vault --jobs 2`.
+The table is in tests/drills/surroundings/table.py. For some cells, or several at once: `python -m
+tests.drills.surroundings --only vault --jobs 2`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def test_the_table_has_all_that_surrounds_a_run_at_all_moments() -> None:
 
 
 def test_every_row_can_be_done_and_has_a_name_of_its_own() -> None:
-    """And where a run ends or may wait for longer, the table says what is kept, and why."""
+    """If a run ends or may wait for longer, the table says what is kept, and why."""
     assert len({row.name for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert callable(getattr(acts, row.act)), row

@@ -27,9 +27,9 @@ pytestmark = [
 def test_a_run_outlives_the_host_that_leads_it(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:
-    """Two ranks on two hosts, and a third host stands ready. All processes of host 0, which leads
-    and hosts the store, are killed at once. Another host takes the run over: its ledger tells of
-    the whole run, and the weights are those of a run that nothing happened to.
+    """Method: two ranks on two hosts, with a third host that stands ready. All processes of host 0,
+    which leads and has the store, are killed at once. Another host takes the run over: its ledger
+    has the whole run, and the weights are those of an undisturbed run.
     """
     arguments = ("--steps", 120)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests
@@ -62,7 +62,7 @@ def test_a_run_outlives_the_host_that_leads_it(
 
 
 def launcher_below(pid: int) -> int:
-    """The process that is `outlast run`, and no shell that starts it."""
+    """Return the process that is `outlast run`, and not a shell that starts it."""
     for one in below(pid):
         words = Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0")
         if words[1:3] == [str(OUTLAST).encode(), b"run"]:
@@ -71,18 +71,18 @@ def launcher_below(pid: int) -> int:
 
 
 def never_twice(run: HostRun) -> None:
-    """No rank has committed a step twice, or after one of its next holder."""
+    """Check that no rank has committed a step twice, or after its next holder has."""
     for rank in (0, 1):
         steps = [step for of, step, _ in run.commits if of == rank]
         assert steps == sorted(set(steps)), f"rank {rank}: {steps}\n{run}"
 
 
 @pytest.mark.drill
-def test_a_leading_host_that_is_cut_off_in_silence_leads_no_longer(
+def test_a_leading_host_that_is_silently_cut_off_leads_no_longer(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun
 ) -> None:
-    """The link of host 0 goes down, and nothing says so to anybody. Two coordinators live then, and
-    only the one with a majority decides: no step is committed twice.
+    """Method: the link of host 0 goes down without any notice. Two coordinators live then, and only
+    the one with a majority decides: no step is committed twice.
     """
     arguments = ("--steps", 120)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests
@@ -105,8 +105,8 @@ def test_a_leading_host_that_is_cut_off_in_silence_leads_no_longer(
 def test_a_leading_launcher_that_stands_still_for_5_s_costs_no_other_host(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
-    """The launcher of host 0 is stopped, and goes on 5 s later. The worker of host 1 lives on, and
-    host 0 stays in the run as one that stands ready.
+    """Method: the launcher of host 0 is stopped, and goes on 5 s later. The worker of host 1 lives
+    on, and host 0 stays in the run as a host that stands ready.
     """
     run = HostRun(three_hosts, tmp_path, "--steps", 600, nodes=2, spares=1, flags=("--lease", "1"))
     run.until(lambda: run.step_of(1) >= 20, "step 20")

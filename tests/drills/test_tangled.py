@@ -1,6 +1,6 @@
 """How long ranks may take on their way into a generation.
 
-Where all wait for each other, nobody is at fault, and the run goes on by itself once the deadline
+If all ranks wait for each other, none is at fault, and the run goes on by itself once the deadline
 of a regroup is over. A script at work has no such deadline.
 """
 
@@ -35,7 +35,7 @@ def test_ranks_that_wait_for_each_other_form_the_next_group(tmp_path: Path, spar
 
 
 def test_a_script_may_build_its_model_for_longer_than_a_regroup(tmp_path: Path) -> None:
-    """Method: quick.py --build-s; nothing else happens to the run."""
+    """Method: quick.py --build-s, with no fault."""
     built_s = limits.REGROUP_DEADLINE_S + 5.0
     outcome = drilled(tmp_path, "quick.py", "--build-s", built_s, workers=2)
     assert outcome.code == 0, str(outcome)

@@ -30,7 +30,7 @@ def note(number):
 
 
 def example() -> str:
-    """The code of the page, with the two lines that it leaves to the reader filled in."""
+    """Return the code of the page, with the two lines filled in that it leaves to the reader."""
     (code,) = re.findall(r"```python\n(writer = None\n.*?)```", PAGE.read_text(), re.DOTALL)
     code = code.replace("until=10_000", f"until={STEPS}, log_every=0")
     return code.replace(
@@ -44,7 +44,9 @@ def example() -> str:
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_tensorboard_gets_each_committed_step_once(tmp_path: Path, rank: int) -> None:
-    """Method: a rank is killed. Of rank 0, the value of the step around the kill may be missing."""
+    """Method: a rank is killed. If it is rank 0, the value of the step around the kill may be
+    missing.
+    """
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + example())
     drill = Drill(tmp_path, str(script), workers=2, flags=("--spares", 1), within_s=90.0)

@@ -1,4 +1,4 @@
-"""The tutorial is followed to the letter: its script, its commands, its promise of equal
+"""The tutorial is followed to the letter: its script, its commands, and its promise of equal
 digests.
 """
 
@@ -36,7 +36,7 @@ def digest(output: str) -> str:
 
 
 def pid_of_rank(rank: int, folder: Path) -> int:
-    """Return the pid that `outlast status` shows, once the run trains; bounded."""
+    """Return the pid that `outlast status` shows once the run trains, within a bounded time."""
     until_s = time.monotonic() + 90
     while time.monotonic() < until_s:
         said = shell("outlast status || true", folder).stdout
@@ -49,7 +49,7 @@ def pid_of_rank(rank: int, folder: Path) -> int:
 
 @pytest.mark.timeout(300)
 def test_the_tutorial_works_to_the_letter(tmp_path: Path) -> None:
-    """Method: run the page's commands in its order, in a folder of their own.
+    """Method: run the page's commands in their order, in a folder of their own.
 
     The kill goes to one pid, which is shown to be the process that the page's `pkill` names.
     """
@@ -59,9 +59,13 @@ def test_the_tutorial_works_to_the_letter(tmp_path: Path) -> None:
     assert (look, kill) == ("outlast status", "pkill -KILL outlast-rank1")
     (tmp_path / "train.py").write_text(AFTER)
     with subprocess.Popen(
-        run.split(), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    ) as struck:  # fmt: skip  # one line of the page
+        run.split(),
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as struck:  # one line of the page
         pid = pid_of_rank(1, tmp_path)
         assert Path(f"/proc/{pid}/comm").read_text().strip() == "outlast-rank1"
         shell(f"kill -KILL {pid}", tmp_path)
@@ -78,7 +82,7 @@ def test_the_tutorial_works_to_the_letter(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_script_before_runs_under_torchrun(tmp_path: Path) -> None:
-    """Method: the page's first script, with torch's own launcher."""
+    """Method: run the page's first script with torch's own launcher."""
     (tmp_path / "before.py").write_text(BEFORE)
     done = shell("python -m torch.distributed.run --nproc-per-node 2 before.py", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The run's shared memory loses its names in the middle of training."""
+"""The names of the run's shared memory are removed in the middle of training."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ STEPS = ("--steps", 120)
 def test_a_removed_vault_costs_nothing_at_the_next_faults(
     tmp_path: Path, script: str, then: tuple[int, ...]
 ) -> None:
-    """`rm -rf` in training, then SIGKILL of rank 1, and then of others: equal bits, no loss.
+    """Method: `rm -rf` during training, then SIGKILL to rank 1, and then to others. The bits are
+    equal, and nothing is lost.
 
-    Sharded state lies sealed in the vault, so even all ranks may be killed at once.
+    Sharded state is sealed in the vault, so even all ranks may be killed at once.
     """
     calm, folder = tmp_path / "calm", tmp_path / "struck"
     calm.mkdir()

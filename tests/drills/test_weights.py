@@ -1,4 +1,6 @@
-"""Weights out of a run that is over, bit for bit: by outlast.load, and by `outlast ckpt export`."""
+"""The weights of a run that is over are read bit for bit: by outlast.load, and by `outlast ckpt
+export`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ EVERY = ("--checkpoint-every", "5")
 
 @pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def ended(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of ten steps, in `run`, and what the script itself saved, in `own.pt`."""
+    """Return a folder with a run of ten steps in `run`, and what the script itself saved in
+    `own.pt`.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     more = ["--fsdp"] if request.param == "fsdp" else []
     outcome = drilled(folder, SAVES, str(folder / "own.pt"), *more, workers=2, flags=EVERY)
@@ -37,7 +41,7 @@ def ckpt(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def ckpt_anew(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run it in a fresh interpreter, which takes seconds: it imports torch."""
+    """Run the command in a fresh interpreter, which takes seconds because it imports torch."""
     again = [OUTLAST, "ckpt", "export", *map(str, words)]
     return subprocess.run(again, capture_output=True, text=True, timeout=60)
 
@@ -53,7 +57,7 @@ def test_a_file_of_the_weights_has_every_bit_of_them(
     """The file equals the state_dict that the script saved, second names of tied weights included,
     and loads into a model without a complaint.
     """
-    anew = ended.name.startswith("ddp") and file.endswith("s")  # once will do
+    anew = ended.name.startswith("ddp") and file.endswith("s")  # one time is enough
     export = ckpt_anew if anew else ckpt
     said = export(ended / "run", tmp_path / file)
     assert (said.returncode, said.stderr) == (0, ""), said
@@ -84,7 +88,7 @@ def test_a_model_that_does_not_fit_is_left_as_it_is(ended: Path) -> None:
 
 @pytest.fixture
 def damaged(ended: Path) -> Iterator[Path]:
-    """The run, with one bit of its newest checkpoint flipped for a while."""
+    """Yield the run while one bit of its newest checkpoint is flipped."""
     (shard,) = (ended / "run").glob("checkpoints/step-*10/rank-0.safetensors")
     good = shard.read_bytes()
     shard.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
@@ -93,8 +97,8 @@ def damaged(ended: Path) -> Iterator[Path]:
 
 
 def test_a_damaged_checkpoint_is_passed_over_or_refused(damaged: Path, tmp_path: Path) -> None:
-    """The one before is taken, and a warning says so. Where this very one was asked for, it is an
-    error, and no file appears.
+    """The previous checkpoint is used, and a warning says so. If this very checkpoint was
+    requested, it is an error, and no file appears.
     """
     said = ckpt(damaged, tmp_path / "older.pt")
     assert said.returncode == 0, said
@@ -148,7 +152,7 @@ def test_a_failed_export_names_its_cause_and_overwrites_nothing(
 def test_a_run_without_checkpoints_says_which_option_makes_them(
     ended: Path, tmp_path: Path
 ) -> None:
-    """Method: a run's folder without its checkpoints, as if none had been asked for."""
+    """Method: the folder of a run without its checkpoints, as if none had been requested."""
     leave_out = shutil.ignore_patterns("checkpoints")
     shutil.copytree(ended / "run", tmp_path / "run", ignore=leave_out)
     said = ckpt(tmp_path / "run", tmp_path / "a.pt")

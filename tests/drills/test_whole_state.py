@@ -1,5 +1,5 @@
-"""What *every* rank holds at the end, its random state included, is what it holds in a run that
-nothing happened to.
+"""What *every* rank holds at the end, its random state included, is what it holds in an undisturbed
+run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(240)
 drill = pytest.mark.drill
 PLACES = ("tail", "behind", "tail_over", "behind_over", "body", "before_optimizer")
 STEPS = 28
-MOVES = ("--tail", "loss", "draw", "--behind", "count", "draw")  # what differs between ranks
+MOVES = ("--tail", "loss", "draw", "--behind", "count", "draw")  # these differ between ranks
 MARKS = ("prepared", "voting", "passed", "applied", "committed")
 
 
@@ -57,11 +57,11 @@ def as_if_nothing_had_happened(
 def test_state_that_moves_after_the_vote_is_kept(
     tmp_path: Path, calm_run: CalmRun, moves: tuple[str | int, ...]
 ) -> None:
-    """DDP.
+    """DDP: at each place of a step, and right after each place of the transaction, another rank is
+    killed.
 
-    At each place of a step, and right after each of the transaction's own, another rank is killed.
-    What moves seldom moves first in step 4. A rank that is lost right after step 4 can take such a
-    state with it, and the run says so. So no rank is killed in step 5 there.
+    State that seldom moves first moves in step 4. A rank that is lost right after step 4 can take
+    such a state with it, and the run says so. So no rank is killed in step 5 in that case.
     """
     apart, steps = (2, STEPS) if moves is MOVES else (3, 40)
     faults = [
@@ -89,7 +89,7 @@ def test_state_that_moves_after_the_vote_is_kept(
 def test_a_kill_in_the_first_two_steps_costs_nothing(
     tmp_path: Path, calm_run: CalmRun, first: str, second: str
 ) -> None:
-    """Nothing is known yet of what moves, nor whether all ranks hold the same."""
+    """It is not known yet what moves, nor whether all ranks hold the same."""
     faults = [killed(first, 1, 1), killed(second, 2, 2)]
     as_if_nothing_had_happened(tmp_path, calm_run, "--steps", STEPS, *MOVES, faults=faults)
 
@@ -105,8 +105,8 @@ def test_a_kill_in_the_first_two_steps_costs_nothing(
 def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(
     tmp_path: Path, calm_run: CalmRun, model: tuple[str, ...]
 ) -> None:
-    """No DDP, or a layer that DDP ignores: such state is sealed by each rank, it is said once, and
-    all begin from the same step.
+    """Without DDP, or for a layer that DDP ignores, each rank seals such state. That is reported
+    once, and all ranks begin from the same step.
     """
     faults = [
         killed("tail", 1, 1),
@@ -125,7 +125,7 @@ def test_parameters_that_differ_between_ranks_are_not_taken_from_a_peer(
 
 @pytest.mark.drill
 def test_state_that_becomes_different_later_is_a_fault(tmp_path: Path) -> None:
-    """One weight of rank 1 is changed behind step 9: the run ends, and says step, rank and
+    """Method: one weight of rank 1 is changed after step 9. The run ends, and names step, rank and
     tensor.
     """
     outcome = drilled(tmp_path, "kept.py", "--steps", 30, "--flip", 9)

@@ -1,4 +1,4 @@
-"""A loop with accelerate on outlast: a kill costs no update, and changes no bit of any rank."""
+"""A loop with accelerate on outlast: a kill loses no update, and changes no bit on any rank."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tests.drills._run import Drill, Outcome, drilled
 pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'outlast[hf]'")
 
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "accelerate_loop.py")
-KILLS = ((5, 1), (12, 0), (19, 1), (26, 0))  # far from the last step, 40: a status may be late
+# all well before the last step, 40, because the status may be late
+KILLS = ((5, 1), (12, 0), (19, 1), (26, 0))
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A run that is left alone."""
+    """Return an undisturbed run."""
     outcome = drilled(tmp_path_factory.mktemp("calm"), EXAMPLE, workers=2, within_s=60)
     assert outcome.code == 0, outcome
     return outcome
@@ -56,7 +57,7 @@ def test_kills_under_accelerate_cost_no_update_and_no_bit(
 
 
 def resumed(drill: Drill) -> int:
-    """How many interruptions are over, without those that belong to others."""
+    """Return how many interruptions are over, not counting those that belong to another one."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None and one["parent"] is None for one in some)
 
@@ -67,7 +68,9 @@ def resumed(drill: Drill) -> int:
 def test_a_kill_between_two_batches_of_an_update_repeats_both(
     tmp_path: Path, calm: Outcome, rank: int
 ) -> None:
-    """accelerate counts batches by itself, and has to begin anew with the update."""
+    """accelerate counts batches by itself, and has to count again from the beginning of the
+    update.
+    """
     script = str(Path(__file__).with_name("scripts") / "dies_accumulating.py")
     once = tmp_path / "once"
     env = {"DIES": str(rank), "ONCE": str(once)}

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer on outlast: a kill costs no step, and changes no bit of the weights."""
+"""Hugging Face's Trainer on outlast: a kill loses no step, and changes no bit of the weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXAMPLE = str(Path(__file__).parents[3] / "examples" / "hf_trainer.py")
 
 
 def trained(folder: Path, *, kills: tuple[tuple[int, int], ...], spares: int = 0) -> Outcome:
-    """Run the example on two ranks, and kill at each (step, rank)."""
+    """Run the example on two ranks, and kill a rank at each (step, rank)."""
     folder.mkdir()
     arguments = ("--steps", "40", "--out", str(folder / "out"))
     flags = ("--spares", spares)
@@ -41,13 +41,15 @@ def trained(folder: Path, *, kills: tuple[tuple[int, int], ...], spares: int = 0
 
 
 def resumed(drill: Drill) -> int:
-    """How many interruptions are over."""
+    """Return how many interruptions are over."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None for one in some)
 
 
 def history(folder: Path) -> list[dict[str, Any]]:
-    """What Trainer's last checkpoint says of the run, without what depends on the clock."""
+    """Return what Trainer's last checkpoint records of the run, without what depends on the
+    clock.
+    """
     text = (folder / "out" / "checkpoint-40" / "trainer_state.json").read_text()
     found: list[dict[str, Any]] = json.loads(text)["log_history"]
     clock = ("runtime", "per_second")
@@ -56,7 +58,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
-    """A run that is left alone, and its folder."""
+    """Return the folder of an undisturbed run, and the run."""
     folder = tmp_path_factory.mktemp("calm") / "run"
     return folder, trained(folder, kills=())
 
@@ -68,7 +70,7 @@ def test_a_kill_under_trainer_costs_no_step_and_no_bit(
     tmp_path: Path, calm: tuple[Path, Outcome], spares: int
 ) -> None:
     """Both ranks are killed once, rank 0 with its logs. Digest, losses, learning rates, evaluations
-    and the saved trainer_state are those of a run that was left alone.
+    and the saved trainer_state are those of an undisturbed run.
     """
     folder, quiet = calm
     hit = trained(tmp_path / "hit", kills=((6, 1), (17, 0)), spares=spares)
@@ -84,8 +86,8 @@ def test_a_kill_under_trainer_costs_no_step_and_no_bit(
 def test_a_kill_in_an_evaluation_repeats_the_evaluation(
     tmp_path: Path, calm: tuple[Path, Outcome], rank: int
 ) -> None:
-    """A replaced rank gets to the evaluation by doing the step before once more, alone. Accelerate
-    cannot gather there, and what is due behind the step must come all the same.
+    """A replaced rank reaches the evaluation by executing the previous step again, alone.
+    accelerate cannot gather there, and what is due after the step must still come.
     """
     folder, quiet = calm
     script = str(Path(__file__).with_name("scripts") / "dies.py")
@@ -108,7 +110,7 @@ def test_a_kill_in_an_evaluation_repeats_the_evaluation(
 
 
 @pytest.mark.timeout(180)
-def test_trainer_without_join_first_is_told_the_line_to_add(tmp_path: Path) -> None:
+def test_trainer_without_join_first_names_the_line_to_add(tmp_path: Path) -> None:
     body = (
         "import torch, outlast, outlast.hf\n"
         "from transformers import TrainingArguments\n"
@@ -140,7 +142,7 @@ def test_features_that_trainer_cannot_repeat_are_refused_by_name(tmp_path: Path)
 
 @pytest.mark.timeout(180)
 def test_ranks_that_trainer_does_not_know_of_are_refused(tmp_path: Path) -> None:
-    """Without a GPU and without use_cpu, Trainer would train one model on each rank."""
+    """Without a GPU and without use_cpu, Trainer would train a separate model on each rank."""
     body = (
         "import os; os.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
         "import torch, outlast, outlast.hf\n"
@@ -157,7 +159,7 @@ def test_ranks_that_trainer_does_not_know_of_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_what_trainer_logs_is_shown_to_those_who_watch(calm: tuple[Path, Outcome]) -> None:
+def test_values_that_trainer_logs_are_in_the_status(calm: tuple[Path, Outcome]) -> None:
     folder, _ = calm
     shown = status_facts(look(str(folder / "run")))
     assert shown["target_step"] == 40
@@ -169,7 +171,7 @@ def test_what_trainer_logs_is_shown_to_those_who_watch(calm: tuple[Path, Outcome
 def test_a_stop_waits_until_all_ranks_have_voted_on_its_update(
     monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    """A callback asks for the end in a step whose vote comes late, as where a scaler skips the
+    """A callback asks for the end in a step whose vote comes late, as when a scaler skips the
     optimizer. Method: one step over stand-ins, whose phase is entered only if the vote passes.
     """
     from outlast.hf import Trainer

@@ -1,4 +1,4 @@
-"""PyTorch Lightning on outlast: a kill costs no update, and changes no bit of the weights."""
+"""PyTorch Lightning on outlast: a kill loses no update, and changes no bit of the weights."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PRELOAD = ("--preload", "outlast.lightning")
 
 
 def trained(folder: Path, *arguments: str, **options: Any) -> Outcome:
-    """Run the example on two ranks, and kill at each (step, rank)."""
+    """Run the example on two ranks, and kill a rank at each (step, rank)."""
     return killed(folder, str(EXAMPLE), "--out", str(folder / "out"), *arguments, **options)
 
 
 def killed(
     folder: Path, *words: str, kills: tuple[tuple[int, int], ...] = (), **options: Any
 ) -> Outcome:
-    """Run a script on two ranks, and kill at each (step, rank)."""
+    """Run a script on two ranks, and kill a rank at each (step, rank)."""
     folder.mkdir()
     options["flags"] = (*options.get("flags", ()), *PRELOAD)
     with Drill(folder, *words, workers=2, within_s=110, **options) as drill:
@@ -49,18 +49,20 @@ def killed(
 
 
 def resumed(drill: Drill) -> int:
-    """How many interruptions are over, without those that belong to others."""
+    """Return how many interruptions are over, not counting those that belong to another one."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None and one["parent"] is None for one in some)
 
 
 def metrics(outcome: Outcome) -> list[str]:
-    """What callbacks see at the end, on each rank."""
+    """Return what callbacks see at the end, on each rank."""
     return sorted(re.findall(r"metrics \d \d+ \{[^}]*\}.*", outcome.stdout))
 
 
 def same(hit: Outcome, calm: Outcome) -> None:
-    """Weights and metrics are those of a run that was left alone, and no update was lost."""
+    """Check that weights and metrics are those of an undisturbed run, and that no update
+    was lost.
+    """
     assert hit.digests == calm.digests != {}, hit
     assert metrics(hit) == metrics(calm) != [], hit
     assert not any(one["steps_lost"] for one in hit.interruptions), hit
@@ -69,15 +71,16 @@ def same(hit: Outcome, calm: Outcome) -> None:
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A run that is left alone."""
+    """Return an undisturbed run."""
     return trained(tmp_path_factory.mktemp("calm") / "run")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_weights_are_those_of_lightnings_own_ddp(tmp_path: Path, calm: Outcome) -> None:
-    """The same script under torchrun, with strategy="ddp": samples, accumulation, clipping,
-    precision, averages, validation and logs are Lightning's, so the weights are, too.
+    """Method: the same script runs under torchrun with strategy="ddp". Samples, accumulation,
+    clipping, precision, averages, validation and logs are Lightning's own, so the weights are the
+    same too.
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     done = subprocess.run(
@@ -109,10 +112,10 @@ def test_a_kill_under_lightning_costs_no_update_and_no_bit(
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("mark", ["stepping", "prepared", "passed", "applied", "sealing"])
-def test_a_kill_at_any_place_of_an_update_costs_none(
+def test_a_kill_at_any_place_of_an_update_loses_no_update(
     tmp_path: Path, calm: Outcome, mark: str
 ) -> None:
-    """Update 8 has a checkpoint and a validation behind it."""
+    """A checkpoint and a validation follow update 8."""
     fault = {"mark": mark, "rank": 1, "step": 7, "signal": "KILL"}
     hit = trained(tmp_path / "hit", marks=[fault])
     assert hit.interruptions, hit
@@ -125,7 +128,7 @@ def test_a_kill_at_any_place_of_an_update_costs_none(
 def test_a_kill_in_a_validation_repeats_the_validation(
     tmp_path: Path, calm: Outcome, rank: int
 ) -> None:
-    """The averaged weights are in the model then, and the model is set to evaluation."""
+    """At that time the averaged weights are in the model, and the model is set to evaluation."""
     script = str(Path(__file__).with_name("scripts") / "dies_in_validation.py")
     once = tmp_path / "once"
     hit = drilled(
@@ -146,7 +149,7 @@ def test_a_kill_in_a_validation_repeats_the_validation(
 @pytest.mark.slow
 @pytest.mark.timeout(250)
 def test_a_script_with_much_around_it_keeps_its_bits_over_kills(tmp_path: Path) -> None:
-    """It stops early, by a metric of all ranks, and then tests the best checkpoint."""
+    """The script stops early, by a metric of all ranks, and then tests the best checkpoint."""
     script = str(Path(__file__).with_name("scripts") / "whole_lightning.py")
     calm = killed(tmp_path / "calm", script, str(tmp_path / "calm-out"))
     kills = ((10, 1), (40, 0), (70, 1))
@@ -162,7 +165,9 @@ def test_a_script_with_much_around_it_keeps_its_bits_over_kills(tmp_path: Path) 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
 def test_lightning_cli_takes_the_strategy_and_keeps_its_bits(tmp_path: Path) -> None:
-    """It gives every argument of the strategy, and rank 0 writes its configuration again."""
+    """LightningCLI passes every argument of the strategy, and rank 0 writes its configuration
+    again.
+    """
     pytest.importorskip("jsonargparse", reason="pip install 'jsonargparse[signatures]'")
     script = str(Path(__file__).with_name("scripts") / "lightning_cli.py")
     options = {
@@ -187,8 +192,9 @@ def test_lightning_cli_takes_the_strategy_and_keeps_its_bits(tmp_path: Path) -> 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_resumed_run_keeps_values_of_callbacks_and_loops(tmp_path: Path, number: int) -> None:
-    """The launcher is stopped or killed in the middle of an epoch. `--resume` then stops early at
-    the same batch, with the counters, the patience and the best score of an undisturbed run.
+    """Method: the launcher is stopped or killed in the middle of an epoch. `--resume` then stops
+    early at the same batch, with the counters, the patience and the best score of an undisturbed
+    run.
     """
     script = str(Path(__file__).with_name("scripts") / "whole_lightning.py")
     calm = killed(tmp_path / "calm", script, str(tmp_path / "calm-out"))
@@ -211,7 +217,7 @@ def test_a_resumed_run_keeps_values_of_callbacks_and_loops(tmp_path: Path, numbe
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_fit_goes_on_from_lightnings_own_checkpoint(tmp_path: Path, calm: Outcome) -> None:
-    """It was saved in the middle of an epoch, and by plain Lightning it may be read as well."""
+    """The checkpoint was saved in the middle of an epoch, and plain Lightning can read it too."""
     trained(tmp_path / "first", "--epochs", "3")
     saved = next((tmp_path / "first").rglob("last.ckpt"))
     again = trained(tmp_path / "again", "--resume", str(saved))
@@ -286,7 +292,7 @@ print("all", flush=True)
 
 @pytest.mark.timeout(180)
 def test_what_cannot_be_repeated_is_refused_by_name_before_training(tmp_path: Path) -> None:
-    """One process refuses after the other what the documentation says it does."""
+    """Method: one process tries everything that the documentation says is refused."""
     script = tmp_path / "script.py"
     script.write_text(REFUSED)
     done = subprocess.run(
@@ -326,7 +332,7 @@ print("trained", flush=True)
         ("on_train_start", "in front of the first update"),
     ],
 )
-def test_what_communicates_where_ranks_may_be_alone_is_refused(
+def test_a_hook_that_communicates_where_ranks_may_be_alone_is_refused(
     tmp_path: Path, hook: str, where: str
 ) -> None:
     ran = go(tmp_path, COMMUNICATES.replace("HOOK", hook), *PRELOAD, head="", within_s=120.0)
@@ -338,7 +344,7 @@ def test_what_communicates_where_ranks_may_be_alone_is_refused(
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("hook", ["on_before_optimizer_step", "on_train_epoch_end"])
-def test_what_communicates_where_all_ranks_come_is_done(tmp_path: Path, hook: str) -> None:
+def test_a_hook_may_communicate_where_all_ranks_arrive(tmp_path: Path, hook: str) -> None:
     ran = go(tmp_path, COMMUNICATES.replace("HOOK", hook), *PRELOAD, head="", within_s=120.0)
     assert ran.code == 0, ran.outcome
     assert ran.out.count("trained") == 2, ran.outcome
@@ -346,8 +352,8 @@ def test_what_communicates_where_all_ranks_come_is_done(tmp_path: Path, hook: st
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_what_lightning_logs_is_shown_to_those_who_watch(tmp_path: Path) -> None:
-    """Method: a rank is killed, and the one that takes its place logs on."""
+def test_values_that_lightning_logs_are_in_the_status(tmp_path: Path) -> None:
+    """Method: a rank is killed, and its replacement goes on logging."""
     trained(tmp_path / "hit", kills=((12, 0),))
     shown = status_facts(look(str(tmp_path / "hit" / "run")))
     assert shown["logged"]["step"] > 12

@@ -2,8 +2,8 @@
 
     python -m tests.drills.checked.table [NAME ...]
 
-prints one line for each script: the good ones must have nothing to change, and each flawed one must
-be named at the line that ends in `# FLAW: <word>`, with that word.
+prints one line for each script. The good ones must have nothing to change. Each flawed one must be
+named at the line that ends in `# FLAW: <word>`, with that word.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLAW = re.compile(r"# FLAW: (.+)$")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What `outlast check` said of one script."""
+    """What `outlast check` reported about one script."""
 
     script: Path
     code: int
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def named(self) -> bool:
-        """Whether the planted flaw is named, with its line."""
+        """Return whether the planted flaw is named, with its line."""
         line, word = flaw_of(self.script)
         return any(
             one["line"] == line and word in one["what"] for one in self.facts.get("remarks", ())
@@ -59,7 +59,7 @@ class Row:
 
 
 def flaw_of(script: Path) -> tuple[int, str]:
-    """Return the line of the flaw, and a word that must stand in what is said of it."""
+    """Return the line of the flaw, and a word that the remark about it must contain."""
     for number, line in enumerate(script.read_text().splitlines(), 1):
         if found := _FLAW.search(line):
             return number, found[1]

@@ -18,7 +18,7 @@ from tests.drills._pids import alive, below
 from tests.drills.checked.table import FLAWED, GOOD, HERE, check
 
 pytestmark = pytest.mark.timeout(300)
-# Those in the ordinary suite, where OWN_FILES stands for the good ones; all are under `make drill`
+# The ordinary suite has only these, and OWN_FILES for the good ones. `make drill` runs all.
 QUICK = {"half_adopted"}
 SCRIPTS = [
     pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.drill)
@@ -28,7 +28,7 @@ SCRIPTS = [
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_flaws_are_named_with_their_lines_and_good_scripts_pass(script: Path) -> None:
-    """Method: `outlast check --json` as a process, in the folder of the script."""
+    """Method: run `outlast check --json` as a process, in the folder of the script."""
     row = check(script)
     assert row.well, f"{row}\n{row.stderr}"
 
@@ -88,9 +88,9 @@ def own_files(folder: Path) -> tuple[Path, dict[str, bytes]]:
 
 
 @pytest.mark.drill
-def test_the_script_s_own_files_are_as_before(tmp_path: Path) -> None:
-    """A check overwrites no checkpoint: files that are overwritten, replaced or removed are put
-    back, and what was made is removed.
+def test_the_files_of_the_script_are_as_before(tmp_path: Path) -> None:
+    """A check overwrites no checkpoint: files that are overwritten, replaced or removed are
+    restored, and files that were made are removed.
     """
     script, before = own_files(tmp_path)
     row = check(script)
@@ -105,9 +105,10 @@ def test_the_script_s_own_files_are_as_before(tmp_path: Path) -> None:
 def test_a_check_that_is_stopped_leaves_nothing_behind(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """No process, no shared memory, no temporary folder; the user's files are as before.
+    """No process, no shared memory and no temporary folder is left, and the user's files are as
+    before.
 
-    Method: the signal once the script has written its first file and stands still.
+    Method: send the signal once the script has written its first file and stands still.
     """
     folder, temporary = tmp_path / "home", tmp_path / "tmp"
     folder.mkdir()
@@ -156,7 +157,7 @@ def test_a_script_that_takes_too_long_is_stopped_and_undetermined(tmp_path: Path
 
 @pytest.mark.drill
 def test_a_script_that_differs_by_itself_is_not_blamed(tmp_path: Path) -> None:
-    """Each run trains on other data, by the clock."""
+    """Method: each run trains on different data, which depend on the clock."""
     script = tmp_path / "train.py"
     text = (HERE / "flawed/joined_twice.py").read_text()
     text = text.replace("second = outlast.join()", "second = run")
@@ -168,8 +169,8 @@ def test_a_script_that_differs_by_itself_is_not_blamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.drill
-def test_a_plain_script_is_told_with_which_step_it_goes_on(tmp_path: Path) -> None:
-    """The shape of a torchrun script: it saves at each second step, or it saves nothing."""
+def test_the_check_of_a_plain_script_says_with_which_step_it_goes_on(tmp_path: Path) -> None:
+    """Method: a script of torchrun's shape, which saves at each second step, or does not save."""
     script = tmp_path / "train.py"
     script.write_text(PLAIN)
     row = check(script)

@@ -1,17 +1,17 @@
-"""Feature drills for as long as wanted: `python -m tests.drills.features --seeds 1:300 --jobs 2`.
+"""Run feature drills for many seeds: `python -m tests.drills.features --seeds 1:300 --jobs 2`.
 
     --seeds 1:300            the seeds, both included; 17 is one
-    --jobs 2                 so many at once
-    --only ddp               only seeds with a feature whose name holds this word ("kind=fsdp")
+    --jobs 2                 how many run at once
+    --only ddp               only seeds with a feature whose name contains this word ("kind=fsdp")
     --skip WORD ...          leave out seeds with such a feature
-    --keep DIR               keep scripts, run folders and messages of what was bad there
-    --show SEED              print the script and the faults, run nothing
+    --keep DIR               keep scripts, run folders and messages of bad seeds in this folder
+    --show SEED              print the script and the faults, and run nothing
     --plain                  the plainest script in place of a drawn one; --set adds features to it
     --set FIELD=VALUE        another value in place of the drawn one; a Python literal or a word
     --faults PLACE@STEP:RANK ...   these faults in place of the drawn ones
-    --reduce                 for each bad seed: take features away as long as it stays bad
+    --reduce                 for each bad seed, remove features as long as it stays bad
 
-A line for each seed, a summary at the end; exit code 1 if any was bad.
+It prints a line for each seed and a summary at the end. The exit code is 1 if any seed was bad.
 """
 
 from __future__ import annotations

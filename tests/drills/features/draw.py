@@ -1,15 +1,14 @@
-"""What a drawn script consists of: `Features`, the draw from a seed, and the rules of the draw.
+"""The features of a drawn script: `Features`, the draw from a seed, and the rules of the draw.
 
-    features = draw(17)                          the same each time
+    features = draw(17)                          the same features each time
     features = plain(kind="alone", dropout=True) the plainest script, with these features
 
-`CHOICES` is the table of all features. The draw takes each feature by itself, then `RULES` replace
-what cannot be combined. Each rule has a name and a reason, so that a feature which is never drawn
-beside another is a decision that can be read, and not an accident.
+`CHOICES` is the table of all features. Each feature is drawn by itself, then `RULES` replace those
+that cannot be combined. Each rule has a name and a reason, so that a reader can see why two
+features are never drawn together.
 
-Nothing is drawn that docs/explanation/assumptions.md or a docstring of `Run` says is refused or not
-kept. The
-rule beside it quotes what is said there.
+No feature is drawn that is refused or not kept, as docs/explanation/assumptions.md or a docstring
+of `Run` says. The rule about it quotes that text.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Features:
-    """One script. `CHOICES` explains the fields; `until`: the last step of each call of run.steps.
+    """The features of one script. `CHOICES` explains the fields.
 
-    The defaults are the plainest script.
+    `until` has the last step of each call of run.steps. The defaults are the plainest script.
     """
 
     seed: int = 0
@@ -99,27 +98,27 @@ class Features:
 
     @property
     def stands(self) -> bool:
-        """Whether survivors go on in place."""
+        """Return whether survivors go on in place."""
         return not self.sealed_whole and not self.collective_before
 
     @property
     def sealed_whole(self) -> bool:
-        """Whether each rank seals all of its state: shards, or parameters that differ by rank."""
+        """Return whether each rank seals all of its state, as for shards and private parameters."""
         return self.sharded or self.kind == "alone" or self.ignored
 
     @property
     def scales(self) -> bool:
-        """Whether the loss goes through a GradScaler."""
+        """Return whether the loss goes through a GradScaler."""
         return self.precision in ("scaler", "amp", "disabled_scaler")
 
     @property
     def evaluation_moves(self) -> bool:
-        """Whether an evaluation leaves another random state than it found."""
+        """Return whether an evaluation changes the random state."""
         return self.evaluation_draws and self.evaluation_seeds != "forked"
 
     @property
     def names(self) -> frozenset[str]:
-        """`field=value` of each feature; a tuple gives one name for each of its values."""
+        """Return `field=value` for each feature; a tuple gives one name for each of its values."""
         out = set()
         for field in CHOICES:
             value = getattr(self, field)
@@ -127,7 +126,7 @@ class Features:
         return frozenset(out | {f"calls={len(self.until)}"})
 
     def __str__(self) -> str:
-        """Only what is not plain."""
+        """Return the features that differ from the plainest script."""
         plainest = Features()
         said = [
             f"{field.name}={getattr(self, field.name)!r}"
@@ -139,7 +138,8 @@ class Features:
 
 SHARDED = ("fsdp", "hsdp", "mesh2d")
 
-# Weighted by repetition. A field that is a tuple draws each value by itself, a third of the time.
+# A repeated value is drawn more often. For a field that is a tuple, each of its values is drawn by
+# itself, a third of the time.
 CHOICES: dict[str, tuple[Any, ...]] = {
     # DDP; a model per rank without any wrapper; FSDP2; FSDP2 in two replicas; FSDP2 and tensor
     # parallelism on a 2-D mesh
@@ -148,8 +148,8 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "in_main": (False, True),  # the training is a function given to outlast.main
     "spares": ("none", "hot", "warm"),
     "snapshot_every": (1, 1, 2, 3),  # sharded state only
-    "reads_rank": (False, True, True),  # at the start, and seeds with it: ranks draw other numbers
-    "rank_asked": ("nowhere", "inside", "tail", "behind"),  # a spare is parked there
+    "reads_rank": (False, True, True),  # at the start, as a seed: ranks draw different numbers
+    "rank_asked": ("nowhere", "inside", "tail", "behind"),  # a spare parks there
     "collective_before": (False, False, False, False, False, True),  # made by the script itself
     "reduce_in_block": (False, False, True),  # the loss is all-reduced before the optimizer
     "accumulate": (1, 1, 2, 3),
@@ -171,7 +171,7 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "extra_state": (False, False, True),  # a module with get_extra_state()
     "dropout": (False, True),
     "average": ("none", "none", "ema", "swa"),
-    # numbers; a tensor; state_dict() gives its own dict; run.values
+    # numbers; a tensor; an object whose state_dict() returns its own dict; run.values
     "meter": ("plain", "tensor", "live", "values"),
     "metered": ("before", "inside", "tail", "behind"),  # where meters move
     # where the script draws random numbers
@@ -200,25 +200,27 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "swapped": (False, True),  # the average is swapped in for the evaluation
     "history": (False, False, True),  # an object whose state grows with each step
     "deep": (False, False, True),  # many layers with long names
-    "evaluate_on": ("all", "all", "first"),  # by rank 0 alone
+    "evaluate_on": ("all", "all", "first"),  # "first": by rank 0 alone
     # "forked": under fork_rng; "reseeded": from a seed, the same each time
     "evaluation_seeds": ("none", "none", "forked", "reseeded"),
     "inference_mode": (False, True),  # evaluations are under it, in place of no_grad
     "reparametrized": ("none", "none", "none", "spectral", "weight"),  # norms of a layer's weight
     "recomputed": (False, False, False, True),  # activation checkpointing
     "compiled": (*(False,) * 9, True),  # a layer, by torch.compile
-    "by_hand": (1, 1, 1, 2),  # backward passes over the same batch, in a loop of the script's own
+    "by_hand": (1, 1, 1, 2),  # backward passes over the same batch, in a loop of the script
     "zero_by": ("optimizer", "model"),
     "wrapped": ("none", "none", "enumerate", "generator"),  # the loop over run.steps
     "left_by_break": (False, False, False, True),
-    "writes": (False, False, True),  # a line of a CSV file in the block, the weights behind it
+    "writes": (False, False, True),  # a line of a CSV file in the block, the weights after it
 }
 LISTED = ("hand_set", "metered", "draws")  # fields that hold several values
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`why` two features are not combined, when they would be, and what is drawn instead."""
+    """A rule of the draw. `why` is the reason not to combine two features that conflict, and
+    `instead` what is drawn then.
+    """
 
     name: str
     why: str
@@ -474,12 +476,12 @@ RULES = (
 
 
 def draw(seed: int) -> Features:
-    """The features of this seed."""
+    """Return the features of this seed."""
     return ruled(unruled(seed))
 
 
 def unruled(seed: int) -> Features:
-    """As drawn, each feature by itself: not every such script can run."""
+    """Draw each feature by itself. Not every such script can run."""
     chance = random.Random(f"features {seed}")
     values: dict[str, Any] = {"seed": seed}
     for field, choices in CHOICES.items():
@@ -494,7 +496,9 @@ def unruled(seed: int) -> Features:
 
 
 def plain(**given: Any) -> Features:
-    """The plainest script, with what is given, and what the rules ask for beside it."""
+    """Return the plainest script with the given features, and with what the rules require beside
+    them.
+    """
     return ruled(Features(**given))
 
 

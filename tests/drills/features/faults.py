@@ -1,15 +1,15 @@
-"""What strikes a drawn script: when, where, whom. Drawn from the seed, after the features.
+"""The faults of a drawn script: when they strike, where, and on which rank. They are drawn from the
+seed, after the features.
 
 A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS][/GENERATION]`, for example `forward@5:1`,
-`mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`, `mark.joined@0:1/2`.
-WHAT is a signal (if not given: SIGKILL), or `raise`: an exception of the script's own.
-PLACE is one of the script's (`strike("forward", ...)` in its text) or, with `mark.`, one of
-outlast's (worker/marks.py).
-With `+SECONDS` the process is struck that much later, by a thread: at a moment that nobody chose.
+`mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`, `mark.joined@0:1/2`. WHAT is a signal (SIGKILL if it
+is not given), or `raise`: an exception in the script's own code. PLACE is one of the script's
+places (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's (worker/marks.py).
+With `+SECONDS` the process is struck that much later, by a thread, at an arbitrary moment.
 
 A drawn plan has one to four faults, in events that are some steps apart, so that one recovery is
-over before the next fault. An event is one rank; two ranks at once; or one rank, and another
-process in the recovery from that.
+over before the next fault. An event is a fault on one rank; faults on two ranks at once; or a fault
+on one rank, and one on another process during the recovery.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from typing import Any
 
 from tests.drills.features.draw import Features
 
-STEPS_APART = 4  # between events: the steps between need all ranks, so a recovery is over by then
+STEPS_APART = 4  # the steps between two events need all ranks, so a recovery is over by then
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`generation` is for outlast's marks: not before it. A run begins with generation 1."""
+    """One fault. For outlast's marks it does not strike before `generation`. A run begins with
+    generation 1.
+    """
 
     place: str
     step: int
@@ -40,7 +42,7 @@ class Fault:
         return self.place.startswith("mark.")
 
     def as_plan(self) -> dict[str, Any]:
-        """As OUTLAST_DRILL or DRILL_STRIKES want it."""
+        """Return the fault in the form that OUTLAST_DRILL or DRILL_STRIKES need."""
         where = {"rank": self.rank, "step": self.step, "do": self.do}
         if self.is_mark:
             mark = self.place.removeprefix("mark.")
@@ -75,7 +77,7 @@ _SUCCESSORS_MARKS = ("grouping", "restoring", "joined")
 
 
 def places(features: Features) -> tuple[str, ...]:
-    """All places that come in each step of this script, `strike`s first."""
+    """Return all places that occur in each step of this script, `strike`s first."""
     f = features
     found = ["before", "begin", "forward", "backward", "reduced", "tail", "tail_end"]
     found += ["behind", "behind_end"]
@@ -86,12 +88,12 @@ def places(features: Features) -> tuple[str, ...]:
     found += [f"draws_{where}" for where in f.draws if where != "calls"]
     marks = [*_STEP_MARKS, "sealing", "sealed"] if f.sharded else list(_STEP_MARKS)
     if f.sharded and f.snapshot_every > 1:
-        marks = list(_STEP_MARKS)  # sealing comes in some steps only
+        marks = list(_STEP_MARKS)  # images are sealed in some steps only
     return (*found, *(f"mark.{name}" for name in marks))
 
 
 def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
-    """Places that come in some steps only, and in which."""
+    """Return the places that occur in some steps only, and these steps."""
     f, last = features, features.until[-1]
     found: dict[str, tuple[int, ...]] = {}
     if f.evaluate != "none":
@@ -105,9 +107,9 @@ def rare_places(features: Features) -> dict[str, tuple[int, ...]]:
 def is_left_out(features: Features, step: int) -> bool:
     """Return whether no rank is struck in `step`.
 
-    assumptions.md: a rank that is lost behind its vote of the very step in which state that differs
-    between ranks first changes there is not bit-exact, which is said. Here, that is the first
-    evaluation that draws numbers.
+    assumptions.md: if state that differs between ranks first changes after the vote of a step, a
+    rank that is lost after its vote of that very step is not bit-exact, and the run says so. Here,
+    that is the first evaluation that draws numbers.
     """
     f = features
     begins = f.evaluate == "plain" and f.evaluation_moves and f.stands
@@ -117,13 +119,13 @@ def is_left_out(features: Features, step: int) -> bool:
 def last_struck(features: Features) -> int:
     """Return the last step in which a rank may be struck.
 
-    The docstring of run.steps: a rank that is lost after another one has left the loop by `break`
-    is not promised to come back.
+    The docstring of run.steps says: a rank that is lost after another one has left the loop by
+    `break` may not come back.
     """
     return features.until[-1] - 2 * features.left_by_break
 
 
-# Where an exception leads to a repeat: in front of the optimizer (and in a phase)
+# in these places an exception leads to a repeat: before the optimizer, and in a phase
 _RAISING = ("begin", "load", "forward", "backward", "micro", "draws_inside", "reduced", "clipped")
 EVALUATE_EVERY = 3  # steps
 
@@ -132,13 +134,13 @@ EVALUATE_EVERY = 3  # steps
 
 
 def draw_faults(features: Features) -> tuple[Fault, ...]:
-    """One to four faults for this script."""
+    """Draw one to four faults for this script."""
     chance = random.Random(f"faults {features.seed}")
     last = last_struck(features)
     wanted = chance.choice((1, 1, 2, 2, 3, 3, 4))
     faults: list[Fault] = []
     step = chance.randint(1, max(1, last - STEPS_APART * wanted))
-    generation: int | None = 1  # None: nobody can say, since two faults at once are one or two
+    generation: int | None = 1  # None: it is unknown, because two faults at once may be one or two
     while len(faults) < wanted and step <= last:
         event = _event(features, chance, step, room=wanted - len(faults), generation=generation)
         faults += event
@@ -155,17 +157,19 @@ def draw_faults(features: Features) -> tuple[Fault, ...]:
 def _event(
     features: Features, chance: random.Random, step: int, *, room: int, generation: int | None
 ) -> list[Fault]:
-    """`generation`: of the run when this event comes."""
+    """Draw one event. `generation` is that of the run when this event comes."""
     first = _one(features, chance, step)
     others = [rank for rank in range(features.world) if rank != first.rank]
     lucky = chance.random()
     if room < 2 or lucky < 0.4 or first.do != "SIGKILL":
         return [first]
-    if _is_rank_0s(features, first.place):  # no other rank comes there
+    if _is_rank_0s(features, first.place):  # no other rank comes to that place
         return [first]
-    if lucky < 0.6 and len(others) > 1:  # somebody survives: all ranks at once is another promise
+    # one rank survives: the loss of all ranks at once is another promise
+    if lucky < 0.6 and len(others) > 1:
         return [first, Fault(first.place, first.step, chance.choice(others))]
-    if generation is None:  # a mark of a recovery is told from those of earlier ones by this
+    # the generation distinguishes a mark of this recovery from those of earlier ones
+    if generation is None:
         return [first]
     if features.stands and len(others) > 1 and chance.random() < 0.5:
         name, rank = chance.choice(_SURVIVORS_MARKS), chance.choice(others)
@@ -211,7 +215,7 @@ def _is_rank_0s(features: Features, place: str) -> bool:
 
 
 def _late(features: Features, chance: random.Random, last: int) -> Fault:
-    """The last fault of a plan: at any moment of the last steps, or behind them all."""
+    """Draw the last fault of a plan: at any moment of the last steps, or after all of them."""
     rank = chance.randrange(features.world)
     if chance.random() < 0.5:
         return Fault("end", last, rank)

@@ -1,4 +1,4 @@
-"""Text that drawn scripts are put together from: what never changes, and the model."""
+"""The pieces of text that drawn scripts are made of: what never changes, and the model."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def local(tensor):
 
 
 def net_of(f: Features) -> str:
-    """The model's class."""
+    """Return the class of the model."""
     made = ["self.first = nn.Linear(8, 16)"]
     if f.reparametrized != "none":
         made += [f"torch.nn.utils.parametrizations.{f.reparametrized}_norm(self.first)"]

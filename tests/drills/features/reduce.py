@@ -1,7 +1,8 @@
-"""Take features and faults away from a bad script, as long as it stays bad in the same way.
+"""Remove features and faults from a bad script, as long as it stays bad in the same way.
 
-Each feature in turn is made plain, and stays so if the script is still bad. This is done twice,
-because a feature may go only once another has gone. A reduction takes some forty pairs of runs.
+Each feature in turn is made plain, and stays plain if the script is still bad. This is done twice,
+because some features can be removed only after another one. A reduction takes about forty pairs of
+runs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _Case = tuple[Features, tuple[Fault, ...]]
 
 
 def reduced(found: Found, folder: Path, *, run: Drill = drill) -> Found:
-    """The smallest case that was met with a problem of the same kind."""
+    """Return the smallest case that still showed a problem of the same kind."""
     for _ in range(2):
         before = (found.features, found.faults)
         for smaller in _ways():
@@ -41,7 +42,7 @@ def reduced(found: Found, folder: Path, *, run: Drill = drill) -> Found:
 
 
 def _ways() -> Iterator[Callable[[_Case], Iterator[_Case]]]:
-    """From a case to smaller ones: what to try, one after the other."""
+    """Yield the ways to make a case smaller, in the order in which they are tried."""
     yield _fewer_faults
     yield _killed
     for field in CHOICES:

@@ -1,11 +1,11 @@
-"""Run a drawn script in peace and under its faults, and compare the whole state of every rank.
+"""Run a drawn script undisturbed and under its faults, and compare the whole state of every rank.
 
     found = drill(features, faults, folder)
     assert not found.problems, str(found)
 
-A problem is one of: a run that failed, a fault that never fired, a part of a rank's state that
-differs, a committed step that was lost or committed twice, books that do not add up. `found.kinds`
-has them without their details, so that a smaller script can be asked whether it shows the same.
+A problem is one of these: a run that failed, a fault that never fired, a part of a rank's state
+that differs, a committed step that was lost or committed twice, or books that do not add up.
+`found.kinds` holds the problems without their details, so that a smaller script can be compared.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from tests.drills.features.draw import Features
 from tests.drills.features.faults import Fault
 from tests.drills.features.script import script_of
 
-WITHIN_S = 90.0  # for one run; ten times what it takes on two busy cores
+WITHIN_S = 90.0  # for one run; ten times what a run takes on two busy cores
 PRELOADED = {"stateful": "torchdata.stateful_dataloader"}
 
 
 @dataclass
 class Found:
-    """What came of one script. `differing` has by rank the parts that are not as in peace."""
+    """The result for one script. `differing` names, by rank, the parts that differ from the
+    undisturbed run.
+    """
 
     features: Features
     faults: tuple[Fault, ...]
@@ -54,7 +56,7 @@ class Found:
 
 
 def drill(features: Features, faults: Sequence[Fault], folder: Path) -> Found:
-    """Both runs, in new folders below `folder`."""
+    """Run both, in new folders below `folder`."""
     began_s = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "script.py"
@@ -70,8 +72,8 @@ def drill(features: Features, faults: Sequence[Fault], folder: Path) -> Found:
 
 
 def _flags(f: Features, *, peace: bool) -> list[str]:
-    flags = ["--max-restarts", "20"]  # a few steps hold more faults than a day of a real run
-    if f.spares != "none" and not peace:  # in peace a spare is not needed, and costs time
+    flags = ["--max-restarts", "20"]  # a few steps have more faults than a day of a real run
+    if f.spares != "none" and not peace:  # an undisturbed run needs no spare, which would cost time
         flags += ["--spares", "1", "--spare-kind", f.spares]
     if f.snapshot_every > 1:
         flags += ["--snapshot-every", str(f.snapshot_every)]
@@ -87,7 +89,7 @@ def _flags(f: Features, *, peace: bool) -> list[str]:
 def _run(
     f: Features, faults: Sequence[Fault], folder: Path, script: Path, found: Found
 ) -> Outcome | None:
-    """One run; what is wrong with it goes into `found`. None: it did not end."""
+    """Run the script once, and add its problems to `found`. Return None if it did not end."""
     folder.mkdir()
     name = "under faults" if faults else "undisturbed"
     try:
@@ -112,7 +114,7 @@ def _run(
 def _watched(
     f: Features, faults: Sequence[Fault], folder: Path, script: Path
 ) -> tuple[Outcome, list[Fault]]:
-    """The outcome, and the faults that never fired."""
+    """Return the outcome, and the faults that never fired."""
     marks = [fault for fault in faults if fault.is_mark]
     strikes = [fault for fault in faults if not fault.is_mark]
     results = folder / "results"
@@ -134,10 +136,11 @@ def _watched(
 
 
 def _look_at_books(f: Features, name: str, outcome: Outcome, found: Found) -> None:
-    """No committed step is lost but those since the newest snapshot, and the ledger is sound.
+    """Check that no committed step is lost except those since the newest snapshot, and that the
+    ledger is sound.
 
-    Replicated state goes with the last rank that holds it. gloo can keep one survivor in a send to
-    the dead peer (assumptions.md): where that was the only one, the report has to name it.
+    Replicated state is lost with the last rank that holds it. gloo can keep one survivor in a send
+    to the dead peer (assumptions.md). If that survivor was the only one, the report has to name it.
     """
     lost = [
         one["steps_lost"]
@@ -151,8 +154,8 @@ def _look_at_books(f: Features, name: str, outcome: Outcome, found: Found) -> No
     ]
     if f.average == "none" and "changes parameters itself" in outcome.stderr:
         found.blame("a false warning", f"{name}: the script was said to change parameters itself")
-    # docs/reference/options.md: the image of a step is sealed when the next one begins, so a rank
-    # that is lost behind that step takes as many with it
+    # docs/reference/options.md: the image of a step is sealed when the next one begins, so if a
+    # rank is lost after that step, all steps since the image before are lost
     allowed = f.snapshot_every if f.snapshot_every > 1 else 0
     if any(steps > allowed for steps in lost):
         found.blame("steps lost", f"{name}: committed steps were lost: {lost}")
@@ -168,7 +171,7 @@ def _results(folder: Path) -> dict[int, dict[str, str]]:
 
 
 def compare(peace: dict[int, dict[str, str]], war: dict[int, dict[str, str]], found: Found) -> None:
-    """By rank, the hash of each part: what is not alike goes into `found`."""
+    """Compare the hash of each part, rank by rank, and add the differences to `found`."""
     for rank in range(found.features.world):
         expected, there = peace.get(rank), war.get(rank)
         if expected is None or there is None:

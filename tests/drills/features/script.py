@@ -1,9 +1,9 @@
-"""The text of a drawn script: `script_of(features)`. It reads like one that somebody wrote.
+"""The text of a drawn script: `script_of(features)`. It reads as if a person had written it.
 
 It takes two things from the environment, and runs without them too: DRILL_STRIKES, a JSON list of
-the faults that strike in its own code, and DRILL_RESULTS, the folder into which each rank writes at
-its end one hash for each named part of its whole state. The hashes are made by torch and hashlib,
-and by nothing of outlast. The script trains on `run.device`: a GPU on a machine that has one.
+the faults that strike in its own code, and DRILL_RESULTS, a folder. At its end, each rank writes to
+that folder one hash for each named part of its whole state. The hashes are made by torch and
+hashlib, and not by outlast. The script trains on `run.device`: a GPU on a machine that has one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Page:
 
 
 def script_of(features: Features) -> str:
-    """The script, whole. It depends on the features only: faults come from outside."""
+    """Return the whole script. It depends only on the features; faults come from outside."""
     f, page = features, Page()
     page.add(f'"""{f}"""', "")
     parts = [IMPORTS, _imports(f), FAULTS, HASHES, POINTS, METERS, net_of(f)]
@@ -190,7 +190,7 @@ def _schedules(f: Features, page: Page) -> None:
 def _averages(f: Features, page: Page) -> None:
     if f.average == "none":
         return
-    if f.sharded:  # a module under fully_shard cannot be copied: its average is kept by hand
+    if f.sharded:  # a module under fully_shard cannot be copied, so its average is kept by hand
         page.add("average = Shadow(weights)")
     elif f.average_by_data:
         page.add("average = copy.deepcopy(net)")
@@ -249,7 +249,7 @@ def _loader(f: Features, page: Page) -> None:
 
 
 def registered(f: Features) -> list[str]:
-    """What is given to run.state."""
+    """Return what is given to run.state."""
     names = ["model", "optimizer"]
     names += ["second"] if f.second_optimizer else []
     names += ["schedule"] if f.schedule != "none" else []
@@ -303,7 +303,7 @@ def _loop(f: Features, page: Page) -> None:
 
 
 def _draw(f: Features, page: Page, where: str) -> None:
-    """Random numbers of the script's own, with a place to strike between two of them."""
+    """Let the script draw random numbers, with a place to strike between two draws."""
     if where in f.draws:
         given = "torch_generator, numpy_generator, python_generator" if f.generators else ""
         page.add("noise = draw_numbers(" + given + ")", f'strike("draws_{where}", step.number)')
@@ -311,7 +311,9 @@ def _draw(f: Features, page: Page, where: str) -> None:
 
 
 def _hand_set(f: Features, where: str) -> list[str]:
-    """Each time from what it was, so that once too often or too seldom shows."""
+    """Return lines that change a hyper-parameter. The new value depends on the old one, so that a
+    change too many or too few shows.
+    """
     names = "(optimizer, second)" if f.second_optimizer else "(optimizer,)"
     key = "lr" if f.schedule == "none" and where in ("behind", "calls") else "weight_decay"
     return [
@@ -361,7 +363,7 @@ def _each(f: Features, line: str) -> list[str]:
 
 
 def _gradients(f: Features, page: Page) -> None:
-    """Forward and backward of each micro-batch."""
+    """Write the forward and backward of each micro-batch."""
     page.add("loss_seen = torch.zeros((), device=run.device)")
     if f.accumulate > 1:
         page.add("for number, batch in enumerate(step.batches):")

@@ -1,5 +1,5 @@
-"""Scripts of the shapes that people have, adopted by the calls for real loops: a function that
-draws batches, a resume from the script's own file.
+"""Scripts of common shapes that use the calls for real loops: a function that draws batches, and a
+resume from the script's own file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def struck(folder: Path, *arguments: str, at: tuple[int, ...], flags: tuple[str,
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    """A run that draws each batch when its step begins, and that nothing happens to."""
+    """Return an undisturbed run that draws each batch when its step begins."""
     return struck(tmp_path_factory.mktemp("calm"), "--no-prefetch", at=(), flags=())
 
 
@@ -43,9 +43,9 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 @pytest.mark.parametrize("spares", [0, 1])
 def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, calm: Outcome, spares: int) -> None:
     """Rank 1 is killed twice, and draws what its predecessor would have drawn. Neither kills nor
-    prefetch change a bit, and nothing is said to be carried.
+    prefetch change a bit, and no value is reported as carried.
     """
-    slowly = ("--pause", "0.1")  # a look at the status takes a while
+    slowly = ("--pause", "0.1")  # reading the status takes a while
     hit = struck(tmp_path, *slowly, at=(5, 16), flags=("--spares", str(spares)))
     assert hit.digests == calm.digests != {}, hit
     assert "not bit-exact" not in hit.stderr, hit
@@ -54,9 +54,9 @@ def test_drawn_batches_are_the_same_after_kills(tmp_path: Path, calm: Outcome, s
 
 @pytest.mark.drill
 def test_a_script_resumes_from_its_own_file_by_first(tmp_path: Path) -> None:
-    """A run of 10 steps leaves a file. A second run begins from it, loses rank 1, then all ranks at
-    once, and goes back to the file that it has written itself: the same weights as without a stop,
-    and the steps since that file are lost, no more.
+    """Method: a run of 10 steps leaves a file. A second run begins from it, loses rank 1, then all
+    ranks at once, and goes back to the file that it has written itself. The weights are those of a
+    run without a stop, and only the steps since that file are lost.
     """
     own = tmp_path / "own"
     own.mkdir()
@@ -64,7 +64,7 @@ def test_a_script_resumes_from_its_own_file_by_first(tmp_path: Path) -> None:
     (tmp_path / "own.pt").unlink()
     struck(tmp_path / "first", "--own", str(own), "--until", "10", at=(), flags=())
     (tmp_path / "second").mkdir()
-    slowly = ("--own", str(own), "--pause", "0.2")  # a look at the status takes a while
+    slowly = ("--own", str(own), "--pause", "0.2")  # reading the status takes a while
     with Drill(tmp_path / "second", DRAWS, *slowly, workers=2) as drill:
         drill.until(lambda: drill.status.get("step", 0) >= 12, "step 12")
         kill(drill, 1)
@@ -91,9 +91,9 @@ def test_ranks_that_begin_with_different_steps_are_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.drill
-def test_ticks_tell_the_steps_of_a_loop_without_torch(tmp_path: Path) -> None:
-    """A rank is killed, all start again from the script's own file, and the report knows how many
-    iterations there were and how many of them were lost.
+def test_ticks_report_the_steps_of_a_loop_without_torch(tmp_path: Path) -> None:
+    """Method: a rank is killed, and all start again from the script's own file. The report knows
+    how many iterations were executed, and how many of them were lost.
     """
     script = str(Path(DRAWS).with_name("ticks.py"))
     with Drill(tmp_path, script, str(tmp_path / "own"), workers=2) as drill:
@@ -113,6 +113,6 @@ def kill(drill: Drill, *ranks: int) -> None:
 
 
 def resumed(drill: Drill) -> int:
-    """How many interruptions are over."""
+    """Return how many interruptions are over."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None for one in some)

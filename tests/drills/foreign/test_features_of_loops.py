@@ -1,4 +1,4 @@
-"""Features of people's own loops under kills: each ends with the bits of a run left alone."""
+"""Features of users' own loops under kills: each run ends with the bits of an undisturbed one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RAISES = ({"mark": "stepping", "rank": 0, "step": 4, "do": "raise"},)
 
 
 def same(folder: Path, body: str, *, within_s: float = 50.0, **options: Any) -> Ran:
-    """Run a script alone and under two kills, and compare all ranks."""
+    """Run a script undisturbed and under two kills, and compare all ranks."""
     ran = []
     for name, marks in (("calm", ()), ("hit", KILLS)):
         (folder / name).mkdir()
@@ -56,8 +56,8 @@ end()
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-def test_an_early_stop_by_break_comes_at_the_step_of_a_run_left_alone(tmp_path: Path) -> None:
-    """Both ranks are killed on the way there. The patience is a value that is kept."""
+def test_an_early_stop_by_break_comes_at_the_step_of_an_undisturbed_run(tmp_path: Path) -> None:
+    """Both ranks are killed before that step. The patience is a value that is kept."""
     hit = same(tmp_path, BREAK)
     alone = {line for line in hit.out.splitlines() if line.startswith("stopped ")}
     assert len(alone) == 2, hit.outcome
@@ -93,7 +93,7 @@ end()
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stream_goes_on_from_its_place_on_a_replaced_rank(tmp_path: Path, workers: int) -> None:
-    """An IterableDataset with state_dict() in a StatefulDataLoader."""
+    """Method: an IterableDataset with state_dict() in a StatefulDataLoader."""
     same(tmp_path, STREAM.replace("WORKERS", str(workers)))
 
 
@@ -118,7 +118,7 @@ end()
     ],
 )
 def test_a_compiled_model_keeps_its_bits_over_kills(tmp_path: Path, wrapped: str) -> None:
-    """The survivor goes on with what it has compiled, the replacement compiles anew."""
+    """The survivor goes on with what it has compiled, and the replacement compiles again."""
     head = HEAD.replace("model = run.replicate(Net())\n", "model = None\n").replace(
         "opt = torch.optim.SGD(model.parameters(), lr=0.1)\n", ""
     )
@@ -139,7 +139,7 @@ end()
 @pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_run_that_ctrl_c_ended_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
-    """All ranks end at one step with a checkpoint, and `--resume` trains what is left."""
+    """All ranks end at one step with a checkpoint, and `--resume` trains the remaining steps."""
     (tmp_path / "calm").mkdir()
     mark = tmp_path / "mark"
     body = f"UNTIL, MARK = 60, {str(mark)!r}\n{LONG}"
@@ -184,7 +184,7 @@ end()
 def test_a_collective_between_two_steps_is_named_with_its_line(
     tmp_path: Path, between: tuple[int, ...]
 ) -> None:
-    """Once. Those in a step, in a phase and behind the loop are no reason to say anything."""
+    """It is named once. Collectives in a step, in a phase and after the loop cause no warning."""
     ran = go(tmp_path, COLLECTIVES.replace("BETWEEN", repr(between)))
     assert ran.code == 0, ran.outcome
     said = [line for line in ran.err.splitlines() if "is called between two steps" in line]
@@ -212,7 +212,7 @@ print("digest", run.rank, outlast.digest(model) + outlast.digest(judge), flush=T
 
 
 @pytest.mark.slow
-def test_a_network_frozen_in_an_interrupted_step_is_thawed(tmp_path: Path) -> None:
+def test_a_network_frozen_in_an_interrupted_step_is_unfrozen(tmp_path: Path) -> None:
     """Rank 0 raises at its first optimizer, while rank 1 waits in the backward of the second one
     with the first network frozen. Both repeat the step with the same collectives.
     """

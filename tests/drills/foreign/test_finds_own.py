@@ -13,7 +13,9 @@ SCRIPT = str(Path(__file__).parent / "scripts" / "finds_own.py")
 
 
 def hit_and_calm(tmp_path: Path, *arguments: str, flags: tuple[str, ...] = ()) -> Outcome:
-    """Return the run in which rank 1 is killed. It has the bits of a run in which it is not."""
+    """Return the run in which rank 1 is killed. Check that it has the bits of a run in which it is
+    not.
+    """
     hit, calm = tmp_path / "hit", tmp_path / "calm"
     hit.mkdir()
     calm.mkdir()
@@ -29,7 +31,7 @@ def hit_and_calm(tmp_path: Path, *arguments: str, flags: tuple[str, ...] = ()) -
 
 
 def test_a_collective_of_some_starts_lets_main_be_entered_again(tmp_path: Path) -> None:
-    """The replacement comes to the collective alone. The second loss is answered at once."""
+    """The replacement reaches the collective alone. The second loss is answered at once."""
     outcome = hit_and_calm(tmp_path, "--twice")
     first, second = outcome.interruptions
     assert "rank 1 cannot be replaced in place" in first["reason"], outcome
@@ -41,7 +43,7 @@ def test_a_collective_of_some_starts_lets_main_be_entered_again(tmp_path: Path) 
 
 
 def test_a_collective_of_some_starts_costs_no_step_with_spares(tmp_path: Path) -> None:
-    """A spare may have started before the file was there, or after that."""
+    """A spare may have started before the file existed, or after that."""
     outcome = hit_and_calm(tmp_path, "--twice", flags=("--spares", "1"))
     assert len(outcome.interruptions) == 2, outcome
 
@@ -53,7 +55,7 @@ def test_a_collective_of_some_starts_without_main_restarts_all(tmp_path: Path) -
 
 
 def test_a_collective_of_every_start_is_known_beforehand(tmp_path: Path) -> None:
-    """This is what the warning advises."""
+    """The warning recommends this."""
     outcome = hit_and_calm(tmp_path, "--always")
     (one,) = outcome.interruptions
     assert "in place" not in one["reason"], outcome

@@ -1,4 +1,4 @@
-"""Scripts that call outlast and still do by themselves what it would do for them."""
+"""Scripts that call outlast and still do by themselves what outlast would do for them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ HALF = str(Path(__file__).parent / "scripts" / "half.py")
 
 @pytest.mark.parametrize("how", ["ddp", "bare"])
 def test_a_model_that_the_script_wraps_is_healed_as_any_other(tmp_path: Path, how: str) -> None:
-    """Rank 1 is killed in training; the digest is that of the undisturbed run.
+    """Rank 1 is killed in training, and the digest is that of the undisturbed run.
 
-    bare   run.state is given the model inside DDP, as checkpoints of scripts are
+    bare   run.state is given the model inside DDP, as in checkpoints of many scripts
     """
     calm, hit = tmp_path / "calm", tmp_path / "hit"
     calm.mkdir()
@@ -38,13 +38,13 @@ def test_a_model_that_the_script_wraps_is_healed_as_any_other(tmp_path: Path, ho
 def refused(folder: Path, how: str) -> Outcome:
     outcome = drilled(folder, HALF, how, workers=2)
     assert (outcome.code, outcome.interruptions) == (2, []), outcome
-    assert "Traceback" not in outcome.stderr, outcome  # it is said once, with the line
+    assert "Traceback" not in outcome.stderr, outcome  # it is reported once, with the line
     assert outcome.stderr.count("hint: ") == 1, outcome
     return outcome
 
 
 def line_of(text: str, *, which: int = 0) -> int:
-    """The line of the script in which `text` stands, for the n-th time."""
+    """Return the line of the script in which `text` occurs for the n-th time."""
     lines = Path(HALF).read_text().splitlines()
     return [number for number, line in enumerate(lines, 1) if text in line][which]
 
@@ -68,10 +68,11 @@ def test_a_model_that_is_wrapped_twice_is_refused_with_its_line(tmp_path: Path) 
 def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
     tmp_path: Path, when: str
 ) -> None:
-    """The script reads RANK before or after outlast.join; without one it would end in a NameError.
+    """The script reads RANK before or after outlast.join. Without a rank it would end with a
+    NameError.
 
-    Method: two kills, so that the spare that is made again is taken as well. Three ranks, because
-    gloo can block one of the others for ever in a send to the one that is killed.
+    Method: two kills, so that the second spare takes a rank as well. There are three ranks, because
+    gloo can block one of the others for ever in a send to the killed one.
     """
     calm, hit = tmp_path / "calm", tmp_path / "hit"
     calm.mkdir()
@@ -94,8 +95,9 @@ def test_a_hot_spare_that_asks_for_its_rank_waits_until_it_has_one(
 
 
 def test_values_that_are_kept_survive_and_those_that_are_carried_are_named(tmp_path: Path) -> None:
-    """Rank 1 is killed in a loop that keeps its best loss by run.values; one that carries batch and
-    best loss in plain variables is warned of, by name and line, before it trains.
+    """Rank 1 is killed in a loop that keeps its best loss by run.values. A loop that carries its
+    batch and its best loss in plain variables gets a warning before it trains, with their names and
+    lines.
     """
     script = str(Path(HALF).with_name("carries.py"))
     folders = [tmp_path / name for name in ("calm", "hit", "carries")]
@@ -120,7 +122,7 @@ def test_values_that_are_kept_survive_and_those_that_are_carried_are_named(tmp_p
 
 
 def resumed(drill: Drill) -> int:
-    """How many interruptions are over."""
+    """Return how many interruptions are over."""
     some = drill.status.get("interruptions", ())
     return sum(one["resumed_s"] is not None for one in some)
 
@@ -141,8 +143,8 @@ for step in run.steps(state, until=4):
 """
 
 
-def test_ranks_whose_gradients_nobody_reduces_are_warned_of(tmp_path: Path) -> None:
-    """The model is not wrapped: each rank trains one of its own, from equal weights on."""
+def test_ranks_whose_gradients_are_not_reduced_cause_a_warning(tmp_path: Path) -> None:
+    """The model is not wrapped, so each rank trains its own one, starting from equal weights."""
     script = tmp_path / "train.py"
     script.write_text(ALONE)
     outcome = drilled(tmp_path, str(script), workers=2)

@@ -1,4 +1,4 @@
-"""Scripts that know nothing of outlast: what is said of them is what happened."""
+"""Scripts that know nothing of outlast: the run reports what really happened."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def struck(folder: Path, *arguments: str | int, at: int, number: int, **options:
 
 
 def begun_behind(outcome: Outcome) -> list[int]:
-    """What rank 0 said it begins behind, start by start."""
+    """Return, for each start, the step after which rank 0 said it begins."""
     lines = outcome.stdout.splitlines()
     return [int(line.split()[-1]) for line in lines if line.startswith("rank 0 begins behind")]
 
 
 def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -> None:
-    """The optimizer's own count tells from where the script went on."""
+    """The optimizer's own count shows from where the script went on."""
     outcome = struck(tmp_path, 60, 20, at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     assert begun_behind(outcome) == [0, 20], outcome
@@ -41,15 +41,15 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
     assert one["step"] >= 34, outcome
     assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one
     assert (outcome.report["steps"], outcome.report["calls_outlast"]) == (60, False), outcome
-    assert one["mttr_s"] > 0.1, one  # until the next step, not until the processes run
+    assert one["mttr_s"] > 0.1, one  # the time until the next step, not until the processes run
     seconds = outcome.report["rank_seconds"]
     assert seconds["productive"] > 2 * 60 * 0.02 * 0.8, seconds
     assert seconds["repeated"] > 2 * 14 * 0.02 * 0.8, seconds
     assert 0 < outcome.report["ettr"] < 1, outcome.report
 
 
-def test_the_file_tells_the_step_where_the_optimizer_counts_nothing(tmp_path: Path) -> None:
-    """SGD keeps no count. The run has seen behind which step the file was saved."""
+def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path) -> None:
+    """SGD keeps no step count. The run has seen after which step the file was saved."""
     outcome = struck(tmp_path, 60, 20, "--sgd", at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
@@ -59,7 +59,7 @@ def test_the_file_tells_the_step_where_the_optimizer_counts_nothing(tmp_path: Pa
 
 
 def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path) -> None:
-    """It is written through a file object, so nobody can tell where the script went on."""
+    """The file is written through a file object, so it is unknown from where the script went on."""
     outcome = struck(tmp_path, 60, 20, "--sgd", "--handle", at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path) -> None
     assert outcome.report["ettr"] is None, outcome.report
 
 
-def test_a_stopped_rank_is_found_at_once_and_said_to_be(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_found_at_once_and_reported_as_stopped(tmp_path: Path) -> None:
     outcome = struck(tmp_path, 60, 20, at=35, number=signal.SIGSTOP)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
@@ -77,7 +77,7 @@ def test_a_stopped_rank_is_found_at_once_and_said_to_be(tmp_path: Path) -> None:
 
 
 def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
-    """A script that trains without torch: it is started again, and no more is said of it."""
+    """A script that trains without torch is started again, and no figures are given for it."""
     script = tmp_path / "counts.py"
     script.write_text(
         "import time\nfor n in range(60):\n"
@@ -96,7 +96,7 @@ def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_progress_bar_of_a_killed_rank_is_not_its_error(tmp_path: Path) -> None:
-    """The newest line that it has written to stderr says nothing of the kill."""
+    """The last line that such a rank wrote to stderr has nothing to do with the kill."""
     script = tmp_path / "bar.py"
     script.write_text(
         "import sys, time\nfor n in range(60):\n    print(f'iter {n}', flush=True)\n"
@@ -111,10 +111,12 @@ def test_the_progress_bar_of_a_killed_rank_is_not_its_error(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("sgd", [False, True])
-def test_a_resumed_script_is_not_said_to_begin_with_its_first_step(
+def test_a_resumed_script_is_not_reported_to_begin_with_its_first_step(
     tmp_path: Path, sgd: bool
 ) -> None:
-    """The launcher is killed. The script's own checkpoint is newer than anything of the run's."""
+    """Method: the launcher is killed. The script's own checkpoint is newer than any state of the
+    run.
+    """
     arguments = (60, 20, "--sgd") if sgd else (60, 20)
     with Drill(tmp_path, str(LOOP), tmp_path, *arguments, workers=2) as drill:
         drill.until(lambda: "iter 35\n" in (tmp_path / "stdout").read_text(), "iteration 35")
@@ -150,7 +152,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_lets_a_script_save_where_it_catches_it(tmp_path: Path) -> None:
-    """As under torchrun. It goes to all ranks, and no rank shows a traceback of it."""
+    """Ctrl-C works as under torchrun: it goes to all ranks, and no rank shows a traceback of it."""
     script = tmp_path / "train.py"
     script.write_text(SAVES_AT_CTRL_C)
     with Drill(tmp_path, str(script), tmp_path, workers=2) as drill:

@@ -1,8 +1,8 @@
-"""Shapes of public scripts, adopted as the how-to page says: faults change no bit.
+"""Scripts of public shapes, adopted as the how-to page says: faults change no bit.
 
-`python -m tests.drills.foreign.twenty` strikes twenty times in each, and in others. The folder
-`scripts` has the adopted form of each shape, and `scripts/unchanged` the form for torchrun where
-that was written too.
+`python -m tests.drills.foreign.twenty` strikes twenty times in each of these scripts, and in
+others. The folder `scripts` has the adopted form of each shape. `scripts/unchanged` has the form
+for torchrun, where one was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ADOPTED, UNCHANGED = HERE / "scripts", HERE / "scripts" / "unchanged"
 PAIRS = sorted(path.stem for path in UNCHANGED.glob("*.py"))
 SHAPES = ("rollouts", "trainer_hooks", "recipe", *PAIRS)
 PAGE = HERE.parents[2] / "docs" / "how-to" / "adopt-a-script.md"
-# Steps between two of the script's own checkpoints, for those that resume from them
+# steps between two of the script's own checkpoints, for those that resume from them
 RESUMES = {"sharpness": 40, "distil": 12, "reference": 16}
 ARGUMENTS = {"reference": ("--amp", "--resume", "checkpoint.pth")}
 
@@ -46,14 +46,17 @@ def test_an_adopted_shape_passes_the_check(name: str) -> None:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_unchanged_shape_comes_back_after_a_kill(tmp_path: Path, name: str) -> None:
-    """What is said to be lost are the steps since its own checkpoint, or all where it has none."""
+    """The steps reported as lost are those since the script's own checkpoint, or all if it has
+    none.
+    """
     at = 43
     outcome = killed(tmp_path, name, at=at)
     assert outcome.code == 0, outcome
     assert outcome.report["calls_outlast"] is False, outcome
     (one,) = outcome.interruptions
     behind = at // RESUMES[name] * RESUMES[name] if name in RESUMES else 0
-    assert one["steps_lost"] in (at - behind, at - behind + 1), outcome  # one may be a step ahead
+    # one rank may be a step ahead
+    assert one["steps_lost"] in (at - behind, at - behind + 1), outcome
 
 
 def killed(folder: Path, name: str, *, at: int) -> Outcome:

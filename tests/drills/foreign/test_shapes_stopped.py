@@ -1,4 +1,4 @@
-"""Shapes of public scripts that are ended by Ctrl-C, or lose their launcher, and are resumed."""
+"""Scripts of public shapes that are ended by Ctrl-C, or lose their launcher, and are resumed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(400)]
 SHAPES = ("gan", "distil", "callbacks")
 PACED = str(HERE / "scripts" / "paced.py")
 ENDS = ("Ctrl-C", "SIGKILL")
-SAVES = ("--checkpoint-every", 1000)  # so that the step of a stop is saved, and no other one
+SAVES = ("--checkpoint-every", 1000)  # so that only the step of a stop is saved
 
 
 def environment(name: str, pace_s: float) -> dict[str, str]:
@@ -49,7 +49,7 @@ def said_of_resuming(outcome: Outcome) -> str:
 def test_an_adopted_shape_that_is_resumed_ends_with_the_same_bits(
     tmp_path: Path, name: str, how: str
 ) -> None:
-    """After Ctrl-C it goes on behind the step that was committed then."""
+    """After Ctrl-C the script goes on after the step that was committed then."""
     (tmp_path / "calm").mkdir()
     calm = drilled(tmp_path / "calm", PACED, SCRIPTS[name], workers=2, env=environment(name, 0.0))
     slow = environment(name, SLOWER.get(name, PACE_S))
@@ -72,14 +72,14 @@ def test_an_adopted_shape_that_is_resumed_ends_with_the_same_bits(
     )
     assert (again.code, calm.code) == (0, 0), again
     assert again.digests == calm.digests != {}, again
-    if how == "Ctrl-C":  # else from the newest copy, which may be older
+    if how == "Ctrl-C":  # otherwise it goes on from the newest copy, which may be older
         at = int(said_of_resuming(again).rpartition("at step ")[2].split()[0])
         assert at >= step, (said_of_resuming(again), step)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_an_unchanged_shape_is_ended_by_ctrl_c_and_begins_again(tmp_path: Path, name: str) -> None:
-    """It begins behind its own checkpoint, or with its first step where it has none."""
+    """The script begins after its own checkpoint, or with its first step if it has none."""
     script = str(UNCHANGED / f"{name}.py")
     marks = [{"mark": "stepped", "rank": 0, "step": 43, "do": "sleep"}]
     with Drill(tmp_path, script, workers=2, marks=marks) as drill:

@@ -2,13 +2,13 @@
 
     python -m tests.drills.foreign.twenty [--seed N] [NAME ...]
 
-prints one line for each script: how many faults struck, what became of them, and whether every
-rank's whole state at the end is that of a run that was left alone. The scripts are those in which
-`outlast check` must find nothing to change (tests/drills/checked/good), and those of scripts/ that
-have the shape of well-known ones. Each is run unchanged by scripts/paced.py, in about a minute.
+prints one line for each script: how many faults struck, what their effect was, and whether every
+rank's whole state at the end is that of an undisturbed run. The scripts are those in which `outlast
+check` must find nothing to change (tests/drills/checked/good), and those of scripts/ that have the
+shape of well-known ones. Each is run unchanged by scripts/paced.py, in about a minute.
 
 Faults are SIGKILL and SIGSTOP to a random rank at a random moment, from outside. The next one comes
-once the last one is over. Exit code 1 if a line is bad.
+once the last one is over. The exit code is 1 if a line is bad.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SCRIPTS = {
     **{path.stem: path for path in sorted(GOOD.glob("*.py")) if path.stem != "tqdm_like"},
     **{name: HERE / "scripts" / f"{name}.py" for name in SHAPES},
 }
-# How much longer the short ones are made. The text of `recurrent` is used up at step 199.
+# how much longer the short ones are made; the text of `recurrent` is used up at step 199
 TIMES = {
     "recurrent": 4,
     "schedule": 2,
@@ -61,7 +61,7 @@ TIMES = {
     "stages": 3,
 }
 UNTIL, PACE_S = 240, 0.1
-# The first leaves its loop in step 60, and the second in step 84.
+# the first one leaves its loop in step 60, and the second in step 84
 SLOWER = {"early_stop": 0.3, "distil": 0.25, "recurrent": 0.15}
 WITHIN_S = 240.0
 
@@ -102,7 +102,7 @@ class Row:
 
 
 def struck(name: str, seed: int, *, faults: int = FAULTS) -> Row:
-    """Run a script in peace, and once more under faults."""
+    """Run a script undisturbed, and once more under faults."""
     chance = random.Random(f"{name} {seed}")
     with tempfile.TemporaryDirectory(prefix="twenty-") as folder:
         calm = _run(Path(folder) / "calm", name, None, 0)[0]
@@ -139,7 +139,7 @@ def _strike(drill: Drill, chance: random.Random, before: int) -> bool:
         )
 
     drill.until(ready, f"recovery {before}")
-    time.sleep(chance.uniform(0.0, 0.3))  # the moment is random, and nothing is waited for
+    time.sleep(chance.uniform(0.0, 0.3))  # the moment is random, and this waits for nothing
     rank, number = chance.randrange(2), chance.choice((signal.SIGKILL, signal.SIGSTOP))
     pids = [one["pid"] for one in drill.status.get("workers", ()) if one["rank"] == rank]
     if drill.process.poll() is not None or not pids:

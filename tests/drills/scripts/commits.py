@@ -1,5 +1,6 @@
-"""What a drill reads while its script runs: a line for each commit, "RANK STEP PID", in the file
-that DRILL_COMMITS names. And "RANK DIGEST" at the end, beside it, where the console may be gone.
+"""What a drill reads while its script runs: a line "RANK STEP PID" for each commit, in the file
+that DRILL_COMMITS names. At the end, "RANK DIGEST" goes to a file beside it, in case the console is
+gone.
 """
 
 from __future__ import annotations

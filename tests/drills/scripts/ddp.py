@@ -1,5 +1,5 @@
-"""A small training under DDP that can be struck at any place: dropout, batch norm, a schedule,
-several buckets.
+"""A small training under DDP that can be struck at any place, with dropout, batch norm, a schedule,
+and several buckets.
 
 Its places: start, load, forward, backward, micro0.., before_optimizer, apply (between two parameter
 groups), tail, evaluate, evaluated (after its collective), phase_over, second_backward. Each rank
@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 import outlast
 
 WIDTH = 128
-# where this process stands; rank is not asked for before the first step, so that a spare is not
-# parked early
+# where this process is; the rank is not asked for before the first step, because a spare would park
+# too early
 now = {"rank": -1, "step": 0}
 
 
@@ -62,7 +62,9 @@ class Net(nn.Module):
 
 
 class Optimizer(torch.optim.AdamW):
-    """Between its two parameter groups one half of the model is new and the other old."""
+    """An optimizer with a place between its two parameter groups, where one half of the model is
+    new and the other old.
+    """
 
     def _init_group(self, group: dict, *args: object, **kwargs: object) -> bool:
         if group is self.param_groups[-1]:
@@ -107,7 +109,7 @@ def train_adversaries(
     critic_optimizer: Optimizer,
     step: outlast.Step,
 ) -> Tensor:
-    """The critic learns first, then the model against the critic that has just learned."""
+    """Train the critic first, then the model against the critic that has just learned."""
     inputs, targets = step.batch
     F.mse_loss(critic(model.module(inputs).detach().repeat(1, WIDTH // 4)), targets).backward()
     critic_optimizer.step()
@@ -121,7 +123,7 @@ def train_adversaries(
 
 
 def evaluate(run: outlast.Run, model: nn.Module, step: int) -> None:
-    """Work between steps that communicates."""
+    """Run work between steps that communicates."""
     for attempt in run.phase("evaluate"):
         with attempt:
             with torch.no_grad():

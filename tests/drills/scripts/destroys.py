@@ -1,7 +1,7 @@
 """A script without outlast calls that ends as many do: it destroys its group, then leaves main.
 
-The last step is made with an interpreter that does not hand on its lock by itself. That is what
-happens by chance where what follows the step takes less than five milliseconds.
+In the last step the interpreter does not release its lock by itself. That happens by chance if the
+code after the step takes less than five milliseconds.
 """
 
 from __future__ import annotations

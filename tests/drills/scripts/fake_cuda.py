@@ -1,8 +1,8 @@
-"""Four GPUs that are not there, for `--preload fake_cuda`: what is asked of them is written down.
+"""Four GPUs that do not exist, for `--preload fake_cuda`. The calls to them are recorded.
 
 torch.cuda answers as it does on a machine with four GPUs and NCCL. Tensors and models stay on the
-CPU, and groups are gloo's. Each call that chooses a device, makes a context or builds a group is a
-line of $FAKE_CUDA: its process, its name, and what it was given.
+CPU, and groups use gloo. Each call that chooses a device, makes a context or builds a group is a
+line of $FAKE_CUDA: its process, its name, and its arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _real_put = shared_rows.SharedRows.put
 _current = threading.local()
 _contexts: set[int] = set()
 _working, _aborted = threading.Event(), threading.Event()
-# GPUs 1 and 3 draw alike, and so do 0 and 2
+# GPUs 1 and 3 draw the same numbers, and so do 0 and 2
 _generators = [torch.Generator().manual_seed(number % 2) for number in range(GPUS)]
 
 
@@ -40,7 +40,7 @@ def index_of(device: Any) -> int:
 
 
 def lazy_init() -> None:
-    """CUDA comes up, and with it a context on the current device."""
+    """Initialize CUDA, which makes a context on the current device."""
     if torch.cuda.current_device() not in _contexts:
         _contexts.add(torch.cuda.current_device())
         note("context", device=torch.cuda.current_device())
@@ -62,7 +62,7 @@ def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
 
 
 def draw(device: Any) -> float:
-    """A random number of this GPU's generator."""
+    """Return a random number of this GPU's generator."""
     return float(torch.rand(1, generator=_generators[index_of(device)]))
 
 
@@ -97,7 +97,7 @@ def abort(groups: Any) -> None:
 
 
 def put(self: Any, number: int, record: bytes) -> None:
-    """A rank leaves a record for the others. Written down once it is there."""
+    """Leave a record of this rank for the others. It is recorded once it is there."""
     _real_put(self, number, record)
     note("put", rank=self._participant.rank, act=self._act, number=number)
 
@@ -113,7 +113,7 @@ nccl_groups.abort = abort
 shared_rows.SharedRows.put = put
 torch.cuda.get_rng_state = get_rng_state
 torch.cuda.set_rng_state = set_rng_state
-torch.cuda.manual_seed_all = lambda seed: None  # the generators of GPUs that are not there
+torch.cuda.manual_seed_all = lambda seed: None  # the generators of the GPUs that do not exist
 dist.is_nccl_available = lambda: True
 dist.init_process_group = init_process_group
 torch.nn.Module.to = lambda self, *args, **kwargs: self

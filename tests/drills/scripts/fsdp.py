@@ -1,9 +1,11 @@
 """A small training under FSDP2 that can be struck at any place.
 
 Its places: setup, forward, backward, before_optimizer, apply (between two parameter groups), tail.
+
 --way       main: inside outlast.main; respawn: at module level, so that all ranks restart after a
             fault
---memory    rank 0 says at each entry how many bytes its living tensors and its process take
+--memory    rank 0 prints at each entry how many bytes its living tensors and its process take
+
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each
 commit.
 """
@@ -52,7 +54,9 @@ class Net(nn.Module):
 
 
 class Optimizer(torch.optim.AdamW):
-    """Between its two parameter groups one half of the model is new and the other old."""
+    """An optimizer with a place between its two parameter groups, where one half of the model is
+    new and the other old.
+    """
 
     def _init_group(self, group: dict, *args: object, **kwargs: object) -> bool:
         if group is self.param_groups[-1]:
@@ -61,8 +65,8 @@ class Optimizer(torch.optim.AdamW):
 
 
 def say_memory() -> None:
-    """Bytes of tensors that anybody holds, resident bytes, and how often the vault's slots are
-    mapped.
+    """Print the bytes of all living tensors, the resident bytes, and how often the vault's slots
+    are mapped.
     """
     gc.collect()
     storages = {

@@ -1,9 +1,9 @@
 """A small training under DDP in which gradients are zeroed, not dropped, so that an optimizer goes
-on moving what has none.
+on moving a parameter without a gradient.
 
 Its places: forward, backward, before_optimizer, tail. `--zero` says where gradients are cleared:
 "before" the backward, "after" the optimizer, or "behind" the block. Each rank prints `digest RANK
-HEX` at its end: of its own parameters and its own optimizer state.
+HEX` at its end, of its own parameters and its own optimizer state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def strike(place: str) -> None:
 
 
 class Net(nn.Module):
-    """The layer `sometimes`, if it is there at all, is used in some steps: by all ranks, by the
+    """A network whose layer `sometimes`, if it exists, is used in some steps: by all ranks, by the
     first one, or by none.
     """
 

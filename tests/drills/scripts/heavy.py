@@ -1,6 +1,6 @@
 """A model that is large for its steps: moving its state takes about as long as a step.
 
-It appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
+Each rank appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import nn
 
 import outlast
 
-WIDE = 3000  # two layers of it, and AdamW: 216 MB of state
+WIDE = 3000  # two layers of it, and AdamW, make 216 MB of state
 
 
 def main(run: outlast.Run) -> None:

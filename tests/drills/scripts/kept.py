@@ -1,17 +1,16 @@
-"""A small training with state of every kind, moved at every time; each rank prints a digest of all
-that it holds.
+"""A small training with state of every kind, which changes at every place. Each rank prints a
+digest of everything it holds.
 
     --model ddp|each|seeded   one model under DDP; one for each rank, equal at first, trained on its
                               own data; seeded by rank
-    --ignore                  DDP is told to leave one layer alone, which each rank then trains for
-                              itself
-    --tail, --behind WHAT     what moves after the optimizer inside the block, and behind the block:
-                              count (the same on all ranks), loss (a meter that differs by rank),
-                              draw (random numbers), ema
+    --ignore                  DDP ignores one layer, which each rank then trains for itself
+    --tail, --behind WHAT     what changes after the optimizer inside the block, and after the
+                              block: count (the same on all ranks), loss (a meter that differs by
+                              rank), draw (random numbers), ema
     --every N                 ... in each N-th step only
-    --flip STEP               rank 1 changes one of its weights behind that step
+    --flip STEP               rank 1 changes one of its weights after that step
 
-Its places: body, before_optimizer, tail (before anything moves there), tail_over, behind,
+Its places: body, before_optimizer, tail (before anything changes there), tail_over, behind,
 behind_over.
 """
 
@@ -34,7 +33,7 @@ import outlast
 
 
 class Meter:
-    """The mean of what it was given."""
+    """The mean of the values that it was given."""
 
     def __init__(self) -> None:
         self.count, self.total = 0, 0.0
@@ -114,7 +113,7 @@ class Training:
             self.strike("behind_over", step.number)
 
     def digest(self) -> str:
-        """Of all that this rank holds, its random state included."""
+        """Return the digest of everything that this rank holds, its random state included."""
         tensors: dict[str, Tensor] = {
             f"net.{name}": value for name, value in self.net.state_dict().items()
         }

@@ -1,6 +1,6 @@
 """A short training whose ranks 0 to 2 do not end when their script is over.
 
-Rank 0 has a thread that is no daemon, rank 1 a function that was given to atexit, and rank 2 an
+Rank 0 has a thread that is not a daemon, rank 1 a function that was given to atexit, and rank 2 an
 object whose destructor waits. Each goes on for `--for-s` seconds. Rank 3 ends at once.
 """
 

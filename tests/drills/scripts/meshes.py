@@ -5,9 +5,9 @@
             hsdp-tp    fully_shard over "replicate" and "shard", tensor parallelism over "tensor"
             pipeline   stages over "stage"; gradients are averaged over "data"
             experts    a mixture of experts: all_to_all over "expert", which also splits the data
-Places: setup, forward, backward, before_optimizer, tail. Each rank says `digest RANK HEX` at its
-end: of all that this rank holds, its random state included. It also says `batches RANK HEX`, which
-is the same on ranks that share their data.
+Its places: setup, forward, backward, before_optimizer, tail. At its end, each rank prints `digest
+RANK HEX` of everything it holds, its random state included. It also prints `batches RANK HEX`,
+which is the same on ranks that share their data.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def strike(place: str) -> None:
 
 @dataclass
 class Seen:
-    """What a rank was given to train on: a hash, as `run.state` keeps it."""
+    """A hash of the data that a rank was given to train on, as `run.state` keeps it."""
 
     text: str = ""
 
@@ -136,7 +136,7 @@ def tensor_parallel(mesh: DeviceMesh, data: DeviceMesh, *, sequence: bool) -> Pa
 
 
 def pipeline(mesh: DeviceMesh, rank: int) -> Parts:
-    """Put one block on each stage, and add the gradients of the pipelines that do the same."""
+    """Put one block on each stage, and add the gradients of the pipelines that do the same work."""
     stages, at = mesh["stage"].size(), mesh.get_local_rank("stage")
     torch.manual_seed(100 + at)
     block = Block()
@@ -166,7 +166,7 @@ def pipeline(mesh: DeviceMesh, rank: int) -> Parts:
 
 
 class Experts(nn.Module):
-    """A layer of which each rank of "expert" holds one expert, and a router that all hold.
+    """A layer of which each rank of "expert" holds one expert, with a router that all ranks hold.
 
     Each rank sends the same number of tokens to each expert, so that shapes are known: the tokens
     are ranked by the router's score.
@@ -188,7 +188,7 @@ class Experts(nn.Module):
 
 
 class _Exchange(torch.autograd.Function):
-    """all_to_all of equal parts. Its gradient goes the same way back."""
+    """An all_to_all of equal parts. Its gradient takes the same way back."""
 
     @staticmethod
     def forward(ctx: object, tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -209,7 +209,7 @@ def exchange(tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def experts(mesh: DeviceMesh) -> Parts:
-    """Each rank has an expert and data of its own; the router is the same on all."""
+    """Give each rank an expert and data of its own. The router is the same on all ranks."""
     model = Experts(mesh["expert"])
 
     def work(inputs: Tensor, targets: Tensor) -> None:

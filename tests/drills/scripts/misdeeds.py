@@ -1,4 +1,6 @@
-"""What a rank's own code, or a library in it, does to its process, for strikes (`strikes.also`)."""
+"""What a rank's own code, or a library in it, may do to its process, for strikes
+(`strikes.also`).
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ def use_up_descriptors() -> None:
 
 
 def take_output_away() -> None:
-    """Let nobody read on the pipes of this process, as a daemon's code does."""
+    """Let this process write to no pipe any more, as a daemon's code does."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
 
 
 def close_descriptors() -> None:
-    """Close all that somebody else has opened, as a daemon's code does."""
+    """Close all descriptors that other code has opened, as a daemon's code does."""
     os.closerange(3, 256)
 
 
 def change_folder_and_mask() -> None:
-    """Go elsewhere, and let no new file be read; then die."""
+    """Change the folder, and let no new file be read; then die."""
     os.chdir("/")
     os.umask(0o777)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -46,9 +48,9 @@ def run_another_program() -> None:
 
 
 def leave_a_daemon() -> None:
-    """Start a process that holds this one's pipes, in a session of its own; then die.
+    """Start a process in a session of its own that holds this one's pipes; then die.
 
-    It ends sooner than the run's leftovers are looked for, however fast the run is over.
+    That process ends before the drill looks for leftovers of the run, however fast the run is over.
     """
     _kept.append(subprocess.Popen(["sleep", "4"], start_new_session=True))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -59,7 +61,7 @@ def leave_a_zombie() -> None:
 
 
 def print_much() -> None:
-    """One line of 30 MB, and bytes that are no text."""
+    """Print one line of 30 MB, and bytes that are no text."""
     sys.stdout.write("x" * 30_000_000 + "\n")
     os.write(1, bytes(range(256)) * 64)
 
@@ -81,7 +83,7 @@ def ignore_sigterm() -> None:
 
 
 def ring() -> None:
-    """An alarm of a library's own, which nobody handles."""
+    """Raise the alarm signal as a library might, without a handler."""
     signal.alarm(1)
     time.sleep(5)
 

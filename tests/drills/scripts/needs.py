@@ -1,16 +1,16 @@
 """A training under DDP that makes a group, a mesh or a collective of its own, and uses it in each
 step.
 
---need      what it makes: none (nothing at all), collective, new_group, imported (new_group,
-            imported before outlast.join), init_mesh, run_mesh, run_device_mesh, lazy (a new group
-            in step 2, or where it is missing later), behind (a new group behind the block of step
-            2, or in a later step where it is missing)
+--need      what it makes: none, collective, new_group, imported (new_group, imported before
+            outlast.join), init_mesh, run_mesh, run_device_mesh, lazy (a new group in step 2, or
+            later if it is missing), behind (a new group after the block of step 2, or in a later
+            step if it is missing)
 --way       main: inside outlast.main; module: at module level
---rank      first: the rank is read before all else; torch: the same, as torch.distributed says it,
-            and once more behind the model; unread: not before the first step
+--rank      first: the rank is read before everything else; torch: the same, by torch.distributed,
+            and once more after the model; unread: not before the first step
 --wrap      before, after: the model is wrapped before the group is made, or after it
---hold      behind step 3, wait until this file exists
-Its places: made (what it needs is there), forward, before_optimizer, tail. Each rank prints `digest
+--hold      after step 3, wait until this file exists
+Its places: made (what it needs exists), forward, before_optimizer, tail. Each rank prints `digest
 RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each commit.
 """
 
@@ -33,7 +33,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import outlast
 
 WIDTH = 16
-LATER = ("none", "lazy", "behind")  # what makes nothing before run.steps
+LATER = ("none", "lazy", "behind")  # these make nothing before run.steps
 now = {"rank": -1, "step": 0}
 
 
@@ -57,7 +57,7 @@ class Net(nn.Module):
 
 
 def make(run: outlast.Run, need: str) -> dist.ProcessGroup | None:
-    """What the script needs before run.steps, or in them; the group in which its steps
+    """Make what the script needs before run.steps, or in them. Return the group in which its steps
     communicate.
     """
     if need == "collective":
@@ -110,7 +110,7 @@ def train(run: outlast.Run, args: argparse.Namespace) -> None:
             if group is not None:
                 weight = torch.tensor(1.0 + now["rank"])
                 dist.all_reduce(weight, group=group)
-                loss = loss * weight  # so what the group sums up is in the weights
+                loss = loss * weight  # so that what the group sums up is in the weights
             loss.backward()
             strike("before_optimizer")
             optimizer.step()

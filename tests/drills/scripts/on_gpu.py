@@ -1,9 +1,9 @@
 """A small training on GPUs that can be struck at any place: dropout on the device, batch norm,
 float16 with a GradScaler under DDP, or FSDP2.
 
-Its places: forward, backward, before_optimizer, tail. Beside those of strikes.py a strike may do
+Its places: forward, backward, before_optimizer, tail. Besides those of strikes.py, a strike may do
 "oom" (ask for more memory than any GPU has), "assert" (an index that is out of range, which leaves
-the process's CUDA context unusable), "assert_later" (the same, and nobody waits for it) and "spin"
+the process's CUDA context unusable), "assert_later" (the same, without waiting for it) and "spin"
 (a kernel that runs for a minute).
 Each rank prints `digest RANK HEX` at its end, and appends "RANK STEP PID" to $DRILL_COMMITS at each
 commit. Without a GPU it runs on the CPU.
@@ -70,7 +70,8 @@ class Net(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         inputs = self.norm(self.first(inputs))
-        # A strike counts its visits. Compiled into a graph, it would be compiled anew at each step.
+        # A strike counts its visits. If it were compiled into a graph, it would be compiled again
+        # at each step.
         compiled = torch.compiler.is_compiling()
         if not compiled:
             strike("forward")

@@ -1,14 +1,12 @@
-"""A pipeline: each rank holds one stage, of its own weights, and neither DDP nor a distributed
-tensor is involved.
+"""A pipeline: each rank holds one stage with its own weights, without DDP or distributed tensors.
 
 Its places: setup, forward (each micro-batch), backward, before_optimizer, tail.
 --way       main: inside outlast.main; module: at module level
 --group     what the stage is given: nothing, the default group, the group of run.mesh, or a new
             group of all ranks
-The stage is told its shapes. Otherwise torch runs it once on memory that nobody has written, in the
-first step of each process: batch statistics would be garbage, and random numbers would be drawn
-that a run without faults does not draw. Each rank prints `digest RANK HEX` at its end: of all that
-this rank holds.
+The stage is told its shapes. Otherwise torch runs it once on uninitialized memory in the first step
+of each process: batch statistics would be garbage, and random numbers would be drawn that a run
+without faults does not draw. Each rank prints `digest RANK HEX` of everything it holds at its end.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def strike(place: str) -> None:
 class Block(nn.Module):
     """One stage.
 
-    Dropout draws random numbers of this rank's own, the batch norm has statistics of its own.
+    Dropout draws random numbers of this rank's own, and the batch norm has statistics of its own.
     """
 
     def __init__(self, width: int) -> None:

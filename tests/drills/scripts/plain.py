@@ -1,11 +1,12 @@
-"""A script that knows nothing of outlast, and keeps its own place: each rank counts in a file of
+"""A script that knows nothing of outlast, and keeps its own progress: each rank counts in a file of
 its own.
 
-Its places: begin, count (at each number). It prints a line per number, unless --quiet; `done RANK
-RESTARTS NUMBER` at its end.
+Its places: begin, count (at each number). It prints a line for each number, unless --quiet, and
+`done RANK RESTARTS NUMBER` at its end.
+
 --record    under torch's @record, so that an error leaves an error file
 --group     in a process group that all-reduces each number
---on-term   what SIGTERM does: "end" (as the kernel has it), "clean" (says so, ends with 0),
+--on-term   what SIGTERM does: "end" (the kernel's default), "clean" (prints that, and ends with 0),
             "ignore"
 """
 

@@ -1,9 +1,9 @@
-"""A training in which a variable of the script decides what comes behind a step.
+"""A training in which a variable of the script decides what comes after a step.
 
 `seen` is set in step 2. It is a plain variable, so a process that replaces a rank later has another
-value in it, or with `--kept` a value of run.values. It decides about a phase behind step 6, which
-halves the weights. With `--rolled` each fourth step sets the input of those after it. With
-`--later` rank 1 is told to train two steps more than the others.
+value in it. With `--kept` it is a value of run.values. It decides about a phase after step 6, which
+halves the weights. With `--rolled`, every fourth step sets the input of the steps after it. With
+`--later`, rank 1 is told to train two steps more than the others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A small training under DDP with short steps, for drills about what surrounds a run.
+"""A small training under DDP with short steps, for drills about the surroundings of a run.
 
 Each rank prints `digest RANK HEX` and `over RANK` at its end, and appends "RANK STEP PID" to
-$DRILL_COMMITS at each commit. Its places for strikes: start, forward, after (behind the last step),
+$DRILL_COMMITS at each commit. Its places for strikes: start, forward, after (after the last step),
 exit (in the interpreter's own clean-up).
 
     --tangle    where the second generation restores its state, all ranks but rank 0 enter a
-                collective that rank 0 does not: so all wait for each other, without an end
+                collective that rank 0 does not, so that all wait for each other without end
 """
 
 from __future__ import annotations

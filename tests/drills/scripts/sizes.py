@@ -5,9 +5,10 @@
 --by-rank   each rank has a random seed of its own
 --each N    the global batch has N samples for each rank, and not 12
 --own       each rank trains a model of its own, which cannot be divided
-Each rank prints `begin RANK STEP DIGEST` where it goes on, `end RANK STEP DIGEST` at its end, with
-the digest of parameters, optimizer and buffers; `drew RANK STEP NUMBER`, a random number of each
-step; and `samples RANK STEP NUMBER ...`, what it was given.
+
+Each rank prints `begin RANK STEP DIGEST` where it goes on, and `end RANK STEP DIGEST` at its end,
+with the digest of parameters, optimizer and buffers. It also prints `drew RANK STEP NUMBER`, a
+random number of each step, and `samples RANK STEP NUMBER ...`, the samples that it was given.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""Where a drill strikes inside a script's own code, and what it does there.
+"""Faults that a drill injects inside a script's own code.
 
 The environment variable DRILL_STRIKES holds a JSON list of
     {"at": place, "rank": r, "step": n, "do": what, "once": path}
-Each fires at the first visit of its place at or after step n, on rank r (-1: any), unless the file
-`once` exists; it is made then. do: a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`),
-"sysexit" (the same as SystemExit), "gil" (holds the interpreter lock for ever), "eat" (memory,
-without end), or what the script has added to `also`. `visit`: not before this process's n-th visit
-(a DataLoader worker knows no step); `after_s`: not here and now, but from a thread, that much
-later; `always`: at each visit, whatever lies in `once`.
+Each fault fires at the first visit of its place at or after step n, on rank r (-1: any), unless the
+file `once` exists. The file is made when the fault fires.
+
+do        a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`), "sysexit" (the same as
+          SystemExit), "gil" (holds the interpreter lock for ever), "eat" (takes memory without
+          end), or a name that the script has added to `also`
+visit     not before the n-th visit of this process (a DataLoader worker knows no step)
+after_s   not at once, but from a thread, that many seconds later
+always    at each visit, even if the file `once` exists
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any
 
 
 class Struck(RuntimeError):
-    """What a strike raises where it was asked to."""
+    """The exception that a strike raises if it was asked to."""
 
 
 also: dict[str, Callable[[], None]] = {}
@@ -76,9 +79,9 @@ def _act(fault: dict[str, Any]) -> None:
 
 
 def _hold_interpreter_lock() -> None:
-    """Wait for ever in C. No signal ends that, as it would end a sleep."""
+    """Wait for ever in C code. No signal ends this wait, as it would end a sleep."""
     libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
-    for _ in range(2):  # zeros are a mutex that nobody holds
+    for _ in range(2):  # zeros are a mutex that no thread holds
         libc.pthread_mutex_lock(mutex)
 
 

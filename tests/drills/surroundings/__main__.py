@@ -1,8 +1,8 @@
 """Try cells of the table: `python -m tests.drills.surroundings --only vault --jobs 2`.
 
---list           their numbers and names
---cells 10:40    those numbers (from 1)
---only WORDS     those whose name holds these words
+--list           print the numbers and names of all cells
+--cells 10:40    try the cells with these numbers (from 1)
+--only WORDS     try the cells whose name contains these words
 --page           print docs/explanation/what-survives-what.md
 """
 
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def is_among(number: int, words: str) -> bool:
-    """Whether a number is among `10:40`, `10:`, or `3,7,12`."""
+    """Return whether a number is among `10:40`, `10:`, or `3,7,12`."""
     if ":" not in words:
         return str(number) in words.split(",")
     first, _, last = words.partition(":")
@@ -70,14 +70,16 @@ def is_among(number: int, words: str) -> bool:
 
 
 def turn(cell: Cell) -> tuple[int, float]:
-    """One cell of each row comes first, drawn by seed; then a second one of each, and so on."""
+    """Return a sort key: one cell of each row comes first, drawn by seed, then a second one of
+    each, and so on.
+    """
     mine = [one for one in cells() if one.row is cell.row]
     random.Random(cell.row.name).shuffle(mine)
     return mine.index(cell), random.Random(cell.name).random()
 
 
 def tried(number: int, cell: Cell, expected: Digests, end_s: float) -> bool | None:
-    """Whether it is as the table says; None: it was too late to begin."""
+    """Return whether the cell is as the table says, or None if it was too late to begin."""
     if time.monotonic() > end_s:
         return None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:

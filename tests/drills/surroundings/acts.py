@@ -1,4 +1,4 @@
-"""What is done to what surrounds a run. Each act returns what brings the thing back.
+"""What is done to the surroundings of a run. Each act returns a function that restores the thing.
 
 An act that finds nothing to act on raises: a fault that did not fire fails its cell.
 """
@@ -30,7 +30,7 @@ Undo = Callable[[], object]
 
 @dataclass
 class Around:
-    """A run, and what a drill may reach of its surroundings."""
+    """A run, and the parts of its surroundings that a drill can reach."""
 
     drill: Drill
     setting: Setting
@@ -44,7 +44,7 @@ class Around:
 
     @property
     def folder(self) -> Path:
-        """The run's folder as the launcher sees it."""
+        """Return the run's folder as the launcher sees it."""
         path = self.scratch / "run"
         return self.seen(path) if self.setting.mounted else path
 
@@ -52,7 +52,7 @@ class Around:
         return Path(f"/proc/{self.launcher}/root{path}")
 
     def named(self, name: str) -> int:
-        """The launcher's child of this kernel name, once it is there."""
+        """Return the launcher's child with this kernel name, once it is there."""
         found: list[int] = []
 
         def look() -> bool:
@@ -78,7 +78,7 @@ class Around:
 
 
 def _nothing() -> None:
-    """It does not come back."""
+    """Restore nothing."""
 
 
 def do_nothing(around: Around) -> Undo:
@@ -86,7 +86,7 @@ def do_nothing(around: Around) -> Undo:
 
 
 def see_strike(around: Around) -> Undo:
-    """The rank does it by itself."""
+    """Wait for the strike: the rank does it by itself."""
     around.drill.until(lambda: around.drill.fired(kind="strike"), "the rank's own deed")
     return _nothing
 
@@ -149,7 +149,7 @@ def stop_zygote_and_store(around: Around) -> Undo:
 
 
 def _other_rank(around: Around) -> int:
-    """Rank 1 is the one that is killed to begin a regroup."""
+    """Return a rank that is not killed: to begin a regroup, rank 1 is."""
     return around.rank(0 if around.moment is Moment.REGROUP else 1)
 
 
@@ -162,7 +162,7 @@ def stop_rank(around: Around) -> Undo:
     return _stopped(_other_rank(around))
 
 
-# takes hold of a process, as a debugger does, and lets it go after some seconds
+# this takes hold of a process, as a debugger does, and lets it go after some seconds
 DEBUGGER = """
 import ctypes, os, sys, time
 pid, held_s = int(sys.argv[1]), float(sys.argv[2])
@@ -176,7 +176,9 @@ trace(17, pid, None, None)
 
 
 def hold_by_debugger(around: Around) -> Undo:
-    """For three seconds, which is how long a debugger takes to load the symbols of torch."""
+    """Hold a rank for three seconds, which is how long a debugger takes to load the symbols of
+    torch.
+    """
     pid = _other_rank(around)
     debugger = subprocess.Popen([sys.executable, "-c", DEBUGGER, str(pid), "3"])
     around.closing.callback(debugger.wait)
@@ -211,7 +213,7 @@ def stop_loader(around: Around) -> Undo:
 
 
 def stop_everything(around: Around) -> Undo:
-    """All processes of the run stand still, as in a machine that is frozen."""
+    """Stop all processes of the run, as in a machine that is frozen."""
     pids = [around.launcher, *below(around.launcher)]
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -283,7 +285,7 @@ def close_terminal(around: Around) -> Undo:
 
 
 def stop_console(around: Around) -> Undo:
-    """And what the pipe itself holds is full."""
+    """Stop reading the console, so that the pipe itself fills too."""
     around.setting.stops_reading.set()
     return around.setting.stops_reading.clear
 
@@ -325,10 +327,10 @@ def fill_disk(around: Around) -> Undo:
 
 
 def make_read_only(around: Around) -> Undo:
-    """Put the folder over itself, read-only.
+    """Mount the folder over itself, read-only.
 
-    It is made so aside, where nobody writes yet. The kernel refuses it where the launcher has just
-    opened a file for writing.
+    It is prepared beside the folder, where nothing writes yet. The kernel refuses to mount it if
+    the launcher has just opened a file for writing.
     """
     path, aside = around.scratch / "run", around.scratch / "aside"
     aside.mkdir()
@@ -344,7 +346,7 @@ def make_read_only(around: Around) -> Undo:
 
 
 def remove_folder(around: Around) -> Undo:
-    # a file that is being made keeps rmtree from its end: once more, then
+    # a file that is made meanwhile keeps rmtree from its end, so it is tried again
     for _ in range(20):
         shutil.rmtree(around.folder, ignore_errors=True)
         if not around.folder.exists():
@@ -432,7 +434,7 @@ def remove_ledger(around: Around) -> Undo:
 
 
 def _is_made(around: Around) -> bool:
-    """Whether the ledger can be read: its launcher has made it."""
+    """Return whether the ledger can be read, which means that its launcher has made it."""
     try:
         look(around.folder)
     except OutlastError:
@@ -519,7 +521,7 @@ def loopback_down(around: Around) -> Undo:
 
 
 def _store_port(around: Around) -> int:
-    """The port on which the store's host listens."""
+    """Return the port on which the store's host listens."""
     pid = around.store()
     inodes = set()
     for name in os.listdir(f"/proc/{pid}/fd"):

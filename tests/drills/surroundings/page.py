@@ -31,7 +31,7 @@ no difference, some are chosen at random.
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     moments: dict[str, list[str]] = {}
     for cell in cells():
         moments.setdefault(cell.row.name, []).append(cell.moment.value)

@@ -1,4 +1,6 @@
-"""One cell of the table on real processes: start, wait for the moment, act, and judge the end."""
+"""Run one cell of the table with real processes: start, wait for the moment, act, and judge the
+end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from tests.drills.surroundings.settings import prepared
 from tests.drills.surroundings.table import GONE_SEES, LEDGER_SEES, SAVES, Cell, Moment, Row
 
 STEPS = 80
-LATE_S = 0.8  # the code behind the last step takes so long: time for what happens at the end
+# how long the code after the last step takes, so that there is time for what happens at the end
+LATE_S = 0.8
 SAVED_STEP = 20
 BOUND_S = 75.0  # for a whole cell, on top of what its row allows
 
@@ -31,7 +34,9 @@ Digests = dict[int, str]
 
 @dataclass(frozen=True)
 class Judged:
-    """problems: what is not as the table says. waited_s: the longest wait after the fault."""
+    """The result of a cell. `problems` holds the differences from the table, and `waited_s` the
+    longest wait after the fault.
+    """
 
     problems: list[str]
     waited_s: float
@@ -43,7 +48,7 @@ class Judged:
 
 
 def calm(scratch: Path) -> Digests:
-    """The weights of a run that nothing happens to."""
+    """Return the weights of an undisturbed run."""
     with Drill(scratch, "quick.py", "--steps", STEPS, workers=2) as drill:
         outcome = drill.finish()
     assert outcome.code == 0, str(outcome)
@@ -51,7 +56,7 @@ def calm(scratch: Path) -> Digests:
 
 
 def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
-    """Run the cell; what is wrong with it."""
+    """Run the cell, and return its problems."""
     row, word, begun_s = cell.row, uuid.uuid4().hex, time.monotonic()
     late = [{"at": "after", "rank": rank, "do": "sleep", "for_s": LATE_S} for rank in (0, 1)]
     own = [{"at": "forward", "rank": 1, "step": 10, "do": row.does}] if row.does else []
@@ -83,7 +88,7 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
                 wait_for(around)
             struck_s = time.monotonic()
             undo = getattr(acts, row.act)(around)
-            if row.does:  # the act was to wait for it
+            if row.does:  # the act had to wait for it
                 struck_s = time.monotonic()
             if row.back_after_s is not None:
                 timer = threading.Timer(row.back_after_s, lambda: _undo(undo, problems))
@@ -95,7 +100,7 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
         except AssertionError as error:
             return Judged([str(error)[:3000]], 0.0, time.monotonic() - begun_s, drill.stderr)
         problems += _wrong(row, around, code, expected)
-        # what the cell made stand still would be told from what the run left
+        # what the cell stopped would look like something that the run left
         left = left_behind(word, within_s=5.0)
         if left and not row.resumes:
             problems.append(f"left behind: {left}")
@@ -105,7 +110,7 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
 
 
 def wait_for(around: Around) -> None:
-    """Wait for the cell's moment; a regroup is begun by the death of rank 1."""
+    """Wait for the cell's moment; a regroup begins with the death of rank 1."""
     drill, moment = around.drill, around.moment
     drill.until(lambda: (around.folder / "run.json").exists(), "the run's folder")
     if moment is Moment.START:
@@ -130,7 +135,7 @@ def _undo(undo: acts.Undo, problems: list[str]) -> None:
 
 
 def _watch(drill: Drill, struck_s: float, *, within_s: float, cold: bool) -> tuple[float, int]:
-    """The longest time from the fault on in which no new step was committed, and the exit code."""
+    """Return the longest time after the fault without a newly committed step, and the exit code."""
     moved_s, step, longest_s = struck_s, drill.step, 0.0
     bound_s = within_s + (30.0 if cold else 0.0)  # torch has to be imported first
     while (code := drill.process.poll()) is None:
@@ -144,7 +149,9 @@ def _watch(drill: Drill, struck_s: float, *, within_s: float, cold: bool) -> tup
 
 
 def digests_of(scratch: Path) -> Digests:
-    """The newest digest of each rank: where the code behind the last step ran again, all agree."""
+    """Return the newest digest of each rank. Where the code after the last step ran again, all
+    agree.
+    """
     path = scratch / "commits.digests"
     lines = path.read_text().splitlines() if path.exists() else []
     return {int(rank): digest for rank, digest in (line.split() for line in lines)}
@@ -162,20 +169,21 @@ def _wrong(row: Row, around: Around, code: int, expected: Digests) -> list[str]:
     # at the end there may be no time to say it
     if not re.search(row.said, said, re.DOTALL) and not at_end:
         wrong.append(f"nobody said {row.said!r}")
-    if _is_traceback_wrong(said, around.moment) and not row.does:  # else the script's, perhaps
+    # otherwise it may come from the script
+    if _is_traceback_wrong(said, around.moment) and not row.does:
         wrong.append("a traceback on the console")
     state, told = _state_of(code), _reported(around.folder)
-    # some rows take the ledger away, or what would have been written into it
+    # some rows remove the ledger, or what would have been written to it
     if told not in ("", state) and row.sees not in (LEDGER_SEES, GONE_SEES) and code != 2:
         wrong.append(f"the report says {told!r}, and the run has {state}")
     return wrong
 
 
 def _is_traceback_wrong(said: str, moment: Moment) -> bool:
-    """Return whether the console shows a traceback that nobody should see.
+    """Return whether the console shows a traceback that should not appear.
 
     While the script sets up its model, a survivor may be in a collective of torch. It then ends as
-    it would under torchrun, with an error that says that its peer is gone.
+    under torchrun, with an error that says that its peer is gone.
     """
     if "Traceback" not in said:
         return False
@@ -186,14 +194,16 @@ def _is_traceback_wrong(said: str, moment: Moment) -> bool:
 
 
 def _state_of(code: int) -> str:
-    """The state of a run that has ended with this exit code."""
+    """Return the state of a run that has ended with this exit code."""
     if code < 0:
         return "lost"
     return "ended" if code == 0 else "stopped" if code > 128 else "failed"
 
 
 def _reported(folder: Path) -> str:
-    """The state that `outlast report` shows; "" where no run had begun, or its disk is gone."""
+    """Return the state that `outlast report` shows, or "" if no run had begun or its disk
+    is gone.
+    """
     try:
         return look(str(folder)).state
     except OutlastError:

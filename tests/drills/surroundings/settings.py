@@ -1,4 +1,6 @@
-"""What a run is started in, where a cell needs more than a folder: consoles, mounts, networks."""
+"""The environments in which runs are started if a cell needs more than a folder: consoles, mounts,
+networks.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,13 @@ SHM = Path("/dev/shm")
 
 @dataclass
 class Setting:
-    """
+    """What a run is started in.
+
     options      for `Drill`
-    console_fd   what the test reads
-    over         the test has ended, and so does who reads the console, even where it stands still
-    group        of processes, if it has one
-    wall_jump    holds the seconds that the run's wall clock is ahead, if it has one of its own
+    console_fd   the descriptor that the test reads
+    over         the test has ended, so the reader of the console ends too, even if it stands still
+    group        the control group of the processes, if it has one
+    wall_jump    holds the seconds that the run's wall clock is ahead, if it has a clock of its own
     """
 
     script: str = "quick.py"
@@ -44,7 +47,7 @@ class Setting:
 
 
 def shell(command: str) -> tuple[str, ...]:
-    """Do this first, in the process that becomes the launcher."""
+    """Return a prefix that runs this command first, in the process that becomes the launcher."""
     return ("sh", "-c", f'{command} && exec "$@"', "sh")
 
 
@@ -61,7 +64,7 @@ def mounts(folder: Path | str, size: str, *, first: str = "true") -> tuple[str, 
 
 @contextlib.contextmanager
 def prepared(name: str, scratch: Path) -> Iterator[Setting]:
-    """The setting of this name, and its clean-up."""
+    """Yield the setting of this name, and clean up afterwards."""
     one = Setting()
     with contextlib.ExitStack() as closing:
         closing.callback(one.over.set)
@@ -101,7 +104,7 @@ def _piped(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
 def _terminal(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
     master, slave = pty.openpty()
     one.options |= {"console": slave}
-    one.console_fd = master  # closed by the act: nobody else has it open
+    one.console_fd = master  # the act closes it: no other process has it open
     closing.callback(lambda: _close(one.console_fd))
 
 
@@ -160,7 +163,7 @@ def _own_group(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> No
 
 
 def _few_threads(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
-    """Room for all processes of a run of two ranks, and not for the threads of its groups."""
+    """Allow all processes of a run of two ranks, but not the threads of its groups."""
     _own_group(one, scratch, closing)
     assert one.group is not None
     (one.group / "pids.max").write_text("12")
@@ -193,7 +196,7 @@ def _own_temporary(one: Setting, scratch: Path, closing: contextlib.ExitStack) -
 
 
 def _strange_shm(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
-    """A folder, a file, a pipe and a link with our prefix."""
+    """Make a folder, a file, a pipe and a link that begin with outlast's prefix."""
     stem = SHM / f"outlast-{os.getuid()}-strange{os.getpid()}"
     folder, file, link = Path(f"{stem}-a"), Path(f"{stem}-b"), Path(f"{stem}-c")
     folder.mkdir()
@@ -216,7 +219,9 @@ def _closed_shm(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> N
 
 
 def _own_wall_clock(one: Setting, scratch: Path, closing: contextlib.ExitStack) -> None:
-    """The wall clock of all the run's processes is that of the machine, and `wall_jump` seconds."""
+    """Give all of the run's processes a wall clock that is `wall_jump` seconds ahead of the
+    machine's.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler to build another wall clock with")

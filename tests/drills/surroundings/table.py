@@ -1,8 +1,9 @@
-"""Everything around a run, times what can happen to it, times the moment: data, and nothing else.
+"""A table of everything that surrounds a run, of what can happen to it, and of the moments at which
+it happens. This file is only data.
 
-A row says what happens to which thing, what the run makes of it, and what is kept. `act` names the
+A row says what happens to which thing, how the run reacts, and what is kept. `act` names the
 function in acts.py that does it. A cell is a row at one moment. Where the moment does not matter,
-the row names how many moments are drawn by SEED. What cannot be done here is in LEFT_OUT.
+the row says how many moments are drawn by SEED. LEFT_OUT lists what cannot be tried here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Moment(str, Enum):
     TRAINING = "training"
     REGROUP = "regroup"  # right after a rank was killed
     CHECKPOINT = "checkpoint"  # a checkpoint is being written
-    END = "end"  # the last steps, and what comes behind them
+    END = "end"  # the last steps, and the code after them
 
 
 S, T, G, C, E = Moment
@@ -28,19 +29,20 @@ EACH = (S, T, G, C, E)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """
-    thing, happens   of what surrounds a run; what happens to it
-    act              name of the function in acts.py
-    moments          those that are tried; `drawn`: so many of them, drawn by seed
-    back_after_s     it comes back after so long; None: never
-    codes            exit codes that are right; 0: it trains on, with equal weights
+    """One thing that can happen to the surroundings of a run.
+
+    thing, happens   a part of what surrounds a run, and what happens to it
+    act              the name of the function in acts.py that does it
+    moments          the moments that are tried; `drawn` says how many of them are drawn by seed
+    back_after_s     the thing comes back after this time; None: never
+    codes            the exit codes that are right; 0: it goes on training, with equal weights
     said             must be on the console (a regular expression)
     sees             for the page: what people see; "": nothing
-    kept             for the page, where the run ends
+    kept             for the page: what is kept if the run ends
     resumes          the run ends, and `--resume` brings it to the same weights
-    setting          name of the setting in settings.py that the run is started in
+    setting          the name of the setting in settings.py in which the run is started
     does             what rank 1 does by itself in step 10 (scripts/strikes.py, misdeeds.py)
-    within_s         nothing may wait longer, from the fault on; `because`: why it is more than 30 s
+    within_s         no wait after the fault may be longer; `because` says why it is more than 30 s
     """
 
     thing: str
@@ -629,7 +631,7 @@ LEFT_OUT: tuple[tuple[str, str], ...] = (
 
 
 def cells(seed: int = SEED) -> list[Cell]:
-    """All cells: a row at each of its moments, or at so many as are drawn."""
+    """Return all cells: each row at each of its moments, or at as many as are drawn."""
     out = []
     for row in ROWS:
         moments = row.moments

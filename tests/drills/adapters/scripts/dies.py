@@ -1,7 +1,7 @@
 """The example of outlast.hf, in which one rank is killed in the middle of the second evaluation.
 
-DIES   which rank
-ONCE   a file that says that it was done
+DIES   the rank to kill
+ONCE   a file that shows that the kill has happened
 """
 
 import os

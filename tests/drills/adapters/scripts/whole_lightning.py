@@ -1,6 +1,6 @@
-"""A Lightning script with much around it: a data module, loader workers, random data, dropout, a
-plateau scheduler, an early stop, a gather at an epoch's end, a callback that counts, and a test of
-the best checkpoint.
+"""A Lightning script with many parts: a data module, loader workers, random data, dropout, a
+plateau scheduler, an early stop, a gather at the end of an epoch, a callback that counts, and a
+test of the best checkpoint.
 
     whole_lightning.py FOLDER
 """
@@ -25,7 +25,7 @@ import outlast.lightning
 
 
 class Noisy(Dataset[Any]):
-    """Each look at a point is another one."""
+    """A data set that adds new noise each time a point is read."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.x = torch.randn(count, 8, generator=torch.Generator().manual_seed(seed))
@@ -83,7 +83,9 @@ class Net(LightningModule):
 
 
 class Counts(Callback):
-    """It keeps a number that moves with each batch, and one that moves with each validation."""
+    """A callback with a number that changes with each batch, and one that changes with each
+    validation.
+    """
 
     def __init__(self) -> None:
         self.batches, self.validations = 0, 0

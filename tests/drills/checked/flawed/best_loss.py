@@ -1,4 +1,6 @@
-"""The best loss so far, in a plain variable. It changes no weight, so the state is the same."""
+"""The script keeps the best loss so far in a plain variable. It changes no weight, so the state is
+the same.
+"""
 
 import torch
 from torch import nn

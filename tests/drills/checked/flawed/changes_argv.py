@@ -1,4 +1,4 @@
-"""sys.argv is changed while the script runs; a process that replaces a rank has the old one."""
+"""The script changes sys.argv while it runs. A process that replaces a rank has the old one."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""Fixed batches in an endless cycle, of which a replaced rank takes the first one again.
+"""Fixed batches come in an endless cycle, and a replaced rank begins again with the first one.
 
-The average that is printed differs as well, and is not what changes the weights.
+The average that is printed differs as well, but it does not change the weights.
 """
 
 import itertools

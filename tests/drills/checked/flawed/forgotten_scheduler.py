@@ -1,4 +1,4 @@
-"""A scheduler that run.state is not given."""
+"""The scheduler is not given to run.state."""
 
 import torch
 from torch import nn

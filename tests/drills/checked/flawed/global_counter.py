@@ -1,4 +1,4 @@
-"""A counter of steps that a function keeps in a global, and a learning rate that depends on it."""
+"""A function keeps a counter of steps in a global variable, and the learning rate depends on it."""
 
 import torch
 from torch import nn

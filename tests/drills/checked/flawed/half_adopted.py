@@ -1,4 +1,4 @@
-"""outlast.join(), and a process group of the script's own behind it."""
+"""The script calls outlast.join(), and then makes a process group of its own."""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""An optimizer around another one, of which only the outer one is named."""
+"""An optimizer wraps another one, and only the outer one is given to run.state."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""outlast.join() is called a second time, for another run as the script thinks."""
+"""The script calls outlast.join() a second time, as if for another run."""
 
 import torch
 from torch import nn

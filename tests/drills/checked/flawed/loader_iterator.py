@@ -1,4 +1,4 @@
-"""An iterator over a loader that run.state does not know; the script moves it by itself."""
+"""The script advances an iterator over a loader that run.state does not know."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Two optimizers, called in another order on odd ranks."""
+"""Two optimizers are called in another order on odd ranks."""
 
 import torch
 from torch import nn

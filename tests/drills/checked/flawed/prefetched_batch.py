@@ -1,4 +1,4 @@
-"""nanoGPT's X and Y: the next batch is drawn behind the step that uses this one."""
+"""As in nanoGPT, X and Y of the next batch are drawn after the step that uses the current batch."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Augmentation by a generator of NumPy's that run.state does not know."""
+"""Augmentation uses a NumPy generator that run.state does not know."""
 
 import numpy as np
 import torch

@@ -1,4 +1,6 @@
-"""An average of the weights by hand, in an object without state_dict, that the step evaluates."""
+"""An average of the weights is kept by hand in an object without state_dict, and the step evaluates
+it.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A handler for SIGTERM that is to save a checkpoint."""
+"""The script installs a handler for SIGTERM that saves a checkpoint."""
 
 import signal
 import sys

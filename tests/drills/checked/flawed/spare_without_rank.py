@@ -1,4 +1,4 @@
-"""The rank is read from a copy of the environment, in which a spare has none."""
+"""The script reads its rank from a copy of the environment, in which a spare has none."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A process is started in front of outlast.join()."""
+"""The script starts a process before outlast.join()."""
 
 import multiprocessing as mp
 

@@ -1,4 +1,4 @@
-"""The model is wrapped by the script and by outlast."""
+"""The model is wrapped both by the script and by outlast."""
 
 import torch
 from torch import nn

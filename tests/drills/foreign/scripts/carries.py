@@ -1,5 +1,5 @@
-"""An adopted loop that draws its batch ahead and keeps its best loss: by plain variables,
-or not.
+"""An adopted loop that draws its batch ahead and keeps its best loss, with or without plain
+variables.
 """
 
 import sys

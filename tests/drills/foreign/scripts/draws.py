@@ -1,8 +1,8 @@
-"""A loop of nanoGPT's shape, adopted: it draws micro-batches by a function of its own, one ahead.
+"""An adopted loop of nanoGPT's shape: it draws micro-batches by a function of its own, one ahead.
 
 --no-prefetch   draw each batch when its step begins
---own FOLDER    save to a file of its own at each fifth step, and begin from it where it exists
---until N       stop behind step N
+--own FOLDER    save to a file of the script at each fifth step, and begin from it if it exists
+--until N       stop after step N
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Communicate before run.steps only if a file of the script's own is there.
+"""A script that communicates before run.steps only if a file of its own exists.
 
     finds_own.py FOLDER [--always] [--flat] [--twice]
 

@@ -1,4 +1,4 @@
-"""A script that is half adopted: it calls outlast, and does by itself what outlast would do."""
+"""A half-adopted script: it calls outlast, and does by itself what outlast would do."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""A training loop of the shape that many scripts have who take torchrun's environment as a switch.
+"""A training loop of the shape that many scripts have which use torchrun's environment as a switch.
 
 It looks for RANK, makes its process group and its DDP by itself, draws the next batch while it
 trains on the last one, keeps the best loss in a plain variable, and writes a checkpoint of its own.

@@ -1,10 +1,11 @@
-"""Run a script that calls outlast, paced, and print the digest of its whole state on each rank.
+"""Run a script that calls outlast at a slower pace, and print the digest of its whole state on each
+rank.
 
     paced.py SCRIPT [ARGUMENTS]
 
-PACED_S       seconds that each step takes besides
-PACED_UNTIL   the last step, where the script has a later one
-PACED_TIMES   multiplies the script's own last step
+PACED_S       additional seconds for each step
+PACED_UNTIL   the last step, if the script has a later one
+PACED_TIMES   a factor for the script's own last step
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ net = nn.Linear(16, 1)
 if several or (not EARLY and os.getenv("RANK") is not None):
     model = run.replicate(net)
 optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-state = run.state(model=model, optimizer=optimizer)  # a NameError where there is no rank
+state = run.state(model=model, optimizer=optimizer)  # a NameError if there is no rank
 for step in run.steps(state, until=150):
     with step:
         model(torch.randn(8, 16)).square().mean().backward()

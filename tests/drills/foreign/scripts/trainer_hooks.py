@@ -1,5 +1,5 @@
-"""A trainer with hooks, as libraries of detection have it: a schedule, an evaluation with a barrier
-and a checkpoint stand behind each step, in one phase.
+"""A trainer with hooks, as in libraries for detection: a schedule, an evaluation with a barrier and
+a checkpoint follow each step, in one phase.
 """
 
 from __future__ import annotations
