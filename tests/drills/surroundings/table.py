@@ -78,7 +78,7 @@ class Cell:
 
 
 GONE = r"training goes on, and what is written there is lost"
-GONE_SEES = "a warning at once that names what is gone; `outlast report` lacks what came after"
+GONE_SEES = "at once, a warning that names what is gone; `outlast report` lacks what came after"
 LEDGER_SEES = "a warning if it lasts for some seconds, and at the end if anything is missing"
 STOPPED = "the last step, in the checkpoint of the stop"
 SAVES = ("--checkpoint-every", "20")
@@ -92,7 +92,7 @@ ROWS: tuple[Row, ...] = (
         "its reader stops",
         "stop_console",
         setting="piped console",
-        sees="log files have what the console could not take",
+        sees="the log files have what the console could not show",
     ),
     Row(
         "console",
@@ -125,7 +125,7 @@ ROWS: tuple[Row, ...] = (
         "is removed",
         "remove_vault",
         said=r"was removed .*files are held open",
-        sees="a warning: the files are held open, and have their names again",
+        sees="a warning: the launcher holds the files open, and gave them their names back",
     ),
     Row(
         "vault",
@@ -152,7 +152,7 @@ ROWS: tuple[Row, ...] = (
         codes=(1,),
         said="no vault can be made|the vault needs",
         sees="how much more is needed",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="full shared memory",
     ),
     Row(
@@ -163,7 +163,7 @@ ROWS: tuple[Row, ...] = (
         codes=(1,),
         said="no vault can be made.*Read-only",
         sees="which folder has to be writable",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="closed shared memory",
     ),
     # --- run folder
@@ -176,7 +176,7 @@ ROWS: tuple[Row, ...] = (
         codes=(0, 2),
         said=GONE + "|was removed while it was in use",
         sees=GONE_SEES,
-        kept="nothing began, if not even the ledger was written",
+        kept="nothing, if the ledger was not written yet",
     ),
     Row("run folder", "is moved", "move_folder", (T, G, C, E), 3, said=GONE, sees=GONE_SEES),
     Row(
@@ -207,7 +207,7 @@ ROWS: tuple[Row, ...] = (
         codes=(2,),
         said="is in use by process",
         sees="which process has it",
-        kept="nothing is touched",
+        kept="everything, because nothing is changed",
         setting="held folder",
     ),
     # --- disk
@@ -230,7 +230,7 @@ ROWS: tuple[Row, ...] = (
         codes=(1,),
         said="cannot be written",
         sees="what cannot be written",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="full disk",
     ),
     Row(
@@ -295,13 +295,13 @@ ROWS: tuple[Row, ...] = (
         codes=(2,),
         said=r"open files, and this process may have 40 .*ulimit -n",
         sees="how many are needed, and how to allow them",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="few descriptors",
     ),
     Row("memory", "the launcher gets no more", "limit_memory", (T, G, C), 2, 2.0),
     Row(
         "file size",
-        "the launcher may write no longer files",
+        "the launcher may not make files longer",
         "limit_file_size",
         (T, C),
         sees=LEDGER_SEES,
@@ -334,10 +334,10 @@ ROWS: tuple[Row, ...] = (
         codes=(1,),
         said="error: .*(can't start new thread|Resource temporarily unavailable)",
         sees="which limit is reached",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="few threads",
         within_s=120.0,
-        because="for a minute the limit may still be lifted",
+        because="the limit may still be lifted during the first minute",
     ),
     # --- launcher
     Row(
@@ -397,7 +397,7 @@ ROWS: tuple[Row, ...] = (
         "kill_launcher",
         (S,),
         codes=(-9,),
-        kept="nothing had begun: start a new run",
+        kept="nothing, because the run had not begun; start a new run",
     ),
     Row(
         "launcher",
@@ -471,18 +471,18 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("rank", "crashes (SIGSEGV)", "see_strike", (T,), does="SIGSEGV"),
     Row("rank", "runs another program (exec)", "see_strike", (T,), does="run_another_program"),
-    Row("rank", "dies of an alarm of its own", "see_strike", (T,), does="ring"),
-    Row("rank", "locks itself up", "see_strike", (T,), does="lock_twice"),
+    Row("rank", "dies of its own alarm signal", "see_strike", (T,), does="ring"),
+    Row("rank", "waits for a lock that it holds itself", "see_strike", (T,), does="lock_twice"),
     Row(
         "rank",
-        "opens files until it may open no more",
+        "opens files until it reaches its limit",
         "see_strike",
         (T,),
         does="use_up_descriptors",
     ),
     Row(
         "rank",
-        "closes descriptors that are not its own",
+        "closes descriptors that other code has opened",
         "see_strike",
         (T,),
         does="close_descriptors",
@@ -490,7 +490,7 @@ ROWS: tuple[Row, ...] = (
     Row("rank", "closes its stdout and stderr", "see_strike", (T,), does="take_output_away"),
     Row(
         "rank",
-        "prints a line of 30 MB, and bytes that are no text",
+        "prints a line of 30 MB, and bytes that are not text",
         "see_strike",
         (T,),
         does="print_much",
@@ -510,10 +510,10 @@ ROWS: tuple[Row, ...] = (
         (T,),
         does="leave_a_daemon",
     ),
-    Row("rank", "has a child that nobody waits for", "see_strike", (T,), does="leave_a_zombie"),
+    Row("rank", "has a child that it never reaps", "see_strike", (T,), does="leave_a_zombie"),
     Row(
         "rank",
-        "raises in a thread of its own",
+        "raises an exception in a thread",
         "see_strike",
         (T,),
         does="raise_in_thread",
@@ -544,7 +544,7 @@ ROWS: tuple[Row, ...] = (
         (S,),
         codes=(1,),
         said="nobody on this machine can connect",
-        kept="nothing began",
+        kept="nothing, because the run did not begin",
         setting="no network",
         sees="what could not be reached",
     ),
@@ -553,7 +553,7 @@ ROWS: tuple[Row, ...] = (
     Row("others", "hold a hundred connections to the store", "flood_store", (T, G), 1),
     Row(
         "others",
-        "have files of our names in shared memory",
+        "have files with outlast's names in shared memory",
         "do_nothing",
         (S,),
         setting="strange shared memory",
@@ -597,36 +597,36 @@ ROWS: tuple[Row, ...] = (
 LEFT_OUT: tuple[tuple[str, str], ...] = (
     (
         "the disk is slow",
-        "needs a device of its own (dm-delay); a locked ledger is the same to the"
-        " launcher, and checkpoints are written by ranks in the background",
+        "this needs a device of its own (dm-delay); for the launcher, a locked ledger is the same,"
+        " and ranks write checkpoints in the background",
     ),
     (
-        "the ledger's index (-shm) is cut in the moment in which the launcher writes",
-        "SQLite has mapped it, and the launcher dies of SIGBUS; it writes all the time while a run"
-        " starts, and once a second later",
+        "the ledger's index (-shm) is cut at the moment at which the launcher writes",
+        "SQLite has mapped it, so the launcher dies of SIGBUS; it writes all the time while a run"
+        " starts, and once a second after that",
     ),
     (
         "files of the vault are cut short",
-        "a process that has mapped them dies of SIGBUS; nobody but"
-        " this user can do that, and none of the known cleaners does",
+        "a process that has mapped them dies of SIGBUS; only this user"
+        " can do that, and none of the known cleaners does",
     ),
     (
         "limits of another user (RLIMIT_NPROC, chmod)",
-        "the tests run as root, whom these do not bind;"
-        " a control group stands in for the first, a read-only disk for the second",
+        "the tests run as root, to whom these limits do not apply; they use a control group"
+        " instead of the first, and a read-only disk instead of the second",
     ),
     (
         "systemd-logind's RemoveIPC",
         "it removes the vault by name, which is a row of the table; it"
-        " spares users whose id is below 1000 and those who linger",
+        " spares users whose id is below 1000, and users with lingering enabled",
     ),
-    ("a real interface goes down", "one node talks over loopback only"),
+    ("a real interface goes down", "a run on one node uses loopback only"),
     (
         "the interpreter or torch is removed or upgraded",
-        "a fork of the zygote needs neither; a"
-        " spawned worker fails, and says what it could not import",
+        "a fork of the zygote needs neither;"
+        " a spawned worker fails, and says what it could not import",
     ),
-    ("power is lost", "nothing of it can be had here without losing the machine"),
+    ("power is lost", "this cannot be tried without losing the machine that runs the tests"),
 )
 
 
