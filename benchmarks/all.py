@@ -97,9 +97,9 @@ PRINTED = {
     "parity": "Parity of four parts, made and rebuilt by one core",
     "channel": "One coordinator, 12,500 agents, 100,000 ranks",
     "simulator": "An hour of a large run in the simulated world",
-    "planner_speed": "Lives of a run in a second, beside SimPy, NumPy and numba",
+    "planner_speed": "Simulated runs in a second, beside SimPy, NumPy and numba",
     "flight_recorder": "From flight recorder dumps to the guilty rank",
-    "titan": "Titan's boards: fitted before a date, held against what came",
+    "titan": "Titan's boards: fitted before a date, compared with what happened after it",
     "long_run": "The ledger of a long run: its writes, and its report",
 }
 
@@ -130,8 +130,8 @@ def page() -> str:
         "# Results",
         "",
         (
-            "Written by `make bench`, from NOTES.md and from what each program measured. What is"
-            " timed, and how, stands at its head."
+            "`make bench` writes this page, from NOTES.md and from what each program measured. The"
+            " head of each program says what is timed, and how."
         ),
         "",
     ]
