@@ -28,8 +28,10 @@ pytest.importorskip("uvicorn")
 
 import anyio
 
+from outlast.app.page.page_html import environment
 from outlast.app.web.application import application
 from outlast.app.web.guard import HEADERS, Guard
+from outlast.app.web.pages import warm_up
 from outlast.app.web.site import Site
 from outlast.app.web.stream import Streams
 
@@ -402,6 +404,59 @@ def test_a_value_is_computed_seldom_however_many_ask() -> None:
     assert fresh.get() == 2
     now_s[0] += 50.0
     assert fresh.get() == 3
+
+
+def test_a_settled_value_stays_until_something_changes() -> None:
+    now_s, stamp, made = [0.0], [0], [0]
+
+    def compute() -> int:
+        made[0] += 1
+        return made[0]
+
+    fresh = Fresh(
+        compute,
+        lambda: stamp[0],
+        least_s=1.0,
+        longest_s=5.0,
+        settled=lambda value: value == 2,
+        now_s=lambda: now_s[0],
+    )
+    assert fresh.get() == 1
+    now_s[0] += 6.0
+    assert fresh.get() == 2
+    now_s[0] += 1e6
+    assert fresh.get() == 2
+    stamp[0] += 1
+    assert fresh.get() == 3
+    now_s[0] += 6.0
+    assert fresh.get() == 4, "this one is not settled"
+
+
+def test_a_run_that_is_over_is_read_again_only_if_it_changes(tmp_path: Path) -> None:
+    """A run that goes on is read again after a while: its launcher may be gone."""
+    a_run.ended_run(tmp_path / "over")
+    folder, ledger = a_run.live_run(tmp_path / "live")
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        for root, is_over in ((tmp_path / "over", True), (tmp_path / "live", False)):
+            site = Site(root)
+            page, card = site.shown("toy"), site.card("toy")
+            for one in (site._pages["toy"], site._cards["toy"]):
+                one._now_s = lambda: 1e12
+            assert (site.shown("toy") is page) == is_over
+            assert (site.card("toy") is card) == is_over
+
+
+def test_what_the_first_answers_need_is_done_before_them(tmp_path: Path) -> None:
+    """Also a run that cannot be read does not stop the server from starting."""
+    broken_runs(tmp_path)
+    environment.cache_clear()
+    site = Site(tmp_path)
+    warm_up(site)
+    assert set(site._cards) == set(site.names())
+    newest = site._pages[site.names()[0]]
+    assert newest._kept is not None
+    assert environment().cache is not None
+    assert len(environment().cache) == len(environment().list_templates(extensions=["html"]))
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -5,7 +5,8 @@
     outlast serve /data/runs      all runs in another folder
 
 The server only reads runs, and writes nothing. It is a process of its own with the lowest priority.
-So training does not notice when the server ends or has many requests. Ctrl-C ends it.
+So training does not notice when the server ends or has many requests. What the first answers need
+is done before the priority is given up. Ctrl-C ends the server.
 """
 
 from __future__ import annotations
@@ -39,10 +40,13 @@ def main(argv: Sequence[str]) -> int:
 
     from outlast.app.web.application import application
     from outlast.app.web.connections import BoundedConnection
+    from outlast.app.web.pages import warm_up
     from outlast.app.web.site import Site
 
-    app = application(Site(root, only), allowed=args.allow_host)
+    site = Site(root, only)
+    app = application(site, allowed=args.allow_host)
     with listening(args.host, args.port) as opened:
+        warm_up(site)
         os.nice(19)
         what = f"run {only}" if only else f"runs under {root}/"
         print(f"outlast serve: {what} at {opened.url}", flush=True)

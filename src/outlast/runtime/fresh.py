@@ -5,7 +5,8 @@
 
 One thread computes at a time, and those that ask meanwhile wait for its result. A value that took
 long to compute stays for SHARE times as long, so that however many ask, computing takes a small
-share of one core. While nothing changed, the value stays for `longest_s`.
+share of one core. While nothing changed, the value stays for `longest_s`, and a settled value stays
+until something changes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Fresh(Generic[Value]):
     compute  makes the value; an error of it is raised to all who ask, as the value would be given
     changed  returns something that differs once the value may have changed
 
+    settled  says of a value that time alone does not change it, as that of a run that has ended
+
     least_s, longest_s  how old a value may be at least, and at most while nothing changed
     """
 
@@ -37,15 +40,18 @@ class Fresh(Generic[Value]):
         *,
         least_s: float,
         longest_s: float = math.inf,
+        settled: Callable[[Value], bool] = lambda value: False,
         now_s: Callable[[], float] = clock.now_s,
     ) -> None:
         self._compute = compute
         self._changed = changed
         self._least_s = least_s
         self._longest_s = longest_s
+        self._settled = settled
         self._now_s = now_s
         self._lock = threading.Lock()
         self._kept: tuple[Value | None, Exception | None, object] | None = None
+        self._lasts_s = 0.0  # how old the value may get while nothing changed
         self._made_s = -math.inf
         self._took_s = 0.0
 
@@ -63,11 +69,15 @@ class Fresh(Generic[Value]):
 
     def _renew(self, age_s: float) -> None:
         stamp = self._changed()
-        if self._kept is not None and self._kept[2] == stamp and age_s < self._longest_s:
+        if self._kept is not None and self._kept[2] == stamp and age_s < self._lasts_s:
             return
         begun_s = self._now_s()
+        self._lasts_s = self._longest_s
         try:
-            self._kept = (self._compute(), None, stamp)
+            value = self._compute()
+            self._kept = (value, None, stamp)
+            if self._settled(value):
+                self._lasts_s = math.inf
         except Exception as error:  # boundary: each caller gets the error
             self._kept = (None, error, stamp)
         self._made_s = self._now_s()

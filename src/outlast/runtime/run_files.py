@@ -70,11 +70,14 @@ def ledger_changed(run: Path) -> tuple[int, ...]:
     """Return numbers that differ once the ledger was written again."""
     numbers: list[int] = []
     for name in ("ledger.db", "ledger.db-wal", "run.json"):
-        try:
+        found = None
+        with contextlib.suppress(OSError):
             found = os.stat(run / name)
-            numbers += [found.st_mtime_ns, found.st_size, found.st_ino]
-        except OSError:
+        # A reader makes an empty ledger.db-wal if there is none. Nothing was written then.
+        if found is None or found.st_size == 0:
             numbers += [0, 0, 0]
+        else:
+            numbers += [found.st_mtime_ns, found.st_size, found.st_ino]
     return tuple(numbers)
 
 

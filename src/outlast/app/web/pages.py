@@ -50,6 +50,13 @@ def router() -> APIRouter:
     return out
 
 
+def warm_up(site: Site) -> None:
+    """Do once what the first answers need: compile the templates, and read the newest runs."""
+    for name in environment().list_templates(extensions=["html"]):
+        environment().get_template(name)
+    site.warm_up(site.names()[:ON_A_PAGE])
+
+
 def site_of(request: Request) -> Site:
     found: Site = request.app.state.site
     return found

@@ -1,14 +1,16 @@
 """Find the runs to serve, read them, and keep the newest pages in memory.
 
 Runs are only read. A read opens the ledger for reading, reads it in one short transaction, and
-closes it. Reads of one run never overlap, and take at most a tenth of the time.
+closes it. Reads of one run never overlap, and take at most a tenth of the time. A run that is over
+is read again only once its files have changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +19,7 @@ from urllib.parse import quote  # tidy: it quotes, and opens nothing
 from outlast.app.page.page_html import PARTS, part
 from outlast.app.page.page_model import Page, page_of
 from outlast.app.run_views import understood
+from outlast.app.status import OVER
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Life, Records
 from outlast.runtime import clock
@@ -25,7 +28,9 @@ from outlast.runtime.ledger.view import RunView, look
 from outlast.runtime.run_files import ledger_changed, run_names
 
 LOOK_EVERY_S = 1.0
-LOOK_AGAIN_S = 5.0  # a run is read again after this, without a write: its launcher may be gone
+# a run that goes on is read again after this, without a write: its launcher may be gone
+LOOK_AGAIN_S = 5.0
+WARM_UP_S = 2.0  # how long the server may read runs before it answers
 KEPT_MOST = 16  # runs whose pages are kept in memory
 Value = TypeVar("Value")
 CARDS_MOST = 1_000  # rows of the overview that are kept
@@ -106,8 +111,8 @@ class Site:
     def shown(self, name: str) -> Shown:
         """Return the page of a run. Raises OutlastError if it cannot be read now."""
         path = self.path(name)
-        fresh = _kept(self._pages, name, KEPT_MOST, functools.partial(_show, path), path)
-        return fresh.get()
+        compute = functools.partial(_show, path)
+        return _kept(self._pages, name, KEPT_MOST, compute, _is_shown_for_good, path).get()
 
     def lives(self, name: str, rank: int) -> list[tuple[Life, float]]:
         """Return the processes that held a rank, each with its session's `began_s`."""
@@ -125,7 +130,23 @@ class Site:
     def card(self, name: str) -> Card:
         """Return the row of a run in the overview, also of one that cannot be read."""
         path = self.path(name)
-        return _kept(self._cards, name, CARDS_MOST, functools.partial(_card, path), path).get()
+        compute = functools.partial(_card, path)
+        return _kept(self._cards, name, CARDS_MOST, compute, _is_card_for_good, path).get()
+
+    def warm_up(self, names: Iterable[str]) -> None:
+        """Read these runs, the first one whole, until WARM_UP_S are over.
+
+        The server does so once before it gives up its priority. On a machine whose cores are all
+        busy it gets little time from then on, and the first visitor would wait for the reads.
+        """
+        over_s = clock.now_s() + WARM_UP_S
+        for number, name in enumerate(names):
+            with contextlib.suppress(OutlastError):  # its page will say so
+                self.card(name)
+                if number == 0:
+                    self.shown(name)
+            if clock.now_s() >= over_s:
+                return
 
 
 def _kept(
@@ -133,6 +154,7 @@ def _kept(
     name: str,
     most_count: int,
     compute: Callable[[], Value],
+    settled: Callable[[Value], bool],
     path: Path,
 ) -> Fresh[Value]:
     """Return the value that is kept for a run. Drop the value that was not used for longest."""
@@ -143,6 +165,7 @@ def _kept(
             functools.partial(ledger_changed, path),
             least_s=LOOK_EVERY_S,
             longest_s=LOOK_AGAIN_S,
+            settled=settled,
         )
         some[name] = made
     some[name] = made  # another thread may have let go of it
@@ -150,6 +173,14 @@ def _kept(
     while len(some) > most_count:
         some.popitem(last=False)
     return made
+
+
+def _is_shown_for_good(shown: Shown) -> bool:
+    return shown.page.is_over
+
+
+def _is_card_for_good(card: Card) -> bool:
+    return card.state in OVER
 
 
 def _show(path: Path) -> Shown:
