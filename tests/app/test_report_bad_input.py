@@ -14,7 +14,7 @@ import pytest
 from outlast.model.records import Meta
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.run_folder import RunFolder
-from tests.app.command import outlast
+from tests.app.command import outlast, outlast_anew
 from tests.ledger import a_run
 
 
@@ -62,6 +62,12 @@ def test_clocks_that_went_back_make_no_negative_seconds(tmp_path: Path) -> None:
     assert facts["elapsed_s"] >= facts["wall_s"] >= 0
     assert all(one["lost_rank_s"] >= 0 for one in facts["interruptions"])
     assert facts["reliability"]["all"]["mttr_s"] >= 0
+
+
+def test_the_time_zone_of_the_reader_changes_nothing(tmp_path: Path) -> None:
+    """Every time says that it is UTC. Here it is 14 hours later than in UTC."""
+    said = outlast_anew("report", a_run.ended_run(tmp_path), "--md", TZ="Pacific/Kiritimati")
+    assert "started 2026-01-02 03:04:05 UTC" in said.stdout
 
 
 def test_a_ledger_that_another_program_has_locked_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.errors import OutlastError
 from outlast.model.records import Event
 from outlast.runtime.ledger.store import Ledger, read_ledger
 from tests.ledger import a_run
@@ -72,6 +73,29 @@ def test_a_kill_at_any_write_of_a_flush_loses_at_most_that_flush(
         log = Path(f"{path}-wal").read_bytes()[:cut]
         (left / "ledger.db-wal").write_bytes(log)
         is_left(left / "ledger.db", least=sum(length <= cut for length in lengths))
+
+
+def test_a_kill_while_the_ledger_is_made_leaves_a_run_or_a_reason(
+    tmp_path: Path, written: tuple[Path, list[int]]
+) -> None:
+    """Method: the log is cut at each write before the first flush, and in the middle of each."""
+    path, lengths = written
+    ends = range(HEAD, lengths[0], FRAME_HEAD + PAGE)
+    cuts, refused = sorted({0, *ends, *(end - 11 for end in ends)}), []
+    for cut in cuts:
+        left = tmp_path / str(cut)
+        left.mkdir()
+        shutil.copy(path, left / "ledger.db")
+        (left / "ledger.db-wal").write_bytes(Path(f"{path}-wal").read_bytes()[:cut])
+        try:
+            records = read_ledger(left / "ledger.db")
+        except OutlastError as error:
+            refused.append((cut, error))
+            continue
+        assert (records.meta, len(records.sessions)) == (a_run.META, 1)
+        assert records.sessions[0].events == ()
+    assert [cut for cut, _ in refused] == cuts[:-1], "only the last one has the session's record"
+    assert all(error.hint for _, error in refused)
 
 
 def test_a_kill_at_any_page_of_a_checkpoint_loses_nothing(
