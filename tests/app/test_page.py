@@ -86,12 +86,12 @@ def test_the_six_questions_have_their_answers(tmp_path: Path) -> None:
     assert said["How fast?"].answer == "10 steps/s on average"
     assert said["How long still?"].note == "It came to step 200."
     assert (said["What failed last?"].answer, said["What failed last?"].interruption) == (
-        "rank 0: hang",
+        "rank 0: hung",
         3,
     )
     assert " before the end. " in said["What failed last?"].note
-    assert said["Whose fault was it?"].answer == "no verdict yet"
-    assert "3 interruptions took" in said["What did it cost?"].note
+    assert said["Whose fault was it?"].answer == "no verdict"
+    assert "2 interruptions and 1 more during a recovery took" in said["What did it cost?"].note
 
 
 def test_a_live_run_trains_and_says_how_long_still(tmp_path: Path) -> None:
@@ -334,4 +334,6 @@ def test_a_ledger_that_says_what_cannot_be_makes_no_page(tmp_path: Path) -> None
 
 def test_a_restart_without_seen_steps_has_no_time_to_recover(tmp_path: Path) -> None:
     one = page(a_run.ended_run(tmp_path)).report["interruptions"][-1] | {"steps_seen": False}
-    assert "All run again by respawn; steps not seen." in "\n".join(interruption_lines(one, None))
+    assert "All run again with new processes; steps not seen." in "\n".join(
+        interruption_lines(one, None)
+    )

@@ -294,7 +294,7 @@ def test_many_interruptions_show_the_last_twenty(tmp_path: Path) -> None:
             )
         ledger.flush()
         page = outlast("report", folder.path).stdout
-    assert "Interruptions (the last 20; 5 before them are in --json)" in page
+    assert "Interruptions (the newest 20 of 25; --json has all)" in page
     assert "25 interruptions, 25 not yet over" in page
 
 

@@ -29,7 +29,7 @@ def show_report(console: Console, facts: Facts) -> None:
     _show_head(console, facts)
     total_s = sum(value or 0.0 for value in facts["rank_seconds"].values())
     console.print(
-        f"\nWhere the rank-seconds went ({_held(facts)})",
+        f"\nWhere the time of all ranks went ({_held(facts)})",
         style="bold",
     )
     console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
@@ -47,7 +47,7 @@ def show_report(console: Console, facts: Facts) -> None:
         console.print(
             "\nInterruptions"
             + (
-                f" (the last {SHOWN_COUNT}; {hidden:,} before them are in --json)"
+                f" (the newest {SHOWN_COUNT} of {len(facts['interruptions']):,}; --json has all)"
                 if hidden > 0
                 else ""
             ),
@@ -57,7 +57,7 @@ def show_report(console: Console, facts: Facts) -> None:
         if anew := _began_anew(facts):
             console.print(Padding(Text(anew), (1, 0, 0, 2)))
     if facts["verdicts"]:
-        console.print("\nVerdicts", style="bold")
+        console.print(f"\nVerdicts{_how_many(facts)}", style="bold")
         for one in facts["verdicts"][-SHOWN_COUNT:]:
             console.print(Padding(_verdict(one), (0, 0, 0, 2)))
     if facts["warnings"]:
@@ -140,7 +140,8 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
         return Text("-", "bold"), "not known, because not all steps that stayed were seen"
     return (
         Text(words.percent(facts["ettr"]), "bold"),
-        f"{words.percent(facts['ettr_training'])} without start-up and shutdown",
+        "of all time was productive;"
+        f" {words.percent(facts['ettr_training'])} without start-up and shutdown",
     )
 
 
@@ -203,9 +204,10 @@ def _pace(facts: Facts) -> str:
 
 def _mttr(facts: Facts) -> tuple[Text, str]:
     mttr = facts["mttr"]
-    many = words.count(mttr["count"], "interruption") + (
-        f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
-    )
+    many = words.count(mttr["count"], "interruption")
+    inner_count = sum(one["parent"] is not None for one in facts["interruptions"])
+    many += f", {inner_count:,} more during a recovery" if inner_count else ""
+    many += f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
     if mttr["median_range_s"] is None:
         unseen = "" if facts["steps_seen"] or not mttr["count"] else "; steps not seen"
         return Text("-", "bold"), many + unseen
@@ -213,7 +215,8 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
     unsure = "" if exact else "; a range where the time of a fault is unknown"
     return (
         Text(words.span(*mttr["median_range_s"]), "bold"),
-        f"median; max {words.span(*mttr['max_range_s'])}; {many}{unsure}",
+        f"from a fault to a new step, median; max {words.span(*mttr['max_range_s'])};"
+        f" {many}{unsure}",
     )
 
 
@@ -257,7 +260,7 @@ def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("#", "at", "rank", *(["step"] if wide else [])):
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("what", "rung"):
+    for name in ("what", "recovery"):
         table.add_column(name, no_wrap=True)
     for name in (*(["detected"] if wide else []), "MTTR", "repeated", "lost"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -283,6 +286,13 @@ def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
         ]
         table.add_row(*map(Text, row), *([Text(_why(one))] if wide else []))
     return table
+
+
+def _how_many(facts: Facts) -> str:
+    """Return how many interruptions have a verdict; "" if all of them have."""
+    roots = {one["id"] for one in facts["interruptions"] if one["parent"] is None}
+    judged = roots & {one["interruption"] for one in facts["verdicts"]}
+    return "" if judged == roots else f" (on {len(judged):,} of {len(roots):,} interruptions)"
 
 
 def _verdict(one: Facts) -> Text:

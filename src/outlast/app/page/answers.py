@@ -76,7 +76,7 @@ def answers(
         _how_fast(report, status, points),
         _how_long(report, status),
         _what_failed(report, newest, moment),
-        _whose_fault(newest, verdict),
+        _whose_fault(newest, verdict, is_over=_is_over(report)),
         _what_cost(report),
     )
 
@@ -167,25 +167,24 @@ def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> Pag
         return PageAnswer(question, "nothing", "No interruption so far.", GOOD)
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
     ago_s = max(0.0, moment.now_s - at_s)
-    what = f"{words.ranks(newest)}: {newest['mechanism'].replace('_', ' ')}"
+    what = words.failed(newest)
     then = "the end" if _is_over(report) else "now"
     when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if newest["resumed_s"] is None:
         return PageAnswer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
-    by = f" by {newest['rung']}" if newest["rung"] else ""
-    seen = newest["steps_seen"]
-    back = f"Back after {words.recovery_words(newest)}" if seen else "All run again"
-    note = f"{when}. {back}{by}; {words.cost_words(newest)}."
+    back = words.back(newest)
+    note = f"{when}. {back[0].upper()}{back[1:]}; {words.cost_words(newest)}."
     return PageAnswer(question, what, note, PLAIN, newest["id"])
 
 
-def _whose_fault(newest: Facts | None, verdict: Facts | None) -> PageAnswer:
+def _whose_fault(newest: Facts | None, verdict: Facts | None, *, is_over: bool) -> PageAnswer:
     question = "Whose fault was it?"
     if newest is None:
         return PageAnswer(question, "nobody's", "Nothing has failed.", GOOD)
     if verdict is None:
         why = newest["reason"] or newest["error"]
-        return PageAnswer(question, "no verdict yet", why, PLAIN, newest["id"])
+        yet = "no verdict" if is_over else "no verdict yet"
+        return PageAnswer(question, yet, why, PLAIN, newest["id"])
     name = str(verdict.get("class", "unknown")).replace("_", " ")
     sure = verdict.get("confidence")
     if name == "unknown":
@@ -199,14 +198,16 @@ def _what_cost(report: Facts) -> PageAnswer:
     total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
     lost_s = report["lost"]["rank_s"]
     share = lost_s / total_s if total_s > 0 else 0.0
-    count = len(report["interruptions"])
+    count = sum(one["parent"] is None for one in report["interruptions"])
+    inner_count = len(report["interruptions"]) - count
     repeated, lost = (
         sum(one[key] or 0 for one in report["interruptions"])
         for key in ("steps_repeated", "steps_lost")
     )
     lost += report["steps_lost_between_sessions"] or 0
+    more = f" and {inner_count:,} more during a recovery" if inner_count else ""
     note = (
-        f"{words.count(count, 'interruption')} took {words.duration(lost_s)} of"
+        f"{words.count(count, 'interruption')}{more} took {words.duration(lost_s)} of"
         f" {words.duration(total_s)} of all ranks; {repeated:,} steps repeated, {lost:,} lost."
     )
     if report["cost"]["lost_money"] is not None:

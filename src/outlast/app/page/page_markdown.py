@@ -141,17 +141,16 @@ def _interruptions(page: Page) -> Iterator[str]:
 
 
 def _interruption(one: Facts, verdict: Facts | None) -> Iterator[str]:
-    what = f"{words.ranks(one)}: {one['mechanism'].replace('_', ' ')}"
-    yield from (f"### {one['id']}. At {words.duration(at_s(one))}, {text(what)}", "")
+    what = text(words.failed(one))
+    yield from (f"### {one['id']}. At {words.duration(at_s(one))}, {what}", "")
     if one["parent"] is not None:
         yield f"- It is a part of {one['parent']}."
     elif one["resumed_s"] is None:
         yield "- It is not back."
     else:
-        by = f" by {text(one['rung'])}" if one["rung"] else ""
-        back = f"Back after {words.recovery_words(one)}" if one["steps_seen"] else "All run again"
-        yield f"- {back}{by}; {words.cost_words(one)}."
-    yield f"- Why: {text(summary(verdict) if verdict else one['reason'] or 'no verdict yet')}"
+        back = words.back(one)
+        yield f"- {back[0].upper()}{back[1:]}; {words.cost_words(one)}."
+    yield f"- Why: {text(summary(verdict) if verdict else one['reason'] or 'no verdict')}"
     if verdict and verdict.get("action"):
         yield f"- To do: {text(verdict['action'])}"
     for each in (verdict or {}).get("evidence", ()):

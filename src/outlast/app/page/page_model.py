@@ -28,7 +28,7 @@ from outlast.app.page.pace import PacePoint, pace
 from outlast.app.report_facts import report_facts
 from outlast.app.status import OVER, status_facts
 from outlast.app.words import Facts
-from outlast.model.terms import MEANING, Cause
+from outlast.model.terms import MEANING, Cause, Mechanism
 from outlast.runtime.ledger.view import RunView
 
 # what a verdict has, for those that an earlier version wrote with less
@@ -145,6 +145,6 @@ def _kinds(report: Facts) -> tuple[tuple[str, int], ...]:
         names = (one["class"], verdicts.get(one["id"], "unknown"))
         known = next((name for name in names if name != "unknown"), "")
         why = f", {known.replace('_', ' ')}" if known else ""
-        return str(one["mechanism"]).replace("_", " ") + why
+        return words.FAILED[Mechanism(one["mechanism"])] + why
 
     return tuple(Counter(kind(one) for one in report["interruptions"]).most_common())
