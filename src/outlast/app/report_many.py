@@ -103,7 +103,7 @@ def mean_words(rates: Facts, name: str) -> tuple[Text, str]:
     if low_s is None:
         return value, "nothing was seen"
     most = "no bound" if high_s is None else words.long_duration(high_s)
-    sure = words.percent(report_sums.LEVEL)
+    sure = f"{report_sums.LEVEL * 100:.0f} %"
     return value, f"mean; {words.long_duration(low_s)} to {most} with a chance of {sure}"
 
 

@@ -124,6 +124,11 @@ def show_predicted(console: Console, facts: Facts) -> None:
         table.add_row(key, *values)
     console.print("The planner's prediction, and what happened", style="bold")
     console.print(Padding(table, (0, 0, 0, 2)))
+    console.print(
+        "Seconds are those of all ranks divided by their number. The range is that of single"
+        " simulated runs; the planner has none for what has no range here.",
+        style="dim",
+    )
 
 
 def _said(key: str, value: float | None) -> str:

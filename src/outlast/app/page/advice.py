@@ -16,7 +16,7 @@ from outlast.app import words
 from outlast.app.words import Facts
 from outlast.errors import OutlastError
 from outlast.planner.fit.calibration import calibrate
-from outlast.planner.fit.cluster import cluster_of
+from outlast.planner.fit.cluster import LIVE, cluster_of
 from outlast.planner.fit.ledgers import booked, observe
 from outlast.planner.fit.phases import phases_of
 from outlast.planner.resolve import resolve
@@ -147,10 +147,12 @@ def _planned(view: RunView, report: Facts) -> Iterator[Advice]:
         if scenario.interval_steps(tier) == 1
         else f"{tier.name} every {words.long_duration(scenario.interval_s(tier))}"
         for tier in scenario.tiers
+        if tier.name != LIVE
     )
+    saves = f"save to {tiers}" if tiers else "save as this run did"
     spares = words.count(scenario.repair.spare_nodes, "spare node")
     yield Advice(
-        f"The planner would save to {tiers}, and keep {spares}.",
+        f"The planner would {saves}, and keep {spares}.",
         "It takes its rates from this run alone. `outlast plan --ledger RUN --optimise"
         " interval,spares` searches, and says how sure that is.",
     )

@@ -20,6 +20,7 @@ from outlast.app.page.pace import PacePoint
 LANE_HIGH = 10
 CURVE_WIDE, CURVE_HIGH = 1000, 200
 BAR_WIDE, BAR_HIGH = 1000, 10
+FAINT_MOST = 150  # marks behind a curve; more would hide it
 MANY = 5  # a place with this many marks, or more, is drawn in the strongest colour
 
 
@@ -118,9 +119,10 @@ def stages(parts: Sequence[tuple[str, float]]) -> Markup:
 
 
 def _faint(marks: Iterable[Mark]) -> str:
-    """Draw the interruptions behind a curve."""
+    """Draw the interruptions behind a curve, if they are few."""
     stretch = CURVE_WIDE / COLUMNS
-    faint = "".join(f"M{one.column * stretch:g} 0V{CURVE_HIGH}" for one in marks)
+    drawn = [f"M{one.column * stretch:g} 0V{CURVE_HIGH}" for one in marks]
+    faint = "".join(drawn) if len(drawn) <= FAINT_MOST else ""
     return f'<path class="faint" d="{faint}"/>' if faint else ""
 
 

@@ -170,7 +170,7 @@ def interruptions_page(
 def files_page(request: Request, run: str) -> Response:
     site = site_of(request)
     page = site.shown(run).page
-    return _run_html("files.html", page, title="files", files=run_files(site.path(run)))
+    return _run_html("files.html", page, title="logs and evidence", files=run_files(site.path(run)))
 
 
 def file_page(

@@ -213,7 +213,9 @@ def _card_of(name: str, view: RunView) -> Card:
         world_size=records.world_size,
         wall_s=books.wall_s,
         ettr=books.ettr if records.is_measured else None,
-        interruptions=sum(len(one.interruptions) for one in records.sessions),
+        interruptions=sum(
+            one.parent is None for part in records.sessions for one in part.interruptions
+        ),
         began_wall_s=records.meta.started_wall_s,
     )
 
