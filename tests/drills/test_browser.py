@@ -99,3 +99,33 @@ def test_hidden_tabs_hold_no_connection(tmp_path: Path) -> None:
         pages[0].get_by_text("it is late").wait_for(timeout=20_000)
         assert pages[1].get_by_text("it is late").count() == 0
         browser.close()
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+def test_a_run_is_read_by_keyboard_and_by_roles(tmp_path: Path, scripts: bool) -> None:
+    """Method: an ended run with three interruptions, without a mouse, and without scripts."""
+    with served(a_run.ended_run(tmp_path)) as url, playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_context(java_script_enabled=scripts).new_page()
+        page.goto(url)
+        page.keyboard.press("Tab")
+        assert page.locator(":focus").inner_text() == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.url.endswith("#main")
+        for role in ("banner", "navigation", "main", "contentinfo"):
+            assert page.get_by_role(role).count() == 1, role
+        answers = page.get_by_role("term").all_inner_texts()[:6]
+        assert answers[0] == "Is it training?"
+        assert answers[5] == "What did it cost?"
+        times = page.get_by_role("heading", name="Where the time went")
+        assert times.is_visible()
+        assert page.locator("svg:not([aria-hidden=true])").count() == 0
+        newest = page.locator("#i-3")
+        for _ in range(60):
+            if newest.locator("summary:focus").count():
+                break
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        assert newest.get_by_text("pid", exact=False).first.is_visible()
+        browser.close()
