@@ -210,6 +210,11 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
             of("--power", "--mttf", "never"),
             of("--power", "--mttf", "30min", "--days", "2h"),  # hardly a step stays
         ),
+        "--placement": (
+            of("--placement", "peers=1"),
+            of("--placement", "parity=4+2:step", "--gpus", "64"),
+            of("--placement", "vault:auto", code=2),
+        ),
         "--seed": (of("--seed", "3"),),
         "--replicas": (of("--replicas", "3"), of("--replicas", "1", code=2)),
         "--cores": (of("--cores", "2"),),

@@ -231,6 +231,22 @@ def test_every_input_is_listed_with_its_source() -> None:
     )
 
 
+def test_losses_that_a_placement_survives_are_counted_and_named() -> None:
+    """Eight nodes: each keeps the copies of the node before it, the first one those of the last."""
+    asked = (*LAB, *FEW, "--gpus", "64", "--nodes-per-rack", "4", "--placement", "peers=1:step")
+    text, facts = screen(*asked), plan(*asked)["placement"]
+    assert "Losses that --keep peers=1 survives, of 8 nodes in 2 racks:" in text
+    assert "  one node         all 8\n" in text
+    assert "20 of 28; not 0 and 1, 0 and 7, 1 and 2, 2 and 3, 3 and 4, 4 and 5 and 2 more" in text
+    assert "  a whole rack     none of 2\n" in text
+    assert facts["one_node"] == {"of": 8, "not_survived": []}
+    assert facts["two_nodes"]["of"] == 28
+    assert facts["two_nodes"]["not_survived"][-1] == [6, 7]
+    assert facts["one_rack"] == {"of": 2, "not_survived": [0, 1]}
+    few = screen(*LAB, *FEW, "--gpus", "32", "--placement", "parity=4+2")
+    assert "  none: it takes 6 nodes with ranks, and there are 4\n" in few
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
@@ -355,6 +371,8 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
             "needs the price of a GPU-hour",
             "--price 2.5/h",
         ),
+        (["--placement", "disk:10min"], "names nothing there", "--placement parity=4+2"),
+        (["--placement", "peers=3"], "one copy of each image can be kept", ""),
         (["--chart", "chart.pdf"], "charts are drawn as svg or png", ""),
         (["--replicas", "1"], "--replicas is 1", ""),
         (["--nope"], "unknown option --nope", "`outlast plan --help`"),

@@ -10,6 +10,7 @@ The answer names its assumptions, and says how sure it is.
     outlast plan --ledger runs/NAME --gpus 1024                with the failures and recoveries of
                                                                that run
     outlast plan --preset epoch --scale 1e3:1e8                how far it can grow
+    outlast plan --gpus 64 --placement parity=4+2              which nodes can be lost at once
 
 Exit codes: 0 for an answer, also where the run makes no progress; 2 for input that cannot be read.
 """
@@ -160,6 +161,14 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
         "--power",
         action="store_true",
         help="show how power swings when all GPUs stop and start together, and what reduces that",
+    )
+    group.add_argument(
+        "--placement",
+        metavar="KEEP",
+        help=(
+            "show which losses of one node, two nodes and one rack this value of outlast run --keep"
+            " survives: peers=1 or parity=4+2"
+        ),
     )
 
 

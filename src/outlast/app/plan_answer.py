@@ -10,9 +10,11 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model import quantities
+from outlast.model.keep import read_keep
 from outlast.model.quantities import QuantityKind
 from outlast.planner import histories
 from outlast.planner.cluster_file import Cluster
+from outlast.planner.node_losses import NodeLosses, node_losses
 from outlast.planner.optimise import Optimum, Parameter, SpareBudget, optimise, replicas_for_search
 from outlast.planner.plan import PLAN_FAILURES, REPLICAS_LEAST, Plan, plan
 from outlast.planner.power import Draw, Power, power
@@ -29,8 +31,9 @@ REPLICAS_MOST = 10**6
 class PlanFindings:
     """Everything that one call of `outlast plan` found.
 
-    cluster                the inputs of the plan. If an optimum was searched, the best inputs found
-    optimum, scale, power  results that were asked for; None if they were not
+    cluster   the inputs of the plan. If an optimum was searched, the best inputs found
+
+    Of `optimum`, `scale`, `power` and `losses`, those are None that were not asked for.
     """
 
     cluster: Cluster
@@ -38,6 +41,7 @@ class PlanFindings:
     optimum: Optimum | None
     scale: Scale | None
     power: Power | None
+    losses: NodeLosses | None
     asked_sensitivity: bool
 
     def facts(self) -> dict[str, Any]:
@@ -49,6 +53,8 @@ class PlanFindings:
             out |= self.scale.facts()
         if self.power is not None:
             out["power"] = self.power.facts()
+        if self.losses is not None:
+            out["placement"] = self.losses.facts()
         return out
 
 
@@ -57,6 +63,8 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> PlanFindings:
     sizes = _sizes(args.scale)
     budget = _budget(args.budget)
     mapper = _mapper(args)
+    keep = None if args.placement is None else read_keep(args.placement)
+    losses = None if keep is None else node_losses(resolve(cluster).scenario.job, keep)
     if args.replicas is not None and not 2 <= args.replicas <= REPLICAS_MOST:
         raise UsageError(
             f"--replicas is {args.replicas}",
@@ -90,6 +98,7 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> PlanFindings:
         optimum,
         scaled,
         _power(made, args.seed) if args.power else None,
+        losses,
         args.sensitivity,
     )
 

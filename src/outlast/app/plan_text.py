@@ -8,15 +8,16 @@ from collections.abc import Iterator, Sequence
 from outlast.app.charts import drawn
 from outlast.app.plan_answer import PlanFindings
 from outlast.app.plan_charts import NOTHING, SWING_LEAST, charts, gpus_words, share_words
-from outlast.app.words import count, escaped, long_duration, percent
+from outlast.app.words import count, escaped, listed, long_duration, percent
 from outlast.planner.cluster_file import Input, Origin
+from outlast.planner.node_losses import NodeLosses
 from outlast.planner.optimise import Option
 from outlast.planner.plan import Plan
 from outlast.planner.power import Power
 from outlast.planner.sensitivity import EttrSwing
 
 LABEL_COLUMNS = 16
-ASSUMED_MOST, SWINGS_MOST = 8, 5
+ASSUMED_MOST, SWINGS_MOST, NAMED_MOST = 8, 5, 6
 WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 
 
@@ -38,6 +39,8 @@ def answer_lines(found: PlanFindings) -> list[str]:
         lines += ["", *_caps(found)]
     if found.power is not None:
         lines += ["", *_power(found.power)]
+    if found.losses is not None:
+        lines += ["", *_losses(found.losses)]
     return lines
 
 
@@ -308,6 +311,30 @@ def _power(power: Power) -> Iterator[str]:
             f"  {remedy.what}: {_watts(remedy.amplitude_w)} at {_watts(remedy.ramp_w_per_s)}/s;"
             f" {cost}"
         )
+
+
+def _losses(losses: NodeLosses) -> Iterator[str]:
+    """Say how many losses of each kind are survived, and name the first ones that are not."""
+    nodes, racks = losses.nodes, count(losses.racks, "rack")
+    yield f"Losses that --keep {losses.scheme} survives, of {count(nodes, 'node')} in {racks}:"
+    if nodes < losses.nodes_least:
+        yield f"  none: it takes {losses.nodes_least} nodes with ranks, and there are {nodes}"
+        return
+    yield _row("one node", _survived(nodes, losses.single))
+    pairs = [f"{one} and {other}" for one, other in losses.double]
+    yield _row("two at once", _survived(losses.pairs, pairs))
+    yield _row("a whole rack", _survived(losses.racks, losses.rack))
+    if losses.rack:
+        yield "  Racks do not decide where copies and parity lie."
+
+
+def _survived(of: int, fatal: Sequence[object]) -> str:
+    if not fatal:
+        return f"all {of:,}"
+    if len(fatal) == of:
+        return f"none of {of:,}"
+    more = f" and {len(fatal) - NAMED_MOST:,} more" if len(fatal) > NAMED_MOST else ""
+    return f"{of - len(fatal):,} of {of:,}; not {listed(fatal[:NAMED_MOST])}{more}"
 
 
 def _watts(watts: float) -> str:
