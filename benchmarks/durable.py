@@ -17,6 +17,7 @@ Variants   outlast      dcp.save and dcp.load with outlast.checkpoint's Writer a
            torch        torch.save and torch.load, with fsync behind it
            safetensors  save_file and load_file, with fsync behind it; loads into new tensors, then
                         copies them into those that are there
+           torchsnapshot  Snapshot.take and restore, with fsync behind it, if it is installed
            dd           dd with oflag=direct, blocks of 4 MiB, conv=fsync; of the same bytes; save
                         only
 Method     All variants in one process, alternating, each round beginning with another one; each
@@ -30,6 +31,7 @@ Limits     Checksums are verified by outlast alone. With one process nothing is 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -93,6 +95,25 @@ def safetensors_load(state: State, folder: Path) -> None:
         state[name].copy_(one)
 
 
+def snapshot_save(state: State, folder: Path) -> None:
+    from torchsnapshot import Snapshot, StateDict
+
+    Snapshot.take(path=str(folder / "snapshot"), app_state={"state": StateDict(**flat(state))})
+    for path in folder.rglob("*"):
+        synced(path)
+
+
+def snapshot_load(state: State, folder: Path) -> None:
+    from torchsnapshot import Snapshot, StateDict
+
+    Snapshot(path=str(folder / "snapshot")).restore({"state": StateDict(**flat(state))})
+
+
+def flat(state: State) -> State:
+    """Return the same tensors under names that are identifiers."""
+    return {f"t_{name.replace('.', '_')}": one for name, one in state.items()}
+
+
 def dcp_save(threads: int) -> Callable[[State, Path], object]:
     return lambda state, folder: dcp.save(
         state, storage_writer=dcp.FileSystemWriter(folder, thread_count=threads), no_dist=True
@@ -115,6 +136,7 @@ def dd(source: Path) -> Callable[[State, Path], object]:
 
 
 def all_contestants(source: Path) -> dict[str, Contestant]:
+    snapshot = importlib.util.find_spec("torchsnapshot") is not None
     return {
         "outlast": Contestant(
             lambda state, folder: dcp.save(
@@ -126,6 +148,7 @@ def all_contestants(source: Path) -> dict[str, Contestant]:
         "dcp-threads": Contestant(dcp_save(2), dcp_load),
         "torch": Contestant(torch_save, torch_load),
         "safetensors": Contestant(safetensors_save, safetensors_load),
+        **({"torchsnapshot": Contestant(snapshot_save, snapshot_load)} if snapshot else {}),
         "dd": Contestant(dd(source), None),
     }
 

@@ -11,9 +11,14 @@ The faults:
     killed   all processes of a host that does not lead are killed at once
     cut      the link of such a host goes down, and nothing says so to anybody
     leader   all processes of the host that leads are killed; it has the store of the group, too
+    idle     the same, of a host that leads and has no ranks: it stands ready, and four others train
+    drain    no fault: `outlast drain --all --one-at-a-time`, so that each host is empty once
 
 What is timed is from the fault to the first step that the fifth host commits, less one step (the
-median of those before). Each fault strikes a start of its own.
+median of those before). Under `idle` it is until another host leads, as `leader.json` says. Under
+`drain` it is the longest time between two steps, less one step: the slowest swap of a host. In all
+cases the longest time between two steps after the fault is printed as well. A step counts from its
+first commit on any rank. Each fault strikes a start of its own.
 
 torchrun meets at the first host (c10d), and writes a checkpoint each step into a folder that all
 hosts see. In its favour, the workers of each start have a store of their own, because restarts
@@ -42,13 +47,14 @@ from pathlib import Path
 from side_by_side import PEERS, Commit, CommitLog, summary, write_result
 
 from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.leader_file import read_leader
 
 HOSTS = 4  # that train, one rank on each; one more stands ready
-SPARE = f"host{HOSTS}"
 SETTLED_STEPS = 12  # the first two are not counted into the step time
 PORT = 29_500
 TOKEN = "a token of this machine alone, 32 bytes"
-FAULTS = ("killed", "cut", "leader")
+FAULTS = ("killed", "cut", "leader", "idle", "drain")
+STEPS_AFTER = 12  # that are awaited after `idle` and `drain`
 ENDLESS = ("--steps", "1000000")
 
 
@@ -56,8 +62,9 @@ ENDLESS = ("--steps", "1000000")
 class Contestant:
     """Something that trains on several hosts.
 
-    command   starts it on each host; {folder} is a folder that all hosts see
-    ready     says by that folder whether the fifth host stands ready
+    command   starts it on each host; {folder} is a folder that all hosts see, {address} the host's,
+              {place} its place among the hosts, {leads} whether it is the one to meet at
+    ready     says by that folder whether the named host stands ready
     faults    those that it is struck by
     waits     it begins once the fifth host is there as well
     """
@@ -65,14 +72,14 @@ class Contestant:
     name: str
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
-    ready: Callable[[Path], bool] = lambda folder: True
+    ready: Callable[[Path, str], bool] = lambda folder, spare: True
     faults: tuple[str, ...] = FAULTS
     waits: bool = True
     limit_s: float = 120.0
 
 
-def a_spare_host_stands_ready(folder: Path) -> bool:
-    """Return whether `outlast status` shows a hot spare on the fifth host."""
+def stands_ready(folder: Path, spare: str) -> bool:
+    """Return whether `outlast status` shows a hot spare on the host `spare`."""
     said = subprocess.run(
         [_program("outlast"), "status", str(folder / "run"), "--json"],
         capture_output=True,
@@ -80,8 +87,7 @@ def a_spare_host_stands_ready(folder: Path) -> bool:
         timeout=30,
     )
     return said.returncode == 0 and any(
-        spare["kind"] == "hot" and spare["node"] == SPARE
-        for spare in json.loads(said.stdout)["spares"]
+        one["kind"] == "hot" and one["node"] == spare for one in json.loads(said.stdout)["spares"]
     )
 
 
@@ -102,6 +108,8 @@ def contestants() -> list[Contestant]:
         "1",
         "--rdzv-endpoint",
         meets,
+        "--node-rank",
+        "{place}",
         "--run-dir",
         "{folder}/run",
     )
@@ -129,9 +137,10 @@ def contestants() -> list[Contestant]:
     saving = ("--checkpoint", "{folder}/checkpoint", "--timeout", "10")
     own_store = {"GLOO_SOCKET_IFNAME": "eth0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
-    def ours(name: str, script: str, *flags: str) -> Contestant:
+    def ours(name: str, script: str, *flags: str, faults: tuple[str, ...] = FAULTS) -> Contestant:
         command = (*outlast, *flags, str(PEERS / script), *ENDLESS)
-        return Contestant(name, command, {"OUTLAST_TOKEN": TOKEN}, ready=a_spare_host_stands_ready)
+        token = {"OUTLAST_TOKEN": TOKEN}
+        return Contestant(name, command, token, ready=stands_ready, faults=faults)
 
     def theirs(name: str, script: str) -> Contestant:
         command = (*torchrun, str(PEERS / script), *ENDLESS, *saving)
@@ -141,7 +150,13 @@ def contestants() -> list[Contestant]:
 
     return [
         ours("outlast-ddp", "with_outlast.py"),
-        ours("outlast-fsdp2", "sharded_with_outlast.py", "--keep", "peers=1:step"),
+        ours(
+            "outlast-fsdp2",
+            "sharded_with_outlast.py",
+            "--keep",
+            "peers=1:step",
+            faults=("killed", "cut", "leader", "idle"),  # such a run is not drained
+        ),
         theirs("torchrun-ddp", "with_torchrun.py"),
         theirs("torchrun-fsdp2", "sharded_with_torchrun.py"),
     ]
@@ -151,21 +166,27 @@ def contestants() -> list[Contestant]:
 class Strike:
     """One fault, and how long it held the training up.
 
-    step_s    the median of the undisturbed steps before
-    seconds   until the fifth host's first commit, less one step; None: not in time
-    lost      committed steps that were done again, on the rank with most of them
+    step_s     the median of the undisturbed steps before
+    seconds    what is timed (see the head of this file); None: not in time
+    lost       committed steps that were done again, on the rank with most of them
+    longest_s  the longest time between two steps after the fault
     """
 
     step_s: float
     seconds: float | None
     lost: int
+    longest_s: float = 0.0
 
 
 class Trial:
-    """A contestant at work on five hosts. Leaving ends all of it."""
+    """A contestant at work on five hosts. Leaving ends all of it.
 
-    def __init__(self, contestant: Contestant) -> None:
+    first   the host with the first rank: 1 leaves the one that leads without any
+    """
+
+    def __init__(self, contestant: Contestant, *, first: int = 0) -> None:
         self.contestant = contestant
+        self._first = first
         self._scratch = tempfile.TemporaryDirectory(
             prefix="outlast-bench-", ignore_cleanup_errors=True
         )
@@ -194,6 +215,7 @@ class Trial:
             word.replace("{folder}", str(self.folder))
             .replace("{address}", Hosts.address(host))
             .replace("{leads}", str(host == 0).lower())
+            .replace("{place}", str((host - self._first) % (HOSTS + 1)))
             for word in self.contestant.command
         ]
         with (self.folder / f"host{host}.out").open("wb") as out:
@@ -216,10 +238,23 @@ class Trial:
     def is_settled(self) -> bool:
         """Return whether all ranks have trained for long enough, and a spare host stands ready."""
         enough = all(len(self.steps_of(rank)) >= SETTLED_STEPS for rank in range(HOSTS))
-        return enough and self.contestant.ready(self.folder)
+        return enough and self.contestant.ready(self.folder, self.spare)
+
+    @property
+    def spare(self) -> str:
+        """Return the name of the host without ranks."""
+        return Hosts.name((self._first - 1) % (HOSTS + 1))
+
+    def longest_s(self, since_s: float) -> float:
+        """Return the longest time between the first commits of two steps, of those since then."""
+        first_s: dict[int, float] = {}
+        for commit in sorted(self._log.commits, key=lambda one: one.at_s):
+            first_s.setdefault(commit.step, commit.at_s)
+        between = itertools.pairwise(first_s.values())
+        return max((after - one for one, after in between if after > since_s), default=0.0)
 
     def strike(self, fault: str, chance: random.Random) -> Strike | None:
-        """Let the fault happen, and wait for the fifth host's first commit.
+        """Let the fault happen, and wait for what ends it.
 
         Return None if the contestant never settled.
         """
@@ -227,6 +262,10 @@ class Trial:
             return None
         at_s = [commit.at_s for commit in self.steps_of(0)][2:]
         step_s = statistics.median(after - before for before, after in itertools.pairwise(at_s))
+        if fault == "drain":
+            return self._drain(step_s)
+        if fault == "idle":
+            return self._kill_idle_leader(step_s)
         host = 0 if fault == "leader" else chance.randrange(1, HOSTS)
         struck_s = time.clock_gettime(time.CLOCK_MONOTONIC)
         if fault == "cut":
@@ -235,13 +274,64 @@ class Trial:
             self.hosts.kill(host)
 
         def firsts() -> list[Commit]:
-            return [commit for commit in self._log.commits if commit.host == SPARE]
+            return [commit for commit in self._log.commits if commit.host == self.spare]
 
         if not self.wait_for(lambda: bool(firsts()), self.contestant.limit_s):
             return Strike(step_s, None, 0)
         first = firsts()[0]
         before = max(one.step for one in self.steps_of(first.rank) if one.at_s < struck_s)
-        return Strike(step_s, first.at_s - struck_s - step_s, max(0, before + 1 - first.step))
+        lost = max(0, before + 1 - first.step)
+        seconds = first.at_s - struck_s - step_s
+        return Strike(step_s, seconds, lost, self.longest_s(struck_s))
+
+    def _kill_idle_leader(self, step_s: float) -> Strike:
+        """Kill the host that leads and has no ranks, and wait until another one leads."""
+        struck_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+        self.hosts.kill(0)
+
+        def led_again() -> bool:
+            leader = read_leader(self.folder / "run")
+            return leader is not None and leader.epoch > 1
+
+        led = self.wait_for(led_again, self.contestant.limit_s)
+        seconds = time.clock_gettime(time.CLOCK_MONOTONIC) - struck_s
+        on = self._goes_on()
+        return Strike(
+            step_s, seconds if led and on else None, self._repeated(), self.longest_s(struck_s)
+        )
+
+    def _drain(self, step_s: float) -> Strike:
+        """Drain all hosts in turn, and let all ranks commit some more steps."""
+        began_s = time.clock_gettime(time.CLOCK_MONOTONIC)
+        words = ("drain", "--all", "--one-at-a-time", "--run", str(self.folder / "run"))
+        done = subprocess.run(
+            [_program("outlast"), *words],
+            env=self._log.environment({}),
+            capture_output=True,
+            text=True,
+            timeout=self.contestant.limit_s,
+        )
+        on = self._goes_on()
+        longest_s = self.longest_s(began_s)
+        if done.returncode or not on:
+            print(done.stdout, done.stderr, file=sys.stderr)
+            return Strike(step_s, None, self._repeated(), longest_s)
+        return Strike(step_s, longest_s - step_s, self._repeated(), longest_s)
+
+    def _goes_on(self) -> bool:
+        """Return whether all ranks commit some more steps in time."""
+        newest = max(commit.step for commit in self._log.follow())
+        return self.wait_for(
+            lambda: all(
+                self.steps_of(rank)[-1].step >= newest + STEPS_AFTER for rank in range(HOSTS)
+            ),
+            self.contestant.limit_s,
+        )
+
+    def _repeated(self) -> int:
+        """Return how many committed steps were done again, on the rank with most of them."""
+        steps = [[one.step for one in self.steps_of(rank)] for rank in range(HOSTS)]
+        return max(len(of_rank) - len(set(of_rank)) for of_rank in steps)
 
 
 def main() -> int:
@@ -266,7 +356,7 @@ def main() -> int:
             chance = random.Random(args.seed)
             strikes = []
             for _ in range(repeats):
-                with Trial(contestant) as trial:
+                with Trial(contestant, first=int(fault == "idle")) as trial:
                     strike = trial.strike(fault, chance)
                     if strike is None or strike.seconds is None:
                         print(trial.output(), file=sys.stderr)
@@ -277,11 +367,15 @@ def main() -> int:
                 back = "never" if strike.seconds is None else f"{strike.seconds:.3f} s"
                 print(
                     f"  {contestant.name:<16}{fault:<8}{back}, a step {strike.step_s:.3f} s,"
-                    f" {strike.lost} lost",
+                    f" then {strike.longest_s:.3f} s at most, {strike.lost} lost",
                     flush=True,
                 )
             most = max((strike.lost for strike in strikes), default=0)
-            results[f"{contestant.name} {fault}"] = {**summary(strikes), "most_lost": most}
+            results[f"{contestant.name} {fault}"] = {
+                **summary(strikes),
+                "longest_s": [round(strike.longest_s, 4) for strike in strikes],
+                "most_lost": most,
+            }
     print(f"\n{'':26}{'came back':>10}{'median s':>10}{'max s':>10}{'step s':>10}{'lost':>6}")
     for who, one in results.items():
         figures = "".join(

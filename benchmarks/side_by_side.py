@@ -33,7 +33,10 @@ SETTLED_STEPS = 12
 
 @dataclass(frozen=True)
 class Commit:
-    """A step that a worker has committed: a line of the file that all workers append to."""
+    """A step that a worker has committed: a line of the file that all workers append to.
+
+    ended_s   when the block of the step was left; None: that was not written down
+    """
 
     rank: int
     pid: int
@@ -42,6 +45,7 @@ class Commit:
     members: int
     at_s: float
     host: str
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True)

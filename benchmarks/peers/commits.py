@@ -2,7 +2,8 @@
 
 A contestant appends one line of JSON for each step that it has committed to the file named by
 COMMITS; times are CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership
-changes, however it counts that. The model and the corpus are those of examples/train_gpt.py; BATCH
+changes, however it counts that. `ended_s` is when the block of the step was left, if that is known:
+under sharded state a step is committed later. The model and the corpus are those of examples/train_gpt.py; BATCH
 takes the place of its batch size.
 
 Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the
@@ -30,9 +31,15 @@ _file = (
 )
 
 
-def committed(*, rank: int, step: int, generation: int, members: int) -> None:
+def now_s() -> float:
+    """Return the time by the clock of all processes."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def committed(
+    *, rank: int, step: int, generation: int, members: int, ended_s: float | None = None
+) -> None:
     """Append a line to the file of commits, at once, so that it outlives this process."""
-    at_s = time.clock_gettime(time.CLOCK_MONOTONIC)
     line = {
         "rank": rank,
         "pid": os.getpid(),
@@ -40,7 +47,8 @@ def committed(*, rank: int, step: int, generation: int, members: int) -> None:
         "generation": generation,
         "members": members,
         "host": HOST,
-        "at_s": at_s,
+        "at_s": now_s(),
+        "ended_s": ended_s,
     }
     os.write(_file, json.dumps(line).encode() + b"\n")
 

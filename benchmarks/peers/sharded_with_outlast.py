@@ -3,7 +3,7 @@
 import argparse
 
 import torch
-from commits import BATCH, committed
+from commits import BATCH, committed, now_s
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader
 from train_gpt import GPT, Corpus
@@ -25,6 +25,7 @@ def train(run: outlast.Run) -> None:
     corpus = Corpus()
     loader = DataLoader(corpus, batch_sampler=outlast.StepSampler(corpus, batch_size=BATCH))
     state = run.state(model=model, optimizer=optimizer, loader=loader)
+    ended_s: dict[int, float] = {}
     for step in run.steps(state, until=args.steps, log_every=0):
         with step:
             model(*(part.to(run.device) for part in step.batch)).backward()
@@ -32,9 +33,14 @@ def train(run: outlast.Run) -> None:
             optimizer.zero_grad()
             step.on_commit(
                 lambda number=step.number: committed(
-                    rank=run.rank, step=number, generation=run.generation, members=run.world_size
+                    rank=run.rank,
+                    step=number,
+                    generation=run.generation,
+                    members=run.world_size,
+                    ended_s=ended_s.pop(number, None),
                 )
             )
+        ended_s[step.number] = now_s()
 
 
 if __name__ == "__main__":

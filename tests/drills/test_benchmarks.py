@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from outlast.runtime.drill_hosts import may_be_made
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -25,3 +27,18 @@ def test_the_channel_benchmark_times_a_regroup() -> None:
     assert done.returncode == 0, done.stderr
     assert "all ranks train" in done.stdout
     assert "one rank dies; median of 1" in done.stdout
+
+
+@pytest.mark.drill
+@pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}")
+def test_the_link_benchmark_moves_an_image_both_ways() -> None:
+    """An image of 8 MB crosses a link between two hosts, and comes back."""
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "image_link.py"), "--bytes", "8388608", "--repeats", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert "  copy at " in done.stdout
+    assert "  fetch at " in done.stdout

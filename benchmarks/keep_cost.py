@@ -1,0 +1,97 @@
+"""What a step costs where other nodes keep copies or parity, and how late it counts as committed.
+
+    python benchmarks/keep_cost.py [--rounds N] [--steps N] [--only NAME ...]
+
+Workload   The model of `examples/train_gpt.py` under FSDP2, one rank on each of four hosts, and a
+           fifth that stands ready. The hosts are network namespaces on this machine, whose cores
+           they share. It needs root. Each rank seals an image of its state after each step.
+Variants   vault    nothing leaves the host
+           peers    --keep peers=1:step
+           parity   --keep parity=2+1:step
+           disk     --keep disk:5s, so a checkpoint each five seconds
+           upload   the same, and each is copied to a URL (file:///)
+Measured   step     seconds of a step, the mean after the first ten, by rank 0's commits
+           lag      from the end of a step's block until the step is committed, the median on rank
+                    0. `step.on_commit` waits for that; training does not
+Method     Each variant is started anew in each round, which begins with another one. Medians over
+           rounds with 95 % intervals, and ratios to `vault` of the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from dataclasses import replace
+
+from _timing import paired_ratio, summarise
+from hosts import HOSTS, Contestant, Trial, contestants
+from side_by_side import write_result
+
+from outlast.runtime.drill_hosts import may_be_made
+
+FIRST = 10  # steps that are not counted
+LIMIT_S = 240.0
+KEEP = {
+    "vault": "",
+    "peers": "peers=1:step",
+    "parity": "parity=2+1:step",
+    "disk": "disk:5s",
+    "upload": "disk:5s, file://{folder}/objects:5s",
+}
+
+
+def contestant(keep: str) -> Contestant:
+    """Return the run of hosts.py under FSDP2, with another `--keep`; "": without any."""
+    base = next(one for one in contestants() if one.name == "outlast-fsdp2")
+    at = base.command.index("--keep")
+    given = ("--keep", keep) if keep else ()
+    return replace(base, command=(*base.command[:at], *given, *base.command[at + 2 :]))
+
+
+def step_and_lag_s(keep: str, steps: int) -> tuple[float, float]:
+    """Train for so many steps. Return the mean seconds of one, and the median lag of its commit."""
+    with Trial(contestant(keep)) as trial:
+        done = trial.wait_for(
+            lambda: all(len(trial.steps_of(rank)) >= FIRST + steps for rank in range(HOSTS)),
+            LIMIT_S,
+        )
+        if not done:
+            raise SystemExit(f"it never trained on {HOSTS} hosts\n{trial.output()}")
+        commits = trial.steps_of(0)[FIRST - 1 : FIRST + steps]
+    lags_s = [0.0 if one.ended_s is None else one.at_s - one.ended_s for one in commits]
+    return (commits[-1].at_s - commits[0].at_s) / (len(commits) - 1), statistics.median(lags_s)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--only", nargs="+", choices=tuple(KEEP), default=tuple(KEEP))
+    args = parser.parse_args()
+    if why := may_be_made():
+        print(f"error: no hosts can be made here: {why}", file=sys.stderr)
+        return 2
+    names = list(args.only)
+    steps_s: dict[str, list[float]] = {name: [] for name in names}
+    lags_s: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(args.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            step_s, lag_s = step_and_lag_s(KEEP[name], args.steps)
+            steps_s[name].append(step_s)
+            lags_s[name].append(lag_s)
+            print(f"  {name:<8}{step_s * 1e3:8.1f} ms a step, lag {lag_s * 1e3:.1f} ms", flush=True)
+    print(f"\n{args.rounds} rounds of {args.steps} steps")
+    for name in names:
+        ratio = paired_ratio(steps_s[name], steps_s[names[0]]).text(digits=3, unit="x")
+        print(
+            f"  {name:<8} step {summarise(steps_s[name]).text(scale=1e3, unit=' ms', digits=1):<28}"
+            f"{ratio:<26} lag {summarise(lags_s[name]).text(scale=1e3, unit=' ms', digits=1)}"
+        )
+    print(f"written to {write_result('keep_cost', {'step_s': steps_s, 'lag_s': lags_s})}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
