@@ -27,6 +27,7 @@ from enum import Enum
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs.went_on import RULE as WENT_ON
+from outlast.diagnose.processes import DEEPSPEED, ENDED, SPAWNED
 from outlast.diagnose.stacks.reader import Stack, doing
 
 KILLS = ("oom.", "segfault.")  # rules of what a kernel says about a process that it ended
@@ -189,6 +190,10 @@ def job_processes(
                 codes[int(found[2])] = int(found[1])
                 if one.rank is not None:
                     ranks[int(found[2])] = one.rank
+        if one.rule == DEEPSPEED and one.rank is not None and (found := SPAWNED.search(text)):
+            ranks[int(found[1])] = one.rank
+        if one.rank is not None and (found := ENDED.search(text)):
+            codes |= {pid: int(found[1]) for pid, rank in ranks.items() if rank == one.rank}
         if found := _AGENT_CLOSES.search(text):
             closed.add(int(found[1] or found[2]))
         if found := _LOADER_PID.search(text):

@@ -6,6 +6,7 @@ failures, and Ray's where it starts its workers.
 
     torchrun    exitcode  : -6 (pid: 8812)            in the entry of rank 9
     Ray         (node_id=ab, ip=10.0.0.5, pid=3113) world_rank=2, local_rank=0, node_rank=1
+    DeepSpeed   process 8812 spawned with command: [..., '--local_rank=1', ...]
     NCCL        n1:8812:8900 [2] ... comm 0x55 rank 9 nranks 16 (`logs/nccl_processes.py`)
     the driver  NVRM: Xid (PCI:0000:2a:00): 94, pid=8812, name=python, ...
 
@@ -33,12 +34,20 @@ _PID = re.compile(r"\bpid=(\d{1,9})\b")
 _BY_DRIVER = ("xid.",)
 _BY_RAY = re.compile(r"\(\w[\w.:() ]{0,80}?pid=\d{1,9}, ip=|\(pid=\d{1,9}, ip=")
 
+# DeepSpeed's launcher of each node: which ranks are its own, its processes, and how one ended
+DEEPSPEED = "deepspeed.process"
+SPAWNED = re.compile(r"process (\d{1,9}) spawned with command: ")
+ENDED = re.compile(r"exits with return code = (-?\d{1,3})\b")
+_DEEPSPEED_NODE = re.compile(r"num_local_procs=(\d{1,4}), node_rank=(\d{1,6})")
+_LOCAL_RANK = re.compile(r"--local_rank=(\d{1,4})\b")
+
 Owner = tuple[int, str]  # the rank, and the node or address of its process ("" if not told)
 
 
 def with_ranks_of_processes(findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings; those that tell a process whose rank is known have the rank."""
     owners: dict[str, set[Owner]] = defaultdict(set)
+    findings = _with_ranks_of_deepspeed(findings)
     for one in findings:
         if one.rule.startswith("elastic.") and one.rank is not None:
             if found := _TABLE.match(one.evidence.text):
@@ -50,6 +59,25 @@ def with_ranks_of_processes(findings: Sequence[Finding]) -> list[Finding]:
     if not owners:
         return list(findings)
     return [_owned(one, owners) for one in findings]
+
+
+def _with_ranks_of_deepspeed(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; DeepSpeed's lines about a process have its rank."""
+    begins = {
+        (one.evidence.file, one.node): int(found[1]) * int(found[2])
+        for one in findings
+        if one.rule == "deepspeed.node" and (found := _DEEPSPEED_NODE.search(one.evidence.text))
+    }
+
+    def named(one: Finding) -> Finding:
+        begin = begins.get((one.evidence.file, one.node))
+        local = None if begin is None else _LOCAL_RANK.search(one.evidence.text)
+        if begin is None or local is None:
+            return one
+        is_own = one.rule == DEEPSPEED or ENDED.search(one.evidence.text)
+        return replace(one, rank=begin + int(local[1])) if is_own else one
+
+    return [named(one) for one in findings] if begins else list(findings)
 
 
 def _owned(one: Finding, owners: dict[str, set[Owner]]) -> Finding:

@@ -42,6 +42,7 @@ _ROW = re.compile(r"^exitcode {1,6}: -?\d{1,3} {1,2}\(pid: (\d{1,9})\)")
 _SPAWNED = "ProcessExitedException: process "
 ONE_NODE_MAX = 8  # so many processes a script starts on one node
 _OF_A_LAUNCHER = ("elastic.", "rdzv.", "exit.closing", "exit.outside")
+_BY_A_LAUNCHER = ("elastic.", "rdzv.", "launch.")
 _CRASHES = ("slurm.signals", "exit.segv", "exit.bus", "exit.illegal", "exit.fpe")
 _ENDS = ("slurm.oom", "slurm.kill", "slurm.terminated", *_CRASHES)
 _BY_SIGNAL = ("slurm.kill", *_CRASHES)
@@ -54,7 +55,7 @@ def without_node_labels(findings: Sequence[Finding]) -> list[Finding]:
     files = {
         one.evidence.file
         for one in findings
-        if one.rule.startswith("elastic.") and _LABEL.match(one.evidence.text)
+        if one.rule.startswith(_BY_A_LAUNCHER) and _LABEL.match(one.evidence.text)
     }
     if not files:
         return list(findings)

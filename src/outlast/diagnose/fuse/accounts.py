@@ -63,6 +63,8 @@ _SPAWNED = re.compile(
     r"ProcessExitedException: process \d{1,4} terminated with"
     r" (?:exit code (?P<code>\d{1,3})|signal SIG(?P<word>[A-Z]+))"
 )
+# DeepSpeed: ['python', '-u', 'train.py', '--local_rank=7'] exits with return code = -9
+_RETURNED = re.compile(r"exits with return code = (?P<code>-?\d{1,3})\b")
 _SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15}
 _SIGNALS |= {"Illegal": -4, "Floating": -8}
 _SIGNALS |= {"KILL": -9, "SEGV": -11, "BUS": -7, "ABRT": -6, "TERM": -15, "ILL": -4, "FPE": -8}
@@ -182,6 +184,8 @@ def _table(findings: Sequence[Finding]) -> tuple[dict[int, Finding], dict[int, i
 
 def _code_of_task(one: Finding) -> int | None:
     """Return with what a task or a spawned process ended, as an exit code of Python's."""
+    if returned := _RETURNED.search(one.evidence.text):
+        return int(returned["code"])
     found = _TASK.search(one.evidence.text) or _SPAWNED.search(one.evidence.text)
     if found is None:
         return None

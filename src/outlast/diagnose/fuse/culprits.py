@@ -7,6 +7,7 @@ The ways of showing a rank guilty are tried in this order, and the first that ha
     called     torch compared the calls of all ranks, and most ranks made another one
     barrier    torch's monitored barrier reports who did not come, and none failed by itself
     late       it says itself that it had not called the collective in which the others timed out
+    reported   a report of all ranks, such as NCCL's, shows it behind
     stuck      its own watchdog was stuck, and those of all others timed out
     killed     a signal of its own (`accounts.py`)
     raised     an exception of its own; one that most ranks raise is the program's, and names none
@@ -46,6 +47,7 @@ from outlast.diagnose.fuse.alone import (
     elsewhere,
     ended_alone,
 )
+from outlast.diagnose.fuse.nodes_and_devices import near_the_fault
 from outlast.diagnose.fuse.weigh import RuleVote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
@@ -189,12 +191,12 @@ def find_culprits(
 
 
 def _late(findings: Sequence[Finding]) -> Culprits | None:
-    """Return the ranks whose own watchdogs say that they were behind the others."""
-    lines = tuple(one for one in findings if one.rule == "desync.behind")
-    ranks = {one.rank for one in lines if one.rank is not None}
-    if not ranks:
-        return None
-    return Culprits("late", _all(ranks, LATE_CONFIDENCE), (), Mechanism.HANG, lines)
+    """Return the ranks that were behind, by their own watchdogs or by a report of all ranks."""
+    for how, rule in (("late", "desync.behind"), ("reported", "report.behind")):
+        lines = tuple(one for one in findings if one.rule == rule)
+        if ranks := {one.rank for one in lines if one.rank is not None}:
+            return Culprits(how, _all(ranks, LATE_CONFIDENCE), (), Mechanism.HANG, lines)
+    return None
 
 
 def _stuck(accounts: Accounts, findings: Sequence[Finding]) -> Culprits | None:
@@ -567,7 +569,9 @@ def _shown(
             for vote in supporting
             if vote.rule.role is Role.ROOT and not vote.rule.name.startswith(OF_PEERS)
         }
-        lines = tuple(one for one in findings if one.rule in rules and one.rank is not None)
+        lines = near_the_fault(
+            [one for one in findings if one.rule in rules and one.rank is not None]
+        )
         ranks = sorted({one.rank for one in lines if one.rank is not None})
         if ranks and (len(ranks) == 1 or len(ranks) <= EVERYBODY * len(accounts.seen)):
             return Culprits("shown", _all(ranks, confidence), shown=lines)

@@ -218,6 +218,7 @@ def _who(facts: VerdictFacts) -> str:
         ),
         "barrier": f"{ranks} did not come to a barrier that torch monitored{line}",
         "late": f"{ranks} had not called the collective in which the others timed out{line}",
+        "reported": f"{ranks} is behind the others, by a report about all ranks{line}",
         "stuck": f"{ranks} had a watchdog that was stuck, and all others timed out{line}",
         "exited": f"{ranks} ended with an exit code of its own{_without(facts)}{line}",
         "left": (

@@ -75,6 +75,22 @@ def _is_lost(one: Finding) -> bool:
     return lost and one.evidence.role is Role.MESSENGER
 
 
+def near_the_fault(lines: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the lines without those that the healthy ends of a link wrote.
+
+    All are returned if one rank alone complains: then no other line shows which end is healthy.
+    """
+    of_links = [
+        one
+        for one in lines
+        if one.rule.startswith(SAID_OF_THE_FAR_END) and one.rule not in OF_THE_OWN_END
+    ]
+    if len({one.rank for one in of_links}) < 2:
+        return tuple(lines)
+    ends = _ends_of_the_link(lines)
+    return tuple(one for one in lines if one not in of_links or one.node in ends)
+
+
 def _ends_of_the_link(lines: Sequence[Finding]) -> Counter[str]:
     """Return the end of a link that its lines show to be at fault; empty where they show none.
 

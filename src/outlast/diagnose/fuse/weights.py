@@ -84,7 +84,7 @@ ONE_SOURCE: dict[str, str] = {
         ),
         "unreachable",
     ),
-    **dict.fromkeys(("slurm.node_failure", "kube.node_lost"), "node gone"),
+    **dict.fromkeys(("slurm.node_failure", "kube.node_lost", "kube.tainted"), "node gone"),
     **dict.fromkeys(
         (
             "python.user_frame",

@@ -433,7 +433,7 @@ BY_RULE: dict[str, Words] = {
 _MEETING = "not all ranks met"
 REPORTED: dict[str, Words] = {
     **dict.fromkeys(
-        ("slurm.node_failure", "kube.node_lost"),
+        ("slurm.node_failure", "kube.node_lost", "kube.tainted"),
         Words(
             "a node went away",
             "restart without that node (sbatch --exclude, kubectl cordon) from the last checkpoint",
@@ -538,6 +538,7 @@ REFUTED: dict[str, str] = {
     "killed": "an earlier failure of another rank",
     "barrier": "a stack of that rank, of the same moment, in the same barrier",
     "late": "a stack of that rank, of the same moment, in the same collective",
+    "reported": "a stack of that rank, of the same moment, in the same collective",
     "stuck": "a watchdog of another rank that was stuck as well",
     "raised": "an earlier failure of another rank",
     "exited": "an earlier failure of another rank",

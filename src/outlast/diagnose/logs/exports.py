@@ -79,7 +79,7 @@ def _objects(numbered: Iterator[Numbered], *, is_array: bool) -> Iterator[Number
             if (depth == indent and body in (b"}", b"},")) or size > RECORD_BYTES:
                 yield first, _short(b"".join(held).strip().rstrip(b","))
                 held = []
-        else:
+        elif not (is_array and body in (b"[", b"]")):  # of an array of one record, two of 3 lines
             yield number, line
     if held:
         yield first, b"".join(held)

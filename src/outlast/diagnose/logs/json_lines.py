@@ -2,6 +2,7 @@
 
     Docker          {"log": "step 3\\n", "stream": "stderr", "time": "..."}
     Google Cloud    {"textPayload": "...", "resource": {"labels": {"pod_name": ...}}, ...}
+                    its audit logs {"protoPayload": {"methodName": ..., "resourceName": ...}}
     journald        {"MESSAGE": "...", "_HOSTNAME": "...", "__REALTIME_TIMESTAMP": "..."}
     stern           {"message": "...", "podName": ..., "nodeName": ...}
     Loki, Grafana, Elastic, Fluent Bit, CloudWatch; the last may hold a record of Fluent Bit
@@ -39,6 +40,7 @@ _ADDED = ("kubernetes", "agent", "ecs", "host", "container")  # by Filebeat and 
 _LEVELS = ("level", "levelname", "severity")
 _NOT_SAID_AGAIN = {*_MESSAGES, *_TRACEBACKS, *_TIMES, *_LEVELS, *_RANKS, "record"}
 _REST_CHARACTERS = 400
+_MACHINE = re.compile(r"/(?:instances|nodes|virtualMachines)/([\w.-]{1,80})")
 _NAME = re.compile(r"[A-Za-z0-9_][\w.:@/ -]{0,252}", re.ASCII)
 # a number that counts seconds, milliseconds, microseconds or nanoseconds since 1970
 _COUNTED = re.compile(r"\d{10,19}", re.ASCII)
@@ -92,6 +94,8 @@ def open_record(line: bytes) -> list[Inner] | None:
         payload = of_host = found["jsonPayload"]
         if "MESSAGE" in of_host:
             return [replace(_journal_line(of_host), at_s=_time_of_record(found))]
+    elif isinstance(audit := found.get("protoPayload"), dict):
+        return [_audit_line(found, audit)]
     elif isinstance(found.get("line"), str) and _has_labels(found):
         payload = found["line"]
     elif _is_of_collector(found) and isinstance(found.get("message"), str):
@@ -249,6 +253,20 @@ def _time_of_record(found: Mapping[str, Any]) -> float | None:
         if isinstance(one, (int, float)) and not isinstance(one, bool) and one > 1e9:
             return next((one / unit for below, unit in _UNITS if one < below), None)
     return None
+
+
+def _audit_line(found: Mapping[str, Any], audit: Mapping[str, Any]) -> Inner:
+    """Return what a cloud did to a machine, as a line of that machine."""
+    status = audit.get("status")
+    parts = (
+        audit.get("methodName"),
+        audit.get("resourceName"),
+        status.get("message") if isinstance(status, dict) else None,
+    )
+    said = " ".join(" ".join(part.split()) for part in parts if isinstance(part, str))
+    machine = _MACHINE.search(said)
+    node = machine[1] if machine else None
+    return Inner(said.encode("utf-8", "replace"), node or "", node, at_s=_time_of_record(found))
 
 
 # --- journald -------------------------------------------------------------------------------------

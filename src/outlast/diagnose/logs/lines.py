@@ -28,6 +28,7 @@ from outlast.diagnose import self_output
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.logs import (
     failure_table,
+    hang_reports,
     headings,
     metrics,
     nccl_processes,
@@ -81,6 +82,8 @@ _READERS = (
     headings.NEEDLES,
     (b"-- process ",),
     nccl_processes.NEEDLES,
+    hang_reports.NEEDLES,
+    (tracebacks.IGNORED_NEEDLE,),
 )
 (
     STEP,
@@ -96,6 +99,8 @@ _READERS = (
     HEADING,
     SPAWNED,
     PLACED,
+    REPORT,
+    IGNORED,
 ) = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
 WAITS_SAID = ("c10d.timeout", "c10d.status", "c10d.told")  # with a collective's number
@@ -128,6 +133,7 @@ class LineReader:
         self._device: str | None = None
         self._processes = process_table.ProcessTable()
         self._nccl = nccl_processes.NcclProcesses()
+        self._reports = hang_reports.HangReports()
         self._around: tuple[list[bytes], int] = ([], 0)  # the block, and the line's place in it
         self._before: list[bytes] = []  # the last lines of the block before it
         self._went_on = went_on.WentOnReader(one_writer=self._rank is not None)
@@ -255,6 +261,7 @@ class LineReader:
         for thread in self._stacks.end():
             yield from self._given_out(self._stack(thread))
         yield from self._given_out(map(self._process, self._processes.end()))
+        yield from self._given_out(map(self._behind, self._reports.end()))
         slower = self._steps.slower()
         if slower is not None:
             line, text, _ = slower
@@ -280,6 +287,7 @@ class LineReader:
             or self._stacks.active
             or self._table.active
             or self._processes.active
+            or self._reports.active
             or self._csv.active
         )
 
@@ -363,6 +371,8 @@ class LineReader:
             self._processes.begin()
         elif self._processes.active:
             done += map(self._process, self._processes.feed(line, text))
+        if REPORT in owners or self._reports.active:
+            done += map(self._behind, self._reports.feed(line, text))
         if PLACED in owners:
             self._nccl.feed(line, text)
         if SPAWNED in owners and (spawned := _SPAWNED.match(text)):
@@ -385,6 +395,10 @@ class LineReader:
                 )
         if TRACEBACK in owners and tracebacks.HEADER in text:
             self._tracebacks.begin(text)
+            return None
+        if IGNORED in owners and self._tracebacks.ignore(text):
+            return None
+        if self._tracebacks.active and self._tracebacks.drops(text):
             return None
         if self._tracebacks.active and self._tracebacks.quotes(text):
             self._tracebacks.feed(text)
@@ -429,6 +443,10 @@ class LineReader:
 
     def _process(self, row: process_table.ProcessRow) -> Finding:
         return replace(self._finding(RULES[row.rule], row.line, row.text), rank=row.rank)
+
+    def _behind(self, one: hang_reports.Behind) -> Finding:
+        found = self._finding(RULES[hang_reports.RULE], one.line, one.text)
+        return replace(found, rank=one.rank, node=one.node or found.node)
 
     def _number(self, low: str, owners: tuple[int, ...]) -> tuple[str, str | None] | None:
         if low.startswith("dcgm_fi_"):

@@ -70,6 +70,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("pstate", r"gpu (?:is lost|requires reset)|unknown error", "metric.gpu"),
     ("utilization.gpu", r"gpu is lost|requires reset|unknown error", "metric.gpu"),
 )
+_DEVICE_COLUMNS = ("pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "index")  # the best first
 _NAME = re.compile(r"[a-z][a-z_]{0,40}(?:\.[a-z_]{1,40}){0,5}(?: \[[^\]]{1,10}\])?")
 # a field of a table at the end of its line which says that there is nothing; nvidia-smi -q and
 # smartctl set the value apart by blanks, an exception does not
@@ -170,14 +171,8 @@ class Csv:
         if len(cells) != len(self._columns):
             self._columns = []
             return None
-        device = next(
-            (
-                cell
-                for name, cell in zip(self._columns, cells, strict=True)
-                if name.startswith(("pci.bus_id", "index", "gpu_bus_id", "uuid"))
-            ),
-            None,
-        )
+        named = dict(zip(self._columns, cells, strict=True))
+        device = next((named[name] for name in _DEVICE_COLUMNS if name in named), None)
         for name, cell in zip(self._columns, cells, strict=True):
             for part, looks, rule in COLUMNS:
                 if part in name and re.search(looks, cell):

@@ -97,7 +97,7 @@ _NAME_RANK = re.compile(
 _NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
 _SYSTEM_LOG = (
     r"(?:dmesg|kern|kernel|kmsg|journal|journalctl|syslog|messages|slurmd|mmfs|ibstat|ibstatus"
-    r"|ibv_devinfo|nvidia-smi|smi|dcgmi|ipmi|sel|ethtool|rdma|lspci)"
+    r"|ibv_devinfo|nvidia[-_]smi|nvsmi|smi|gpus|dcgmi|ipmi|sel|ethtool|rdma|lspci)"
 )
 _NO_HOST = (
     r"(?!(?:after|at|attempt|before|boot|case|copy|during|file|hang|incident|job|log|new|old|out"

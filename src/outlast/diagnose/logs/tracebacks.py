@@ -14,6 +14,7 @@ from outlast.model.own_bugs import is_below_outlast, is_on_purpose, raised_here
 
 HEADER = "Traceback (most recent call last)"
 NEEDLE = b"traceback (most recent call last)"
+IGNORED_NEEDLE = b"exception ignored "
 OPEN_MAX = 64  # tracebacks that may be open at once, one for each label
 LINES_MAX = 600  # of one traceback
 # what a launcher, a container's log or a cluster's puts before each line of one writer; its time
@@ -32,6 +33,8 @@ _FRAME_IN_BOX = re.compile(r"^[│|] (\S{1,400}):(\d{1,7}) in (\S{1,160})")
 # torch's, in front of what a rank's exception hook prints
 _OF_RANK = re.compile(r"(\[rank\d{1,7}\]:) $")
 _FRAME = re.compile(r'^\s{1,12}File "([^"]{1,400})", line (\d{1,7})(?:, in ([^\s\x1b]{1,160}))?')
+# what a finalizer or an exiting thread raised: Python prints it, and goes on
+_IGNORED = re.compile(r"^\s{0,4}Exception ignored (?:in|on|while|from)\b")
 _EXCEPTION = re.compile(r"^(?:[a-z_]\w{0,60}\.){0,8}_?[A-Z]\w{2,80}(?::|$)")
 _LIBRARY = re.compile(
     r"site-packages|dist-packages|/lib/python\d|\\lib\\|^<frozen|^<string>|\bconda\b.{0,80}/lib/"
@@ -121,6 +124,7 @@ class _Open:
     lines: int = 0
     after_frame: bool = False  # the line that quotes the source follows
     twin: str | None = None  # the same traceback, if its lines have that label instead
+    is_ignored: bool = False  # Python reports the exception and goes on
 
     def enter(self, *, path: str, line: str, function: str) -> None:
         """Take the next frame, which the one before has called."""
@@ -154,6 +158,8 @@ class Tracebacks:
         at = text.find(HEADER)
         if len(self._open) < OPEN_MAX:
             label, width = _label(text)
+            above = self._open.get(label)
+            is_ignored = above is not None and above.is_ignored and not above.lines
             # A loader's worker sends its traceback under "Original Traceback". That of a group of
             # exceptions has a margin, "  | ", whose first line is "  + ".
             before = text[width : max(at, width)].removesuffix("Original ")
@@ -168,7 +174,32 @@ class Tracebacks:
                 # In front of it is a progress bar, which ends no line, or a label that is not
                 # known and stands on each line. The first frame shows which.
                 self._open[of_rank[1]] = _Open(0, twin=label)
-            self._open[label] = _Open(len(before), twin=of_rank[1] if of_rank else None)
+            twin = of_rank[1] if of_rank else None
+            self._open[label] = _Open(len(before), twin=twin, is_ignored=is_ignored)
+
+    def ignore(self, text: str) -> bool:
+        """Return True for the head of an exception that Python ignores; `drops` knows the rest."""
+        label, width = _label(text)
+        if not _IGNORED.match(text[width:]) or len(self._open) >= OPEN_MAX:
+            return False
+        self._open[label] = _Open(0, is_ignored=True)
+        return True
+
+    def drops(self, text: str) -> bool:
+        """Return True for a line of an exception that Python ignored."""
+        label, width = _label(text)
+        one = self._open.get(label)
+        if one is None or not one.is_ignored:
+            return False
+        if not one.path and one.lines:  # neither a traceback nor an exception followed
+            del self._open[label]
+            return False
+        body = text[width + (one.width or 0) :]
+        if _EXCEPTION.match(body):
+            del self._open[label]
+            return True
+        self.feed(text)
+        return body.startswith((" ", "\t"))
 
     def feed(self, text: str) -> Raised | None:
         label, width = _label(text)

@@ -200,6 +200,16 @@ DEDUCED: tuple[Rule, ...] = (
     ),
     Rule("desync.behind", "", R.MESSENGER, ORDER, None, G.NONE, (), M.HANG),
     Rule(
+        "report.behind",
+        "",
+        R.MESSENGER,
+        "nccl src/ras/client_support.cc; torch distributed/flight_recorder",
+        None,
+        G.NONE,
+        (),
+        M.HANG,
+    ),
+    Rule(
         "desync.left",
         "",
         R.ROOT,

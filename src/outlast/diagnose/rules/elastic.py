@@ -78,6 +78,30 @@ RULES: tuple[Rule, ...] = (
         mechanism=Mechanism.HANG,
         priority=11010,
     ),
+    root(  # other programs may be missing where a script goes on without them
+        "launch.not_found",
+        r"\b(?:torchrun|python[\d.]{0,5}|deepspeed|accelerate|mpirun|mpiexec):"
+        r" (?:command )?not found$|execve\(\): (?:torchrun|python[\d.]{0,5}|deepspeed|accelerate): no"
+        r" such file",
+        C.DEPENDENCY,
+        G.LIKELY,
+        "posix sh, exit code 127; slurm src/slurmd",
+        also=(C.USER_CODE,),
+        mechanism=EXIT,
+        priority=11012,
+    ),
+    advice(  # these say which process is which rank
+        "deepspeed.process",
+        r"process \d{1,9} spawned with command: ",
+        "deepspeed launcher/launch.py",
+        priority=11013,
+    ),
+    advice(
+        "deepspeed.node",
+        r"nnodes=\d{1,6}, num_local_procs=\d{1,4}, node_rank=\d{1,6}",
+        "deepspeed launcher/launch.py",
+        priority=11014,
+    ),
     # signals: how it ended is not why
     effect(
         "exit.outside",

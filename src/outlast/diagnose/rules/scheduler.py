@@ -104,9 +104,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "kube.drained",
         r"disruptiontarget|preemptionbyscheduler|evictionbyevictionapi"
-        r"|terminationbykubelet|deletionbytaintmanager|taintmanagereviction"
-        r"|marking for deletion pod|preempted"
-        r" by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
+        r"|terminationbykubelet|preempted by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
         r"|evicting pod|imminent node shutdown|rejected as the node is shutting down"
         r"|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",
         C.HOST_MAINTENANCE,
@@ -155,6 +153,15 @@ RULES: tuple[Rule, ...] = (
         grade=G.HINT,
         mechanism=LOST,
         priority=6110,
+    ),
+    messenger(  # of a node that is not ready or not reached, unless somebody taints it
+        "kube.tainted",
+        r"deletionbytaintmanager|taintmanagereviction|marking for deletion pod",
+        KUBE + "; pkg/controller/tainteviction",
+        failure_class=C.CHASSIS,
+        grade=G.HINT,
+        mechanism=LOST,
+        priority=6105,
     ),
     root(
         "kube.gpu_unhealthy",
