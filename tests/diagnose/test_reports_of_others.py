@@ -81,7 +81,7 @@ def test_the_ranks_that_torchfrtrace_misses_are_named(tmp_path: Path) -> None:
 
 def _deepspeed(nodes: int, node: int, code: int) -> str:
     head = "[2026-01-20 11:02:09,001] [INFO] [launch.py:"
-    command = "['/opt/conda/bin/python', '-u', 'tune.py', '--local_rank={}']"
+    command = "['python3', '-u', 'tune.py', '--local_rank={}']"
     lines = [f"{head}152:main] nnodes={nodes}, num_local_procs=4, node_rank={node}"]
     lines += [
         f"{head}256:main] process {8820 + rank} spawned with command: {command.format(rank)}"

@@ -58,7 +58,6 @@ _STEP = re.compile(
     rb"(?:(?<![a-z])|_)(?:step|iter(?:ation)?|update|batch)s?[\"']?[ \t]{0,2}[:=#]?[ \t\[(]{0,10}"
     rb"(\d{1,9})(?![\d]|[.,]\d|:\d|[ \t]?(?:ms|s\b|it/))(?:[ \t]{0,2}(?:/|of)[ \t]{0,10}(\d{1,9}))?"
 )
-_STEP_NEEDLES = (b"step", b"iter", b"update", b"batch")
 _BAR = re.compile(rb"(?<![\d.])(\d{1,9})/(\d{1,9}) \[\d{1,4}:\d\d")
 _ENDS = re.compile(
     rb"train_runtime|exits successfully|exiting program at|process group destroyed"
@@ -176,7 +175,7 @@ def read_ends(name: str, lines: Sequence[bytes]) -> list[LogEnd]:
         found = _step(line)
         if found is None and not by_writer:
             continue
-        writer = _writer(line.decode("utf-8", "replace"), name, own)
+        writer = f"rank {own}" if own is not None else _writer(line, name)
         end = by_writer.get(writer)
         if found is not None:
             if end is None:
@@ -223,14 +222,14 @@ def last_words(name: str, lines: Sequence[bytes]) -> list[Finding]:
 
 def _step(line: bytes) -> re.Match[bytes] | None:
     low = line.lower()
-    if any(needle in low for needle in _STEP_NEEDLES) and (found := _STEP.search(low)):
+    may_be = b"step" in low or b"iter" in low or b"update" in low or b"batch" in low
+    if may_be and (found := _STEP.search(low)):
         return found
     return _BAR.search(line) if b" [" in line else None
 
 
-def _writer(text: str, name: str, own: int | None) -> str:
-    if own is not None:
-        return f"rank {own}"
+def _writer(line: bytes, name: str) -> str:
+    text = line.decode("utf-8", "replace")
     rank = rank_of(text)
     if rank is not None and not _LOCAL_LABEL.match(text):
         return f"rank {rank}"

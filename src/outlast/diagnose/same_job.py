@@ -74,6 +74,7 @@ _IDENTITIES: tuple[tuple[str, re.Pattern[bytes]], ...] = (
     ),
 )
 _HINT = re.compile(rb"(?i)rdzv|run_id|slurm|srun: job|world[ _]size|master[-_]port|rank \d+ of \d")
+_HINT_WORDS = (b"rdzv", b"run_id", b"slurm", b"srun: job", b"world", b"master", b" of ")
 _NO_ID = {b"none", b"null", b"default", b"static", b"0"}
 _DATE = rb"(?<![0-9])(20[0-9]{2})[-/](0[1-9]|1[0-2])[-/]([0-3][0-9])"
 _CLOCK = rb"([0-2][0-9]):([0-5][0-9]):([0-5][0-9])(?:[.,][0-9]{1,9})?\s?(Z|[+-][0-9]{2}:?[0-9]{2})?"
@@ -122,9 +123,11 @@ class Sample:
     def look(self, lines: Iterable[bytes]) -> None:
         """Look at some lines of a log: at its first ones, and later at its last ones."""
         may_be_prose = not self.words.is_log
+        lines = [line[:1024] for line in lines]
+        whole = b"\n".join(lines).lower()
+        may_identify = any(word in whole for word in _HINT_WORDS)
         for line in lines:
-            line = line[:1024]
-            if _HINT.search(line):
+            if may_identify and _HINT.search(line):
                 self._identify(line)
             if may_be_prose:
                 self.words.look(line)
@@ -154,7 +157,7 @@ def time_of(line: bytes) -> float | None:
     if match is None:
         return None
     try:
-        moment = datetime(*(int(match[group]) for group in range(1, 7)), tzinfo=timezone.utc)  # type: ignore[misc,arg-type]
+        moment = datetime(*map(int, match.groups()[:6]), tzinfo=timezone.utc)  # type: ignore[misc,arg-type]
     except ValueError:
         return None
     zone = match[7]

@@ -126,11 +126,24 @@ def opener_of(lines: Sequence[bytes], name: str) -> Opener | None:
         if opened >= SHARE_OF_RECORDS * len(some):
             return lambda line: _with_name(open_record(line), name)
         return None
+    bare = [line.rstrip(b"\r\n") for line in some]
     for pattern, is_right in _PATTERNS:
-        found = [match for line in some if (match := pattern.match(line.rstrip(b"\r\n")))]
-        if len(found) >= SHARE_OF_LINES * len(some) and is_right(found):
+        found = _matches(pattern, bare)
+        if found and is_right(found):
             return lambda line: _with_name(_inner(pattern, line), name)
     return None
+
+
+def _matches(pattern: re.Pattern[bytes], lines: Sequence[bytes]) -> list[re.Match[bytes]]:
+    """Return the matches of the lines; empty as soon as too few of them can match."""
+    may_differ = len(lines) - SHARE_OF_LINES * len(lines)
+    found = []
+    for line in lines:
+        if match := pattern.match(line):
+            found.append(match)
+        elif (may_differ := may_differ - 1) < 0:
+            return []
+    return found
 
 
 def _inner(pattern: re.Pattern[bytes], line: bytes) -> list[Inner] | None:

@@ -43,12 +43,14 @@ def read_lines(lines: Iterable[bytes], *, name: str) -> Iterator[Finding]:
     numbered = records_of(first, numbered)
     reading = _Reading(name)
     block = _block(numbered)
-    if _is_newest_first(block, opener_of([line for _, line in block], name)):
+    opener = opener_of([line for _, line in block], name)
+    if _is_newest_first(block, opener):
         yield from _turned(reading, chain(block, numbered))
         return
     while block:
-        yield from reading.block(block)
+        yield from reading.opened(block, opener)
         block = _block(numbered)
+        opener = opener_of([line for _, line in block], name)
     yield from reading.end()
 
 
@@ -83,10 +85,12 @@ class _Reading:
         self._held: dict[str, tuple[int, bytes]] = {}  # beginnings of lines that come in parts
 
     def block(self, block: Sequence[Numbered]) -> Iterator[Finding]:
-        lines = [line for _, line in block]
-        opener = opener_of(lines, self._name)
+        return self.opened(block, opener_of([line for _, line in block], self._name))
+
+    def opened(self, block: Sequence[Numbered], opener: Opener | None) -> Iterator[Finding]:
+        """Read a block of which it is known what opens its lines."""
         if opener is None:
-            plain = [_cut(line) for line in lines]
+            plain = [_cut(line) for _, line in block]
             yield from self._reader(Inner(b"")).block(plain, [number for number, _ in block])
             return
         parts: dict[str, _Part] = {}

@@ -81,8 +81,8 @@ RULES: tuple[Rule, ...] = (
     root(  # other programs may be missing where a script goes on without them
         "launch.not_found",
         r"\b(?:torchrun|python[\d.]{0,5}|deepspeed|accelerate|mpirun|mpiexec):"
-        r" (?:command )?not found$|execve\(\): (?:torchrun|python[\d.]{0,5}|deepspeed|accelerate): no"
-        r" such file",
+        r" (?:command )?not found$"
+        r"|execve\(\): (?:torchrun|python[\d.]{0,5}|deepspeed|accelerate): no such file",
         C.DEPENDENCY,
         G.LIKELY,
         "posix sh, exit code 127; slurm src/slurmd",

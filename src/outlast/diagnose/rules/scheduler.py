@@ -104,8 +104,9 @@ RULES: tuple[Rule, ...] = (
     root(
         "kube.drained",
         r"disruptiontarget|preemptionbyscheduler|evictionbyevictionapi"
-        r"|terminationbykubelet|preempted by|preempting|nodeschedulable|nodenotschedulable|cordon(?:ed|ing)|drain(?:ed|ing) node"
-        r"|evicting pod|imminent node shutdown|rejected as the node is shutting down"
+        r"|terminationbykubelet|preempted by|preempting|nodeschedulable|nodenotschedulable"
+        r"|cordon(?:ed|ing)|drain(?:ed|ing) node|evicting pod|imminent node shutdown"
+        r"|rejected as the node is shutting down"
         r"|(?:reason|status)[\"']?: {0,4}[\"']?evicted|pod .{0,80}evicted",
         C.HOST_MAINTENANCE,
         G.LIKELY,

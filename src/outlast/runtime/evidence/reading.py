@@ -246,7 +246,8 @@ def _text(piece: Piece, reading: _Reading) -> None:
         last = last_lines(piece)
         if reading.budget.stopped_reading:
             _end_alone(piece, reading)
-        sample.look(last)
+        if not 0 < sample.looked_count < limits.EVIDENCE_SAMPLE_LINES:  # it has not seen all lines
+            sample.look(last)
         reading.ends += log_ends.read_ends(piece.name, last)
         reading.findings.add(log_ends.last_words(piece.name, last))
     except OSError as error:
