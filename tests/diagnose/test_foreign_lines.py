@@ -277,6 +277,26 @@ def test_a_kill_hours_from_the_failure_is_untied() -> None:
     assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {"untied"}
 
 
+@pytest.mark.parametrize(
+    ("hours", "apart_s", "doubt"),
+    [(0.0, 9_000.0, ""), (6.3, 9_000.0, "untied"), (-6.3, 9_000.0, "untied"), (6.3, 5.0, "")],
+    ids=["at the end", "hours before", "hours after", "copied"],
+)
+def test_a_log_without_times_ends_when_its_file_was_written(
+    hours: float, apart_s: float, doubt: str
+) -> None:
+    """The kernel's log was written later, by hand; copied files all have one time."""
+    console = TABLE.format(code=-9, pid=77).replace("2026-11-22_22:00:05", "x")
+    pod = CGROUP.format(POD, "python")
+    found, _ = read(console=console, dmesg=kernel((HOUR, pod)))
+    killed_s = next(one.at_s for one in found if one.evidence.file == "dmesg")
+    assert killed_s is not None
+    written_s = {"console": killed_s + 20.0 + hours * 3_600.0}
+    written_s["dmesg"] = written_s["console"] + apart_s
+    marked, _ = with_strangers_marked(found, written_s=written_s)
+    assert {one.doubt for one in marked if one.evidence.file == "dmesg"} == {doubt}
+
+
 def test_a_kill_that_is_tied_names_its_rank() -> None:
     found, _ = read(console=TABLE.format(code=-9, pid=4242), dmesg=kernel((HOUR, OOM)))
     got = decide(with_strangers_marked(found)[0], blame=None)

@@ -20,9 +20,11 @@ command, its cgroup, its time or the exit codes of the ranks (`kernel_kills.py`)
 nothing.
 
 *Untied*: nothing ties the ended process to the job, and nothing excludes it. Such a line alone
-never names a class.
+never names a class. Where no report of the job's failure has a time, the last time in its logs
+counts, or else when these files were last written. Files that were all written in one minute were
+copied, and tell nothing.
 
-Not seen: a job whose own logs begin without times; logs that were begun anew long after the job (a
+Not seen: logs that were begun anew long after the job (a
 resumed run, a log that was rotated).
 
 This module is pure: no clock, no files, no torch.
@@ -31,11 +33,14 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from types import MappingProxyType
 
 from outlast.diagnose.findings import Doubt, Finding
 from outlast.diagnose.kernel_kills import (
+    AGREE_S,
+    FAILED_WITHIN_S,
     KILLS,
     KernelKill,
     Tie,
@@ -52,6 +57,8 @@ from outlast.model.verdict import Role
 OLD_S = 3 * 3_600.0
 BEFORE_S = 120.0  # clocks of a host and of a job agree so well, where they are in one zone
 ZONES_S = 26.5 * 3_600.0  # UTC-12 to UTC+14, and time to spare
+ZONE_S = 1_800.0  # two zones differ by multiples
+COPIED_S = 60.0
 DOUBT_OF: dict[Tie, Doubt] = {Tie.UNTIED: "untied", Tie.EXCLUDED: "stranger"}
 _XID_PID = re.compile(r"\bpid='?(\d{1,9})\b")
 JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
@@ -64,9 +71,7 @@ def without_foreign_lines(
 
     The second part is a sentence about what was done; "" for nothing.
     """
-    own = {
-        one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)
-    }
+    own = _own_files(findings)
     ours = [one for one in samples if one.name in own]
     near_s = max((one.at_s for one in findings if one.at_s is not None), default=None)
     began_s, started_s = (
@@ -118,19 +123,24 @@ def with_strangers_marked(
     samples: Sequence[Sample] = (),
     *,
     last_signs_s: Iterable[float] = (),
+    written_s: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[list[Finding], str]:
     """Mark the lines about processes that a kernel ended and that are not shown to be the job's.
 
     Return the findings, and a sentence ("" for nothing) that says what was set aside, and why.
-    Findings that are tied to a rank name it. `last_signs_s` is as `job_processes` takes it.
+    Findings that are tied to a rank name it. `last_signs_s` is as `job_processes` takes it, and
+    `written_s` has when each file was last written.
     """
     slurm = {one for sample in samples for one in sample.identities.get("Slurm job", ())}
     files = [one.name for one in samples]
     job = job_processes(findings, slurm_jobs=slurm, last_signs_s=last_signs_s, files=files)
+    ended_s = None if job.failed_s is not None else _ended_s(findings, samples, written_s)
     changed: dict[int, Finding] = {}
     aside: list[tuple[KernelKill, str]] = []
     for kill in kills_of(findings):
         tie, why = tie_of(kill, job)
+        if tie is Tie.FITS and not _is_at_the_end(kill, ended_s):
+            tie, why = Tie.UNTIED, "the job's logs end at another time"
         for one in kill.findings:
             if tie is Tie.TIED:
                 changed[id(one)] = with_rank(one, kill, job)
@@ -147,6 +157,36 @@ def with_strangers_marked(
             if one.rule == "kernel.pids" and not one.doubt
         }
     return [changed.get(id(one), one) for one in findings], _note_of_strangers(aside)
+
+
+def _ended_s(
+    findings: Sequence[Finding], samples: Sequence[Sample], written_s: Mapping[str, float]
+) -> float | None:
+    """Return when the job's own logs end, by the times in them or else by those of the files."""
+    own = _own_files(findings) | {
+        one.evidence.file for one in findings if one.rule.startswith("exit.")
+    }
+    told = [one.last_s for one in samples if one.name in own and one.last_s is not None]
+    if told:
+        return max(told)
+    moments = written_s.values()
+    if not moments or max(moments) - min(moments) < COPIED_S:
+        return None
+    return max((moment for name, moment in written_s.items() if name in own), default=None)
+
+
+def _is_at_the_end(kill: KernelKill, ended_s: float | None) -> bool:
+    """Return True if the kill may have ended the job, if need be with clocks in two zones."""
+    if kill.at_s is None or ended_s is None:
+        return True
+    gap_s = ended_s - kill.at_s
+    return abs(gap_s) < ZONES_S and (gap_s + AGREE_S) % ZONE_S <= FAILED_WITHIN_S + AGREE_S
+
+
+def _own_files(findings: Sequence[Finding]) -> set[str]:
+    return {
+        one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)
+    }
 
 
 def _note_of_strangers(aside: Sequence[tuple[KernelKill, str]]) -> str:

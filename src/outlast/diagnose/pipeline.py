@@ -138,6 +138,7 @@ def conclude(material: Material) -> Conclusion:
         findings,
         material.samples,
         last_signs_s=_last_signs_s(split.dumps),
+        written_s=material.written_s,
     )
     notes += [strangers] if strangers else []
     findings, passed = with_passed_marked(findings, material.ends)
