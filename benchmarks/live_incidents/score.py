@@ -19,6 +19,7 @@ exact       the ranks are the guilty ones, where the parts left in show them
 innocent    a rank is named that is not guilty; where all fail alike, any of them may be named
 worse       less evidence gave a right class and the whole a wrong one, or the whole names an
             innocent that a part does not
+lost        less evidence told a right class, and the whole says unknown
 """
 
 from __future__ import annotations
@@ -233,6 +234,21 @@ def worse(marks: list[Mark]) -> list[str]:
     return found
 
 
+def lost(marks: list[Mark]) -> list[str]:
+    """Return the incidents of which a part told a right class, and the whole says unknown."""
+    found = []
+    for whole in (mark for mark in marks if mark.part == "whole" and _names_none(mark)):
+        for part in marks:
+            same = part.name == whole.name and part.part in ("no kernel", "no dumps", "logs only")
+            if same and part.right and not _names_none(part):
+                found.append(f"{whole.name}: {part.part} says {part.said}; whole {whole.said}")
+    return found
+
+
+def _names_none(mark: Mark) -> bool:
+    return mark.said.startswith(f"{UNKNOWN} ")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
@@ -244,6 +260,8 @@ def main() -> int:
     print("\n".join(table(marks)))
     for one in worse(marks):
         print("worse:", one)
+    for one in lost(marks):
+        print("lost:", one)
     for mark in marks:
         if args.verbose or mark.wrong or mark.innocent:
             print(f"{mark.name:24} {mark.part:13} {mark.said}" + ("  WRONG" if mark.wrong else ""))

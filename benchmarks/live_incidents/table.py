@@ -97,6 +97,11 @@ def main() -> int:
     rows += of_incidents(f"live incidents ({args.kinds}), parts left out", plain)
     for part in STRANGERS:
         rows += of_incidents(f"the same, {part}", [one for one in marks if one.part == part])
+    worse, lost = score.worse(marks), score.lost(marks)
+    rows.append(("whole beside its parts", "made worse: none", str(len(worse)), not worse))
+    rows.append(("whole beside its parts", "class lost: counted", str(len(lost)), True))
+    for one in (*worse, *lost):
+        print("worse or lost:", one)
     rows += [of_healthy(args.out / "healthy"), *of_damaged(incidents, args.damaged)]
     wide = [max(len(row[at]) for row in rows) for at in range(3)]
     for *texts, kept in rows:
