@@ -236,3 +236,4 @@ SETS = {
     "last": LAST,
     "recent": RECENT,
 }
+SETS["all"] = tuple(kind for kinds in SETS.values() for kind in kinds)

@@ -133,8 +133,8 @@ PARTS: dict[str, tuple[Callable[[Path, dict[str, Any]], None], frozenset[str]]] 
 
 
 def judge_all(out: Path, set_name: str) -> list[Mark]:
-    """Judge the incidents of one set of kinds, or of "all", with each part left out or added."""
-    wanted = {kind.name for kind in SETS[set_name]} if set_name != "all" else set(KINDS)
+    """Judge the incidents of one set of kinds, with each part left out or added."""
+    wanted = {kind.name for kind in SETS[set_name]}
     truths = {path: json.loads(path.read_text()) for path in sorted(out.glob("*/truth.json"))}
     lenders = {
         truth["layout"]: path.parent / "whole"
@@ -252,7 +252,7 @@ def _names_none(mark: Mark) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--set", choices=("all", *SETS), default="all")
+    parser.add_argument("--set", choices=tuple(SETS), default="all")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--verbose", action="store_true")
     args = parser.parse_args()
