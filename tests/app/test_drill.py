@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app import drill
+from outlast.app import drill, drill_fit
 from outlast.app.drill_page import drill_page
 from outlast.app.drill_place import DrillPlace, refuse_missing
 from outlast.app.drill_result import Result
@@ -64,24 +64,52 @@ def test_a_plan_longer_than_the_training_is_refused_with_its_steps() -> None:
     plan = NAMED["smoke"]
     calendar = draw(plan, seed=1, world_size=4, spares=1)
     with pytest.raises(UsageError, match="650 steps"):
-        drill._refuse_length(calendar, plan, calm(step=200, trained_s=20.0))
-    drill._refuse_length(calendar, plan, calm(step=650, trained_s=65.0))
+        drill_fit.refuse_length(calendar, plan, calm(step=200, trained_s=20.0))
+    drill_fit.refuse_length(calendar, plan, calm(step=650, trained_s=65.0))
 
 
 def test_faults_faster_than_a_recovery_are_refused_with_a_scale() -> None:
     plan = drill.drill_plan.scaled(NAMED["smoke"], 20.0)
     calendar = draw(plan, seed=1, world_size=4, spares=1)
-    with pytest.raises(UsageError, match=r"--time-scale 7\.5 or less"):
-        drill._refuse_pace(calendar, plan, calm())
-    fitting = drill.drill_plan.scaled(NAMED["smoke"], 7.5)
-    drill._refuse_pace(draw(fitting, seed=1, world_size=4, spares=1), fitting, calm())
+    with pytest.raises(UsageError, match=r"--time-scale 5\.71 or less"):
+        drill_fit.refuse_pace(calendar, plan, calm())
+    fitting = drill.drill_plan.scaled(NAMED["smoke"], 5.71)
+    drill_fit.refuse_pace(draw(fitting, seed=1, world_size=4, spares=1), fitting, calm())
 
 
-def test_a_rank_that_the_run_does_not_have_is_named() -> None:
-    text = "schema = 1\n[[fault]]\nkind='kill'\ntarget={rank = 4}\nwhen={at_s = 1.0}"
-    plan = drill.drill_plan.parse(text, source="x")
-    with pytest.raises(UsageError, match="rank 4, and the run has 4 ranks"):
-        drill._refuse_ranks(draw(plan, seed=1, world_size=4, spares=1), 4)
+def test_a_named_plan_is_shortened_to_a_training_that_is_too_short() -> None:
+    """It keeps a few seconds of training after the last fault. A long one is left as it is."""
+    plan = NAMED["llama3-day"]
+    shorter = drill_fit.shortened(plan, calm(trained_s=35.0))
+    assert shorter is not None
+    assert shorter.length_s == pytest.approx(30.0)
+    assert drill_fit.shortened(plan, calm(trained_s=65.0)) is None
+    assert drill_fit.shortened(plan, calm(trained_s=4.0)) is None
+    calendars = [draw(one, seed=1, world_size=4, spares=1).faults for one in (plan, shorter)]
+    for long, short in zip(*calendars, strict=True):
+        assert (long.kind, long.rank) == (short.kind, short.rank)
+        assert long.at_s == pytest.approx(2 * (short.at_s or 0.0))
+    note = drill_fit.shortened_note(plan, shorter, calm(trained_s=35.0))
+    assert "--time-scale 2880" in note
+    assert "650 steps" in note
+
+
+@pytest.mark.parametrize(
+    ("fault", "options", "said"),
+    [
+        ("kind='kill'\ntarget={rank = 4}", (), "rank 4, and the run has 4 ranks"),
+        ("kind='kill'\ntarget={rank = 2}", ("--nproc-per-node", "2"), "the run has 2 ranks"),
+    ],
+)
+def test_a_rank_that_the_run_does_not_have_is_named_before_anything_runs(
+    tmp_path: Path, fault: str, options: tuple[str, ...], said: str
+) -> None:
+    text = f"schema = 1\n[[fault]]\n{fault}\nwhen={{at_s = 1.0}}"
+    (tmp_path / "plan.toml").write_text(text)
+    done = outlast("drill", "plan.toml", *options, *SCRIPT, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
 
 
 def test_a_host_that_there_is_not_is_named() -> None:
@@ -90,8 +118,8 @@ def test_a_host_that_there_is_not_is_named() -> None:
     calendar = draw(plan, seed=1, world_size=2, spares=1)
     layout = HostLayout(3, 1)
     with pytest.raises(UsageError, match="strikes host 3, and there are 3"):
-        DrillPlace(layout, 1, layout).refuse(calendar, plan)
-    DrillPlace(HostLayout(4, 1), 1).refuse(calendar, plan)
+        DrillPlace(layout, 1, layout).refuse_numbers(calendar)
+    DrillPlace(HostLayout(4, 1), 1).refuse_numbers(calendar)
 
 
 def test_hosts_that_are_struck_too_fast_are_refused_with_a_scale() -> None:
@@ -117,7 +145,7 @@ def test_without_permission_the_faults_of_hosts_are_named_and_counted() -> None:
     refuse_missing(place, plan, allowed, seed=1)
     calendar = place.left_out(draw(plan, seed=1, world_size=4, spares=1))
     assert set(calendar.left_out) == set(HOST_KINDS)
-    (note, *_) = left_out_notes({"cut": 1}, why)
+    (note, *_) = left_out_notes({"cut": 1}, place.reasons)
     assert note == f"Left out: 1 x cut, because {why}."
 
 

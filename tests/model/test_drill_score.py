@@ -39,6 +39,7 @@ def interruption(number: int, mechanism: str, at_s: float, **more: Any) -> dict[
         "resumed_s": at_s + 0.25,
         "steps_lost": 0,
         "class": "unknown",
+        "lost_rank_s": 1.0,
     } | more
 
 
@@ -46,6 +47,7 @@ def report(*some: dict[str, Any], verdicts: tuple[dict[str, Any], ...] = ()) -> 
     return {
         "interruptions": list(some),
         "verdicts": list(verdicts),
+        "world_size": 4,
         "ettr": 0.9,
         "ettr_training": 0.95,
     }
@@ -80,6 +82,7 @@ def test_a_fault_in_the_midst_of_a_recovery_belongs_to_it() -> None:
     assert first.interruption == second.interruption == 1
     assert second.mttr_s == pytest.approx(0.15)
     assert second.judged == "unknown", "it has no verdict of its own"
+    assert (first.lost_s, second.lost_s) == (0.25, 0.0), "and its cost is counted once"
     assert not wrong(scored((first, second), report()), (first, second), "")
 
 
@@ -103,6 +106,8 @@ def test_a_hang_is_found_long_after_the_strike_and_a_kill_is_not() -> None:
         ("segv", "signal", "unknown", 0.3, "rank 1 died of signal 11 (SIGSEGV)", "right"),
         ("segv", "signal", "unknown", 0.3, "rank 1 died", "unknown"),
         ("io", "exception", "storage", 0.7, "", "right"),
+        ("exit", "exit", "unknown", 0.3, "rank 1 ended: exit code 3", "right"),
+        ("exit", "exit", "unknown", 0.3, "rank 1 ended: exit code 31", "unknown"),
     ],
 )
 def test_a_verdict_is_judged_by_what_the_evidence_allows(
@@ -115,6 +120,47 @@ def test_a_verdict_is_judged_by_what_the_evidence_allows(
     counts = scored(found, facts)["diagnosis"]
     assert counts[judged] == 1
     assert counts["confident_wrong"] == (judged == "wrong" and confidence >= 0.8)
+
+
+DIVERGED = "at step 16, rank 1 disagrees with the others about head.weight, though it was the same"
+
+
+@pytest.mark.parametrize(
+    ("ended", "silent", "failed"),
+    [
+        (
+            Ended(well=False, step=15, reason=DIVERGED),
+            {"found": True, "after_steps": 6, "named_rank": True},
+            [],
+        ),
+        (
+            Ended(well=False, step=15, reason="at step 16, all ranks hold different values of x"),
+            {"found": True, "after_steps": 6, "named_rank": False},
+            [],
+        ),
+        (
+            WELL,
+            {"found": False, "after_steps": None, "named_rank": False},
+            ["the flipped bit was not found"],
+        ),
+        (
+            Ended(well=False, step=15, reason="the disk is full"),
+            {"found": False, "after_steps": None, "named_rank": False},
+            [
+                "the flipped bit was not found",
+                "the run under fire did not reach its end: the disk is full",
+            ],
+        ),
+    ],
+)
+def test_a_flipped_bit_is_found_or_not_and_a_find_may_end_the_run(
+    ended: Ended, silent: dict[str, Any], failed: list[str]
+) -> None:
+    found = outcomes([struck(1, "flip_weights", at_s=5.0)], report(), ended)
+    facts = scored(found, report(), ended=ended, digest_equal=None)
+    assert facts["silent"] == silent
+    assert facts["survived"] == silent["found"]
+    assert wrong(facts, found, ended.reason) == failed
 
 
 def test_what_was_lost_fails_the_drill_with_a_sentence_each() -> None:
@@ -161,7 +207,11 @@ def test_nothing_is_wrong_with_a_drill_that_is_survived() -> None:
         "mttr_s_by_class",
         "diagnosis",
         "leaks",
+        "silent",
+        "lost_s_by_class",
     ]
+    assert result["lost_s_by_class"] == {"gpu": 0.25}
+    assert result["silent"] is None
     assert result["mttr_s_by_class"] == {"gpu": result["mttr_s"]}
 
 

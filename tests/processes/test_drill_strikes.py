@@ -10,6 +10,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from outlast.model.drill_faults import KINDS
 from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes
 from outlast.runtime.striking import RunProcess, Target
@@ -83,15 +85,20 @@ def test_a_stopped_process_goes_on_after_its_time(tmp_path: Path) -> None:
     assert target.sent == [(100, signal.SIGSTOP), (100, signal.SIGCONT)]
 
 
-def test_a_slow_process_stops_and_goes_on_in_turn_and_ends_going_on(tmp_path: Path) -> None:
+def test_a_slow_process_has_its_share_of_time_and_ends_going_on(tmp_path: Path) -> None:
+    """Looked at each 10 ms of 2 s. Its share is a quarter. The file says so."""
     target = Noted("outlast-rank0")
-    made = strikes(tmp_path, target, fault("slow", at_s=0.0, for_s=4 * SLOW_TURN_S))
-    for turn in range(8):
-        made.look(100.0 + turn * SLOW_TURN_S * 1.01, since_s=99.0, step=5)
+    made = strikes(tmp_path, target, fault("slow", at_s=0.0, for_s=2.0, share=0.25))
+    goes_on = 0
+    for turn in range(210):
+        made.look(100.0 + turn / 100, since_s=99.0, step=5)
+        goes_on += turn < 200 and target.sent[-1][1] is signal.SIGCONT
+    assert goes_on / 200 == pytest.approx(0.25, abs=0.05)
     kinds = [what for _, what in target.sent]
     assert kinds[:4] == [signal.SIGSTOP, signal.SIGCONT] * 2
     assert kinds[-1] is signal.SIGCONT
-    assert len(kinds) == 5
+    assert len(kinds) <= 2 * 2.0 / SLOW_TURN_S + 1
+    assert json.loads((tmp_path / "truth.jsonl").read_text())["share"] == 0.25
 
 
 def test_an_order_is_written_and_its_answer_is_read(tmp_path: Path) -> None:

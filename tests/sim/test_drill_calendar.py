@@ -10,7 +10,13 @@ from pathlib import Path
 from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3
 from outlast.model.drill_plan import NAMED, named, parse
 from outlast.model.terms import FailureClass
-from outlast.sim.drill_calendar import draw, why_left_out, without_hangs, without_hosts
+from outlast.sim.drill_calendar import (
+    draw,
+    why_left_out,
+    without_hangs,
+    without_hosts,
+    without_loaders,
+)
 
 
 def test_the_same_seed_draws_the_same_calendar() -> None:
@@ -85,10 +91,25 @@ def test_faults_that_are_drawn_over_steps_have_a_step_each_and_no_time() -> None
 
 def test_where_no_hang_is_noticed_none_is_made_and_that_is_said() -> None:
     calendar = without_hangs(draw(NAMED["smoke"], seed=9, world_size=2, spares=1))
-    assert calendar.left_out == {"deaf": 1, "hang": 1, "spin": 1}
+    assert calendar.left_out == {"deaf": 1, "hang": 1, "order": 1, "spin": 1}
     assert not {one.kind.name for one in calendar.faults} & set(calendar.left_out)
     assert "--hang-after" in why_left_out("spin")
     assert "more than one host" in why_left_out("lose_node")
+
+
+def test_where_no_loader_has_workers_none_is_killed_and_that_is_said() -> None:
+    calendar = without_loaders(draw(NAMED["smoke"], seed=9, world_size=2, spares=1))
+    assert calendar.left_out == {"loader": 1}
+    assert len(calendar.faults) == len(KINDS) - 1
+    assert "DataLoader" in why_left_out("loader")
+
+
+def test_a_slow_rank_keeps_5_to_50_percent_of_the_processor() -> None:
+    """What is drawn for that changes nothing else of a calendar."""
+    faults = draw(NAMED["everything"], seed=1, world_size=4, spares=1).faults
+    shares = [one.share for one in faults if one.kind.name == "slow"]
+    assert 0.05 <= min(shares) < 0.15
+    assert 0.4 < max(shares) <= 0.5
 
 
 def test_the_plan_of_make_run_ends_before_its_training_does() -> None:

@@ -14,13 +14,12 @@ Exit codes   0 nothing was lost; 1 something was, or a fault did not fire; 2 wro
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import typing
 from collections.abc import Sequence
 
-from outlast.app import drill_against, drill_place, drill_text
+from outlast.app import drill_against, drill_fit, drill_place, drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
@@ -29,21 +28,20 @@ from outlast.app.report_facts import report_facts
 from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import drill_plan
+from outlast.model.drill_faults import KERNEL_LINES
 from outlast.model.drill_plan import DrillPlan
-from outlast.model.drill_score import Ended, Struck, outcomes, score, wrong
+from outlast.model.drill_score import Ended, Struck, begun_by, outcomes, score, wrong
 from outlast.planner.cluster_file import parse
 from outlast.planner.resolve import resolve
-from outlast.runtime import clock, stop_signals
+from outlast.runtime import clock, drill_verdicts, stop_signals
 from outlast.runtime.drill_runs import DrilledRun, DrillFolder
 from outlast.runtime.given import check_page, read_text, write_page
 from outlast.runtime.ledger.view import RunView, look
-from outlast.sim.drill_calendar import Calendar, draw, without_hangs
+from outlast.sim.drill_calendar import Calendar, draw, without_hangs, without_loaders
 
 UNDETERMINED = 3
 TAIL_LINES = 12
-TAIL_S = 5.0  # of training after the last fault, in which it is survived
 STANDSTILL_S = 300.0  # a run under fire without a new step for so much longer than all of its steps
-NEAREST_S = 0.5  # faults that come nearer than this on average come faster than a recovery
 NOT_OURS = (
     "--run-dir",
     "--resume",
@@ -67,13 +65,14 @@ def main(argv: Sequence[str]) -> int:
     _check(words, args)
     seed = args.seed if args.seed is not None else int(clock.wall_s()) % 100_000
     drill_place.refuse_missing(place, plan, args, seed=seed)
+    _refuse_targets(place, plan, args, seed=seed)
     folder = DrillFolder.make(args.run_dir, name=f"{plan.name.rpartition('/')[2]}-{seed}")
     others = None if asked is None else Opponents(asked, plan, folder)
     with stop_signals.raising():
         words = words if others is None else others.prepare(words)
         drill = _Drill(args, plan, seed, words, folder, place)
         calm = drill.undisturbed()
-        calendar = drill.calendar(calm)
+        calendar = drill.calendar(calm, may_shorten=args.time_scale is None and others is None)
         calendar = calendar if others is None else others.fitting(calendar, calm)
         fire = drill.under_fire(calm, calendar)
         result = drill.judged(calm, fire, calendar)
@@ -167,7 +166,7 @@ class _Drill:
         self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
         self._foreseen: float | None = None
-        self._inexact = ""  # why the state may differ, as the run itself has warned
+        self._said: list[str] = []  # what to note beside the score
 
     # --- the two runs -----------------------------------------------------------------------------
 
@@ -191,25 +190,42 @@ class _Drill:
             )
         return run
 
-    def calendar(self, calm: DrilledRun) -> Calendar:
-        """Draw the faults, and refuse what this script cannot be drilled with."""
-        view = look(str(calm.path))
-        size = view.records.world_size
+    def calendar(self, calm: DrilledRun, *, may_shorten: bool) -> Calendar:
+        """Draw the faults, and refuse what this script cannot be drilled with.
+
+        may_shorten   a named plan may be shortened to the time that the script trains
+        """
+        size = look(str(calm.path)).records.world_size
         self._plain = not calm.ends
-        calendar = self._place.left_out(
-            draw(self._plan, seed=self._seed, world_size=size, spares=self._args.spares)
-        )
-        if self._plain and "--hang-after" not in _options_of_run(self._words):
-            calendar = without_hangs(calendar)
-        _refuse_ranks(calendar, size)
+        calendar = self._drawn(self._plan, calm, size)
+        shorter = drill_fit.shortened(self._plan, calm, more_s=self._place.tail_s)
+        if may_shorten and self._plan.name in drill_plan.NAMED and shorter is not None:
+            fitting = self._drawn(shorter, calm, size)
+            if drill_fit.has_room(fitting, shorter, calm) and self._place.has_room(
+                fitting, shorter
+            ):
+                more_s = self._place.tail_s
+                self._said.append(
+                    drill_fit.shortened_note(self._plan, shorter, calm, more_s=more_s)
+                )
+                self._plan, calendar = shorter, fitting
         self._place.refuse(calendar, self._plan)
-        _refuse_pace(calendar, self._plan, calm)
-        _refuse_length(calendar, self._plan, calm, more_s=self._place.tail_s)
+        drill_fit.refuse_pace(calendar, self._plan, calm)
+        drill_fit.refuse_length(calendar, self._plan, calm, more_s=self._place.tail_s)
         if self._args.predict is not None:
             self._foreseen = expected_of(
                 self._args.predict, gpus=size, training_s=calm.trained_s, source=str(calm.path)
             ).ettr_mean
         return calendar
+
+    def _drawn(self, plan: DrillPlan, calm: DrilledRun, size: int) -> Calendar:
+        """Draw the faults of a plan, without those that this script cannot have."""
+        calendar = self._place.left_out(
+            draw(plan, seed=self._seed, world_size=size, spares=self._args.spares)
+        )
+        if self._plain and "--hang-after" not in _options_of_run(self._words):
+            calendar = without_hangs(calendar)
+        return calendar if calm.processes.has_loaders else without_loaders(calendar)
 
     def under_fire(self, calm: DrilledRun, calendar: Calendar) -> DrilledRun:
         """Train once more while faults strike. Give the run up if it stands still for too long."""
@@ -238,10 +254,17 @@ class _Drill:
     def judged(self, calm: DrilledRun, fire: DrilledRun, calendar: Calendar) -> Result:
         view = drill_place.look_at_end(fire.path)
         report = report_facts(view)
-        ended = Ended(fire.code == 0 and view.state == "ended", view.step)
+        own_count = len(report["verdicts"])
+        ended = _ended(fire, view)
         struck = _struck(fire, calendar, view)
+        drill_verdicts.add_lines(fire.path, report, _kernel_lines(struck, report))
+        report["verdicts"] += drill_verdicts.find_missing(
+            fire.path, report, self._progress.searching
+        )
         found = outcomes(struck, report, ended)
-        equal, varies = self._compared(calm, fire, ended, report["warnings"])
+        equal, varies = None, False
+        if not any(one.kind.is_silent for one in struck):
+            equal, varies = self._compared(calm, fire, ended, report["warnings"])
         facts = score(
             found,
             report,
@@ -254,17 +277,13 @@ class _Drill:
             leaks=_leaks(fire),
             predicted=self._foreseen,
         )
-        reason = view.records.sessions[-1].session.reason
-        if fire.stood_still_s:
-            reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
-        elif not ended.well and not reason:
-            reason = f"outlast run ended with {fire.code}"
-        failures = tuple(wrong(facts, found, reason, plain=self._plain))
+        failures = tuple(wrong(facts, found, ended.reason, plain=self._plain))
+        searched = drill_text.searched_note(own_count, len(report["verdicts"]))
         return Result(
             facts,
             found,
             failures,
-            tuple(self._notes(calendar, varies)),
+            (*self._notes(calendar, varies), *searched),
             str(self._folder.path),
             varies and not failures,
         )
@@ -282,18 +301,19 @@ class _Drill:
             return None, False
         if calm.ends == fire.ends:
             return True, False
-        self._inexact = next((one for one in warnings if "not bit-exact" in one), "")
-        if self._inexact and self._place.layout:
+        inexact = next((one for one in warnings if "not bit-exact" in one), "")
+        if inexact:
+            self._said.append(f"The states differ, and the run has warned of that: {inexact}.")
+        if inexact and self._place.layout:
             return None, False
         again = self.undisturbed("undisturbed-again")
         return (False, False) if again.ends == calm.ends else (None, True)
 
     def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
-        notes = drill_text.left_out_notes(calendar.left_out, self._place.missing)
+        notes = [*self._said]
+        notes += drill_text.left_out_notes(calendar.left_out, self._place.reasons)
         if self._plan.name.startswith("llama3") and not self._place.asked:
             notes.append(drill_text.ONE_HOST)
-        if self._inexact:
-            notes.append(f"The states differ, and the run has warned of that: {self._inexact}.")
         if self._plain:
             notes.append(
                 "The script makes no outlast call. So it is restarted as a whole, and goes on from"
@@ -327,13 +347,33 @@ def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]
     ]
 
 
+def _kernel_lines(struck: Sequence[Struck], report: dict[str, typing.Any]) -> dict[int, str]:
+    """Return the lines that the kernel would have written, by the interruption's number."""
+    return {
+        number: f"[{one.at_s:12.6f}] {KERNEL_LINES[one.kind.name].format(pid=one.pid)}"
+        for number, one in begun_by(struck, report).items()
+        if one.kind.name in KERNEL_LINES
+    }
+
+
+def _ended(fire: DrilledRun, view: RunView) -> Ended:
+    """Return how the run under fire ended, and why, if it did not end well."""
+    if fire.code == 0 and view.state == "ended":
+        return Ended(True, view.step)
+    reason = view.records.sessions[-1].session.reason or f"outlast run ended with {fire.code}"
+    if fire.stood_still_s:
+        reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
+    return Ended(False, view.step, reason)
+
+
 def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:
     """Return what was left behind, and what the launcher used beyond its first minute's most."""
-    out: dict[str, typing.Any] = {"processes": fire.left[0], "segments": fire.left[1]}
+    seen = fire.processes
+    out: dict[str, typing.Any] = {"processes": seen.left[0], "segments": seen.left[1]}
     names = ("descriptors", "threads", "memory_bytes", "zombies")
-    if fire.usage is None:
+    if seen.usage is None:
         return out | dict.fromkeys(names)
-    first, last = fire.usage
+    first, last = seen.usage
     return out | {name: getattr(last, name) - getattr(first, name) for name in names}
 
 
@@ -388,43 +428,16 @@ def _options_of_run(words: Sequence[str]) -> Sequence[str]:
     return words[:-1]
 
 
-def _refuse_ranks(calendar: Calendar, size: int) -> None:
+def _refuse_targets(
+    place: drill_place.DrillPlace, plan: DrillPlan, args: argparse.Namespace, *, seed: int
+) -> None:
+    """Refuse faults of ranks and hosts that there are not, before anything is run."""
+    size = place.ranks if place.layout is None else place.layout.world_size
+    calendar = place.left_out(draw(plan, seed=seed, world_size=size, spares=args.spares))
     for one in calendar.faults:
         if one.rank >= size:
             raise UsageError(
                 f"fault {one.id} strikes rank {one.rank}, and the run has {size} ranks",
                 hint=f"name a rank below {size}, or raise --nproc-per-node",
             )
-
-
-def _refuse_pace(calendar: Calendar, plan: DrillPlan, calm: DrilledRun) -> None:
-    """Refuse a plan whose faults come faster than a run can recover and do a step."""
-    timed = [one for one in calendar.faults if one.at_s is not None]
-    least_s = max(NEAREST_S, 2 * calm.pace_s)
-    if len(timed) < 3 or plan.length_s / len(timed) >= least_s:
-        return
-    scale = plan.time_scale * plan.length_s / len(timed) / least_s
-    raise UsageError(
-        f"{len(timed)} faults in {plan.length_s:.1f} s come faster than this run can recover: it"
-        f" needs {least_s:.2f} s for each, with steps of {calm.pace_s:.3f} s",
-        hint=f"--time-scale {math.floor(scale * 100) / 100:g} or less",
-    )
-
-
-def _refuse_length(
-    calendar: Calendar, plan: DrillPlan, calm: DrilledRun, *, more_s: float = 0.0
-) -> None:
-    """Refuse a plan that is longer than the script trains. `more_s`: of training after it."""
-    last_step = max((one.at_step or 0 for one in calendar.faults), default=0)
-    pace_s = max(calm.pace_s, 1e-6)
-    needed = max(math.ceil((plan.length_s + more_s + TAIL_S) / pace_s), last_step + 5)
-    timed = any(one.at_s is not None for one in calendar.faults)
-    enough = calm.trained_s >= plan.length_s + more_s + TAIL_S / 2 or not timed
-    if enough and calm.step >= last_step + 2:
-        return
-    what = f"for {plan.length_s:.0f} s" if timed else f"up to step {last_step}"
-    raise UsageError(
-        f"the plan {plan.name} strikes {what}, and the script trained {calm.step:,} steps in"
-        f" {calm.trained_s:.1f} s: it needs {needed:,} steps",
-        hint=f"let the script train {needed:,} steps, or shorten the plan by --time-scale",
-    )
+    place.refuse_numbers(calendar)

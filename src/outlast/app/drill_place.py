@@ -11,16 +11,17 @@ from pathlib import Path
 
 from outlast.app.command_line import Parser, whole
 from outlast.errors import UsageError
-from outlast.model.drill_faults import HOST_KINDS
+from outlast.model.drill_faults import HOST_KINDS, MEMORY_KINDS
 from outlast.model.drill_plan import DrillPlan
 from outlast.model.texts import count
+from outlast.runtime import drill_memory
 from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_host_strikes import launch
 from outlast.runtime.drill_hosts import may_be_made
 from outlast.runtime.drill_launch import Launched, OneLauncher
 from outlast.runtime.leader_file import folders
 from outlast.runtime.ledger.view import RunView, look
-from outlast.sim.drill_calendar import Calendar, draw, without_hosts
+from outlast.sim.drill_calendar import Calendar, draw, without, without_hosts
 
 RANKS = 4  # on one host, and on all hosts together
 HOSTS_LEAST = 3  # with fewer, no node can take over the run from the one that leads
@@ -52,24 +53,43 @@ class DrillPlace:
         return OneLauncher if self.layout is None else functools.partial(launch, layout=self.layout)
 
     def left_out(self, calendar: Calendar) -> Calendar:
-        """Leave faults of hosts out of a calendar, if there are no hosts to be had."""
-        return without_hosts(calendar) if self.missing else calendar
+        """Leave faults of hosts out of a calendar if there are no hosts to be had.
+
+        The same goes for faults of memory.
+        """
+        calendar = without_hosts(calendar) if self.missing else calendar
+        return without(calendar, MEMORY_KINDS) if drill_memory.may_be_made() else calendar
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Return why kinds of faults cannot be had here, by their names."""
+        reasons = dict.fromkeys(HOST_KINDS, self.missing) if self.missing else {}
+        return reasons | dict.fromkeys(MEMORY_KINDS, drill_memory.may_be_made())
 
     @property
     def tail_s(self) -> float:
         """Return how long the script has to train beyond the plan, besides what is usual."""
         return 0.0 if self.layout is None else TAIL_S
 
-    def refuse(self, calendar: Calendar, plan: DrillPlan) -> None:
-        """Refuse faults of hosts that there are not, or that come too fast. Raises UsageError."""
+    def has_room(self, calendar: Calendar, plan: DrillPlan) -> bool:
+        """Return whether all hosts can be back before the next one is struck."""
         timed = sum(one.kind.of_host and one.at_s is not None for one in calendar.faults)
-        if timed > 2 and plan.length_s < timed * HOST_FAULT_S:
-            scale = plan.time_scale * plan.length_s / (timed * HOST_FAULT_S)
-            raise UsageError(
-                f"{timed} faults of hosts in {plan.length_s:.1f} s: each waits until all hosts are"
-                f" back after the one before, and needs {HOST_FAULT_S:g} s",
-                hint=f"--time-scale {math.floor(scale * 100) / 100:g} or less",
-            )
+        return timed <= 2 or plan.length_s >= timed * HOST_FAULT_S
+
+    def refuse(self, calendar: Calendar, plan: DrillPlan) -> None:
+        """Refuse faults of hosts that come too fast. Raises UsageError."""
+        if self.has_room(calendar, plan):
+            return
+        timed = sum(one.kind.of_host and one.at_s is not None for one in calendar.faults)
+        scale = plan.time_scale * plan.length_s / (timed * HOST_FAULT_S)
+        raise UsageError(
+            f"{timed} faults of hosts in {plan.length_s:.1f} s: each waits until all hosts are"
+            f" back after the one before, and needs {HOST_FAULT_S:g} s",
+            hint=f"--time-scale {math.floor(scale * 100) / 100:g} or less",
+        )
+
+    def refuse_numbers(self, calendar: Calendar) -> None:
+        """Refuse faults of hosts that there are not. Raises UsageError."""
         for one in calendar.faults:
             if one.node is not None and self.layout and one.node >= self.layout.hosts:
                 raise UsageError(
@@ -98,7 +118,7 @@ def add_options(parser: Parser) -> None:
     parser.add_argument(
         "--allow-missing",
         action="store_true",
-        help="where hosts cannot be made, go on without their faults",
+        help="where a permission is missing, go on without the faults that need it",
     )
     parser.add_argument(
         "--nproc-per-node",
@@ -129,14 +149,24 @@ def place_of(args: argparse.Namespace) -> DrillPlace:
 def refuse_missing(
     place: DrillPlace, plan: DrillPlan, args: argparse.Namespace, *, seed: int
 ) -> None:
-    """Refuse a drill whose hosts cannot be made, and name the faults that it would lack.
+    """Refuse a drill whose hosts or groups cannot be made, and name the faults it would lack.
 
     Raises UsageError, unless --allow-missing is given.
     """
-    if not place.missing or args.allow_missing:
+    if args.allow_missing:
         return
-    size = place.ranks
-    calendar = without_hosts(draw(plan, seed=seed, world_size=size, spares=args.spares))
+    size = place.ranks if place.layout is None else place.layout.world_size
+    calendar = draw(plan, seed=seed, world_size=size, spares=args.spares)
+    starved = sum(one.kind.name in MEMORY_KINDS for one in calendar.faults)
+    if starved and (why := drill_memory.may_be_made()):
+        raise UsageError(
+            f"{why}; the plan's {count(starved, 'fault')} of memory cannot be had"
+            f" ({starved} x oom)",
+            hint="run it as root, or give --allow-missing to drill without these faults",
+        )
+    if not place.missing:
+        return
+    calendar = without_hosts(calendar)
     hosts = {name: one for name, one in calendar.left_out.items() if name in HOST_KINDS}
     named = ", ".join(f"{number} x {name}" for name, number in sorted(hosts.items()))
     lacks = f": the plan's {count(sum(hosts.values()), 'fault')} of hosts cannot be had ({named})"

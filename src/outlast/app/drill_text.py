@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from outlast.app import drill_sides_text, words
 from outlast.app.drill_result import Result
-from outlast.model.drill_faults import HOST_KINDS, Leaves
+from outlast.model.drill_faults import Leaves
 from outlast.model.drill_score import Outcome, spread
 from outlast.model.terms import FailureClass
 from outlast.model.texts import count, escaped
@@ -16,10 +17,16 @@ from outlast.runtime import clock
 from outlast.runtime.drill_runs import DrillView
 from outlast.sim.drill_calendar import why_left_out
 
+LEGEND = (
+    "MTTR is the time from a fault to the first newly committed step. ETTR is the share of all"
+    ' rank-seconds that trained. "lost" is how long the run would have trained instead.'
+    ' "stands for" is the row of Llama 3\'s table of interruptions.'
+)
 ONE_HOST = (
     "On one host a rank that is stopped stands for a broken link, and a rank that is killed for a"
     " host that is lost."
 )
+NOTE_COLUMNS = 100
 SHOWN_EACH_S = 0.25
 SAID_EACH_S = 60.0  # where nobody looks at a terminal
 
@@ -46,6 +53,12 @@ class DrillProgress:
             line += f", {seen.fired_count} of {seen.fired_count + seen.left_count} faults"
         self._write(f"\r{line}\033[K" if self._live else f"{line}\n")
 
+    def searching(self, count_of: int) -> None:
+        self._write(
+            "outlast drill: the run is over; the causes of"
+            f" {count(count_of, 'interruption')} are looked for in its evidence\n"
+        )
+
     def end(self, step: int, trained_s: float) -> None:
         line = f"  {count(step, 'step')} in {words.duration(trained_s)}"
         self._write(f"\r{line}\033[K\n" if self._live else f"{line}\n")
@@ -55,12 +68,22 @@ class DrillProgress:
         self._stream.flush()
 
 
-def left_out_notes(left_out: Mapping[str, int], missing: str = "") -> list[str]:
-    """Say which faults were left out, and why. `missing`: why there are no other hosts."""
+def left_out_notes(left_out: Mapping[str, int], reasons: Mapping[str, str]) -> list[str]:
+    """Say which faults were left out, and why. `reasons`: why a kind cannot be had here."""
     return [
-        f"Left out: {number} x {name}, because"
-        f" {missing if missing and name in HOST_KINDS else why_left_out(name)}."
+        f"Left out: {number} x {name}, because {reasons.get(name) or why_left_out(name)}."
         for name, number in sorted(left_out.items())
+    ]
+
+
+def searched_note(own_count: int, every_count: int) -> list[str]:
+    """Say how many verdicts the run itself has found, if the drill had to find some."""
+    if own_count == every_count:
+        return []
+    return [
+        f"The run itself had {own_count} of {count(every_count, 'verdict')} by its end. It looks"
+        " for causes when nothing else wants the processor. The drill found the others afterwards,"
+        " in the evidence that the run has kept."
     ]
 
 
@@ -68,7 +91,8 @@ def result_text(result: Result) -> str:
     """Return the score as people read it."""
     lines = [f"{name:<13}{value}" for name, value in rows(result)]
     lines += ["", *_table(by_kind(result.found)), ""]
-    lines += list(result.notes)
+    for note in (LEGEND, *result.notes):
+        lines += textwrap.wrap(note, NOTE_COLUMNS)
     if result.beside is not None:
         lines += ["", *drill_sides_text.table(result.beside), "", *result.beside.notes]
     lines.append(f"Both runs are in {result.folder}; `outlast report` shows each second.")
@@ -84,6 +108,8 @@ def verdict_word(result: Result) -> str:
         return "failed"
     if result.varies:
         return "undetermined"
+    if result.facts["silent"] is not None:
+        return "the flipped bit was found, and the run ended"
     again = result.facts["steps_lost"]
     return f"survived, with {count(again, 'step')} done again" if again else "nothing was lost"
 
@@ -95,7 +121,8 @@ def rows(result: Result) -> list[tuple[str, str]]:
     return [
         ("plan", f"{facts['plan']}, seed {facts['seed']}, {count(facts['steps'], 'step')}"),
         ("faults", f"{fired}, {facts['survived']} survived"),
-        ("people", f"needed {facts['manual_interventions']} times"),
+        ("people", "needed" if facts["manual_interventions"] else "not needed"),
+        *([("flipped bit", _silent(facts["silent"]))] if facts["silent"] is not None else []),
         ("steps lost", _or_unknown(facts["steps_lost"])),
         ("state", _STATE[facts["digest_equal"]]),
         ("MTTR", _spread(facts["mttr_s"])),
@@ -112,6 +139,13 @@ _STATE = {
 }
 
 
+def _silent(facts: Mapping[str, typing.Any]) -> str:
+    if not facts["found"]:
+        return "not found"
+    after = f"found {count(facts['after_steps'], 'step')} later"
+    return after + (", and its rank named" if facts["named_rank"] else ", without its rank")
+
+
 def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
     """Return a row for each kind of fault and class that it stands for."""
     groups: dict[tuple[str, str], list[Outcome]] = {}
@@ -125,6 +159,7 @@ def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
             "count": len(some),
             "survived": sum(one.survived for one in some),
             "mttr_s": spread(one.mttr_s for one in some if one.mttr_s is not None),
+            "lost_s": sum(one.lost_s for one in some),
             "said": _said(some),
         }
         for (kind, stands_for), some in sorted(groups.items(), key=lambda item: -len(item[1]))
@@ -146,7 +181,7 @@ def _said(some: Iterable[Outcome]) -> str:
 
 
 def _table(some: list[dict[str, typing.Any]]) -> list[str]:
-    head = ("fault", "stands for", "fired", "survived", "MTTR median", "max", "diagnosis said")
+    head = ("fault", "stands for", "fired", "survived", "MTTR median", "max", "lost", "cause named")
     cells = [
         (
             one["kind"],
@@ -155,12 +190,13 @@ def _table(some: list[dict[str, typing.Any]]) -> list[str]:
             str(one["survived"]),
             _seconds(one["mttr_s"]["median"]),
             _seconds(one["mttr_s"]["max"]),
+            _seconds(one["lost_s"] or None),
             one["said"],
         )
         for one in some
     ]
     widths = [max(len(row[at]) for row in [head, *cells]) for at in range(len(head))]
-    right = (2, 3, 4, 5)
+    right = (2, 3, 4, 5, 6)
     return [
         "  ".join(
             cell.rjust(widths[at]) if at in right else cell.ljust(widths[at])
@@ -198,19 +234,21 @@ def _diagnosis(counts: Mapping[str, int], found: Iterable[Outcome]) -> str:
     bare = sum(
         one.judged == "unknown" and one.struck.kind.leaves is Leaves.NOTHING for one in found
     )
-    return (
-        f"{counts['right']} right, {counts['wrong']} wrong ({counts['confident_wrong']} of them"
-        f" confident), {counts['unknown']} unknown ({bare} of them left nothing to name)"
-    )
+    sure = counts["confident_wrong"]
+    wrong = f"{counts['wrong']} wrong" + (f" ({sure} of them confident)" if sure else "")
+    left = f" ({bare} of them left no cause to name)" if bare else ""
+    return f"{counts['right']} causes named right, {wrong}, {counts['unknown']} unknown{left}"
 
 
 def _leaks(some: Mapping[str, typing.Any]) -> str:
     left = f"{count(some['processes'], 'process', 'processes')}, "
     left += count(some["segments"], "file in shared memory", "files in shared memory")
+    if not some["processes"] and not some["segments"]:
+        left = "nothing"
     if some["descriptors"] is None:
         return left
     return (
-        f"{left}; the launcher beside the most of its first minute:"
+        f"{left}. At the end the launcher used, beside the most of its first minute:"
         f" {some['descriptors']:+d} descriptors,"
         f" {some['threads']:+d} threads, {some['memory_bytes'] / 2**20:+.1f} MiB,"
         f" {some['zombies']:+d} zombies"

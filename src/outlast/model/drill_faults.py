@@ -22,6 +22,7 @@ from enum import Enum
 from outlast.model.terms import FailureClass, Mechanism
 
 C = FailureClass
+EXIT_CODE = 3  # of a process that ends by itself
 
 
 class Leaves(str, Enum):
@@ -32,6 +33,9 @@ class Leaves(str, Enum):
     CODE = "exit code"
     TRACEBACK = "traceback"
     STACK = "stack"  # where a process stands that hangs
+    KERNEL = "kernel line"  # it stands beside the evidence before a diagnosis reads that
+    COUNTER = "counter"  # of the processes that the kernel has killed for memory
+    DIFFERENCE = "difference"  # of state that is the same on all ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,11 @@ class FaultKind:
         return not self.signal and not self.of_host
 
     @property
+    def is_silent(self) -> bool:
+        """Return whether it changes state and stops nothing. A run that finds it ends."""
+        return self.leaves is Leaves.DIFFERENCE
+
+    @property
     def of_host(self) -> bool:
         """Return whether a whole host is struck, or the agent of one."""
         return self.struck in ("host", "agent", "leader")
@@ -96,7 +105,7 @@ KINDS: Mapping[str, FaultKind] = {
         ),
         FaultKind(
             "slow",
-            "stopped for half of the time, from outside, for for_s",
+            "from outside: the processor is left to it for 5 to 50 % of the time, for for_s",
             C.STRAGGLER,
             signal="SIGSTOP",
             passes=True,
@@ -117,6 +126,21 @@ KINDS: Mapping[str, FaultKind] = {
             Leaves.SIGNAL,
             signal="SIGSEGV",
             classes=_CODE,
+        ),
+        *(
+            FaultKind(
+                f"xid_{stands_for.value}",
+                f"SIGABRT from outside, and after the run a line of the kernel's about Xid {number}"
+                " beside the evidence: as when a GPU fails",
+                stands_for,
+                Leaves.KERNEL,
+                signal="SIGABRT",
+                classes=classes,
+            )
+            for stands_for, number, classes in (
+                (C.GPU, 79, frozenset({C.GPU})),
+                (C.HBM, 94, frozenset({C.HBM})),
+            )
         ),
         FaultKind(
             "kill_spare",
@@ -144,7 +168,7 @@ KINDS: Mapping[str, FaultKind] = {
         ),
         FaultKind(
             "exit",
-            "the process ends with exit code 3, as after a failed check of itself",
+            f"the process ends with exit code {EXIT_CODE}, as after a failed check of itself",
             C.SILENT_DATA_CORRUPTION,
             Leaves.CODE,
         ),
@@ -164,11 +188,25 @@ KINDS: Mapping[str, FaultKind] = {
             classes=_CODE | {C.USER_DATA},
         ),
         FaultKind(
+            "uneven",
+            "the exception of a script whose rank has less data than the others, once",
+            C.SOFTWARE_BUG,
+            Leaves.TRACEBACK,
+            classes=_CODE | {C.USER_DATA},
+        ),
+        FaultKind(
             "io",
             "an input/output error of a file, once",
             C.SSD,
             Leaves.TRACEBACK,
             classes=frozenset({C.STORAGE, C.SSD}),
+        ),
+        FaultKind(
+            "loader",
+            "SIGKILL to a worker of the rank's DataLoader",
+            C.SYSTEM_MEMORY,
+            Leaves.TRACEBACK,
+            classes=frozenset({C.HOST_MEMORY, C.SYSTEM_MEMORY}),
         ),
         FaultKind(
             "hang",
@@ -179,12 +217,38 @@ KINDS: Mapping[str, FaultKind] = {
         ),
         FaultKind("spin", "an endless loop", C.SOFTWARE_BUG, Leaves.STACK, classes=_CODE),
         FaultKind(
+            "order",
+            "a collective that no other rank calls",
+            C.SOFTWARE_BUG,
+            Leaves.STACK,
+            classes=_CODE,
+        ),
+        FaultKind(
             "deaf",
             "native code holds the interpreter lock and does not return",
             C.GPU_SYSTEM_PROCESSOR,
             Leaves.STACK,
             classes=_CODE,
         ),
+    )
+}
+
+# The lines as the driver writes them. `{pid}` stands for the process that was struck.
+_XID = "NVRM: Xid (PCI:0000:3b:00): "
+KERNEL_LINES: Mapping[str, str] = {
+    "xid_gpu": _XID + "79, pid={pid}, name=python, GPU has fallen off the bus.",
+    "xid_hbm": _XID + "94, pid={pid}, name=python, Contained: SM (0x1). RST: No, D-RST: No",
+}
+
+# Faults that need the right to make control groups. `smoke`, which everybody can run, has none.
+MEMORY_KINDS: Mapping[str, FaultKind] = {
+    "oom": FaultKind(
+        "oom",
+        "a control group takes the memory away, and the kernel's OOM killer ends the process",
+        C.SYSTEM_MEMORY,
+        Leaves.COUNTER,
+        signal="SIGKILL",
+        classes=frozenset({C.HOST_MEMORY}),
     )
 }
 
@@ -258,12 +322,33 @@ HOST_KINDS: Mapping[str, FaultKind] = {
         ),
     )
 }
-ALL_KINDS: Mapping[str, FaultKind] = {**KINDS, **HOST_KINDS}
+
+# A rank goes on with a wrong number. A run that finds it ends, because it is not known which rank
+# is right. So no other fault can follow, and only the plan `silent-corruption` has these.
+SILENT_KINDS: Mapping[str, FaultKind] = {
+    f"flip_{what}": FaultKind(
+        f"flip_{what}",
+        f"a bit flips in {where} of one rank",
+        C.SILENT_DATA_CORRUPTION,
+        Leaves.DIFFERENCE,
+        classes=frozenset({C.SILENT_DATA_CORRUPTION}),
+        interrupts=False,
+    )
+    for what, where in (
+        ("weights", "the weights"),
+        ("gradients", "the averaged gradients"),
+        ("optimizer", "the optimizer's state"),
+    )
+}
+ON_ONE_HOST: Mapping[str, FaultKind] = {**KINDS, **MEMORY_KINDS}
+ON_HOSTS: Mapping[str, FaultKind] = {**ON_ONE_HOST, **HOST_KINDS}
+ALL_KINDS: Mapping[str, FaultKind] = {**ON_HOSTS, **SILENT_KINDS}
 
 # What one host cannot have, or what no run survives. A plan may name these; they are left out.
 NOT_HERE: Mapping[str, str] = {
     "refuse": "it ends a run on purpose",
     **dict.fromkeys(HOST_KINDS, "it needs more than one host (--hosts)"),
+    **dict.fromkeys(SILENT_KINDS, "a run that finds it ends: see the plan silent-corruption"),
     **dict.fromkeys(("lag", "freeze", "part", "snap"), "no drill can have it"),
     **dict.fromkeys(
         ("slow_disk", "full_disk", "torn_write", "corrupt_disk"),
@@ -327,6 +412,7 @@ LLAMA3_ON_HOSTS: tuple[Portion, ...] = tuple(
 PLANNED_ON_HOSTS = Portion(C.HOST_MAINTENANCE, 47, {"maintenance": 1.0})
 
 # Plans about one thing, on one host and on several.
+SILENT = (_row(C.SILENT_DATA_CORRUPTION, 1, **dict.fromkeys(SILENT_KINDS, 1.0)),)
 NETWORK_DAY = (_row(C.NETWORK, 3, stop=1), _row(C.NIC, 1, stop=1))
 NETWORK_DAY_ON_HOSTS = (_row(C.NETWORK, 3, flap=2, stop=1), _row(C.NIC, 1, cut=1))
 LEMON = (_row(C.GPU, 2, kill=1, abort=1), _row(C.UNKNOWN, 1, hang=1), _row(C.NETWORK, 1, stop=1))

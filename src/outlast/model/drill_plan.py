@@ -11,7 +11,7 @@
     waves = 0.3               # this share follows closely on another fault (0)
     lemon = 0.2               # this share strikes one rank more (0)
 
-    [draw.kinds]              # weights; all kinds stand in `drill_faults.KINDS`
+    [draw.kinds]              # weights; all kinds stand in `drill_faults.ON_ONE_HOST`
     kill = 3
     raise = 1                 # on several hosts also those in `drill_faults.HOST_KINDS`
 
@@ -42,6 +42,8 @@ from outlast.model.drill_faults import (
     LLAMA3,
     LLAMA3_ON_HOSTS,
     NOT_HERE,
+    ON_HOSTS,
+    ON_ONE_HOST,
     PLANNED,
     PLANNED_ON_HOSTS,
     Portion,
@@ -123,27 +125,31 @@ NAMED: Mapping[str, DrillPlan] = {
         ),
         DrillPlan(
             "everything",
-            over_s=4_000.0,
-            count=2_000,
+            over_s=4_300.0,
+            count=2_150,  # a script without loader's workers lacks a twentieth of them
             waves=0.3,
             lemon=0.1,
-            portions=_one_of_each(KINDS),
+            portions=_one_of_each(ON_ONE_HOST),
         ),
         DrillPlan("network-bad-day", over_s=60.0, count=8, portions=library.NETWORK_DAY, waves=0.5),
         DrillPlan("lemon-node", over_s=60.0, count=8, portions=library.LEMON, lemon=0.8),
         DrillPlan("maintenance", over_s=60.0, count=5, portions=library.MAINTENANCE),
+        DrillPlan("silent-corruption", over_s=20.0, count=1, portions=library.SILENT),
     )
 }
 _HOST_MIX = (*LLAMA3_ON_HOSTS, PLANNED_ON_HOSTS)
 _ON_HOSTS: Mapping[str, Mapping[str, Any]] = {
-    "smoke": {"each": tuple(ALL_KINDS), "over_s": 120.0},
+    "smoke": {"each": (*KINDS, *HOST_KINDS), "over_s": 120.0},
     "llama3-day": {"portions": _HOST_MIX},
     "llama3": {"portions": _HOST_MIX},
     # a tenth strike hosts: the run has to be whole again in between
-    "everything": {"portions": (*_one_of_each(KINDS), *_one_of_each(HOST_KINDS, weight=0.25))},
+    "everything": {
+        "portions": (*_one_of_each(ON_ONE_HOST), *_one_of_each(HOST_KINDS, weight=0.25))
+    },
     "network-bad-day": {"portions": library.NETWORK_DAY_ON_HOSTS, "over_s": 120.0},
     "lemon-node": {"portions": library.LEMON_ON_HOSTS, "over_s": 120.0},
     "maintenance": {"portions": library.MAINTENANCE_ON_HOSTS, "over_s": 120.0},
+    "silent-corruption": {},
 }
 
 
@@ -163,7 +169,7 @@ def parse(text: str, *, source: str, hosts: bool = False) -> DrillPlan:
     name = given.get("name", source)
     if not isinstance(name, str) or not name:
         raise UsageError(f"{source}: name is {name!r}; it is a text")
-    kinds = ALL_KINDS if hosts else KINDS
+    kinds = ON_HOSTS if hosts else ON_ONE_HOST
     fixed, left_out = _fixed(given, source, kinds)
     plan = DrillPlan(
         name,
@@ -234,7 +240,8 @@ def _drawn(
     known(table, ("count", "over_s", "over_steps", "waves", "lemon", "kinds"), where)
     if ("over_s" in table) == ("over_steps" in table):
         raise UsageError(f"{where} needs one of over_s and over_steps", hint="as in over_s = 600")
-    kinds = table.get("kinds", dict.fromkeys(known_kinds, 1))
+    every = (one for one in known_kinds if one not in library.MEMORY_KINDS)
+    kinds = table.get("kinds", dict.fromkeys(every, 1))
     if not isinstance(kinds, dict) or not kinds:
         raise UsageError(f"{where}.kinds is {kinds!r}; it is a table of kinds and weights")
     portions, left_out = [], dict(plan.left_out)

@@ -6,18 +6,22 @@ fault belongs to the interruption that began with it; if it came during a recove
 MTTR here is from the strike to the first newly committed step, by the strike's own time. A fault
 that interrupted nothing (a spare that was killed, a short stop) has none.
 
+A flipped bit interrupts nothing. The run finds it once it compares the ranks' states, and ends: it
+is not known which rank is right. So its score is whether it was found, and after how many steps.
+
 This module is pure.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model.drill_faults import FaultKind, Leaves
+from outlast.model.drill_faults import EXIT_CODE, FaultKind, Leaves
 from outlast.model.terms import FailureClass, Mechanism
 
 SCHEMA = "outlast.drill/1"
@@ -26,6 +30,10 @@ EARLY_S = 0.1  # an interruption's own time may be this far before the strike th
 # what is detected later than this does not belong to a strike: the end of a process, and a hang
 LATE_S, HANG_LATE_S = 5.0, 120.0
 HOST_LATE_S = 30.0  # a host that is lost: its lease has to end first
+# how a run says that the ranks' states are not the same any more
+_DIVERGED = re.compile(
+    r"at step (\d+), (?:ranks? ([\d, ]+) disagrees? with the others|all ranks hold different)"
+)
 
 Facts = Mapping[str, Any]  # the JSON of `outlast report`, or a part of it
 
@@ -65,6 +73,7 @@ class Outcome:
 
     interruption   number of the interruption it belongs to; None: the run was not interrupted
     mttr_s         from the strike to the first newly committed step; None: not interrupted
+    lost_s         how long the run would have trained instead; 0.0 if another fault began it
     survived       a step was committed after it, or the run ended well
     said           the class of the verdict, and how sure it is
     judged         "right", "wrong", "unknown", or "" where there was nothing to diagnose
@@ -77,6 +86,7 @@ class Outcome:
     said: str
     confidence: float
     judged: str
+    lost_s: float = 0.0
 
     @property
     def is_confident_wrong(self) -> bool:
@@ -85,17 +95,29 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of the run under fire. `step` is its last committed one."""
+    """The end of the run under fire.
+
+    step    its last committed one
+    reason  why it ended, if it did not end well
+    """
 
     well: bool
     step: int
+    reason: str = ""
+
+
+def begun_by(struck: Sequence[Struck], report: Facts) -> dict[int, Struck]:
+    """Return the fault that began each interruption, by the interruption's number."""
+    owned = _owners(struck, report["interruptions"])
+    return {owned[one.id][0]["id"]: one for one in struck if one.id in owned and owned[one.id][1]}
 
 
 def outcomes(struck: Sequence[Struck], report: Facts, ended: Ended) -> tuple[Outcome, ...]:
     """Return what became of each fault. `report` is the JSON of `outlast report` on the run."""
     verdicts = {one["interruption"]: one for one in report["verdicts"]}
     owned = _owners(struck, report["interruptions"])
-    return tuple(_outcome(one, owned.get(one.id), verdicts, ended) for one in struck)
+    ranks = report["world_size"]
+    return tuple(_outcome(one, owned.get(one.id), verdicts, ended, ranks=ranks) for one in struck)
 
 
 def _owners(
@@ -169,7 +191,13 @@ def _outcome(
     owner: tuple[Facts, bool] | None,
     verdicts: Mapping[int, Facts],
     ended: Ended,
+    *,
+    ranks: int,
 ) -> Outcome:
+    if fault.kind.is_silent:
+        was_found = _DIVERGED.search(ended.reason) is not None
+        said = FailureClass.SILENT_DATA_CORRUPTION.value if was_found else ""
+        return Outcome(fault, None, None, was_found, said, 1.0, "right" if was_found else "unknown")
     if owner is None:
         survived = ended.well or ended.step > fault.step
         return Outcome(fault, None, None, survived, "", 0.0, "")
@@ -183,19 +211,38 @@ def _outcome(
     said = str(verdict.get("class", one["class"]))
     confidence = float(verdict.get("confidence", 1.0 if said != "unknown" else 0.0))
     judged = _judged(fault.kind, said, str(verdict.get("reason", "")))
-    return Outcome(fault, one["id"], mttr_s, survived, said, confidence, judged)
+    lost_s = float(one["lost_rank_s"]) / ranks
+    return Outcome(fault, one["id"], mttr_s, survived, said, confidence, judged, lost_s)
 
 
 def _judged(kind: FaultKind, said: str, reason: str) -> str:
     """Judge what the diagnosis said about a fault of this kind.
 
-    Where only a signal is left, its name is all that can be known: who names it is right.
+    Where only a signal or an exit code is left, that is all that can be known: who names it is
+    right.
     """
     if said in {one.value for one in kind.classes}:
         return "right"
     if said != FailureClass.UNKNOWN.value:
         return "wrong"
-    return "right" if kind.leaves is Leaves.SIGNAL and kind.signal in reason else "unknown"
+    named = {Leaves.SIGNAL: kind.signal, Leaves.CODE: f"exit code {EXIT_CODE}"}.get(kind.leaves)
+    return "right" if named and re.search(rf"{named}\b", reason) else "unknown"
+
+
+def silent_facts(found: Sequence[Outcome], ended: Ended) -> dict[str, Any] | None:
+    """Return whether a flipped bit was found, or None if none was flipped.
+
+    after_steps   from the step in which it flipped to the one in which that was found
+    named_rank    the run has named the rank, and no other
+    """
+    flipped = next((one.struck for one in found if one.struck.kind.is_silent), None)
+    if flipped is None:
+        return None
+    diverged = _DIVERGED.search(ended.reason)
+    if diverged is None:
+        return {"found": False, "after_steps": None, "named_rank": False}
+    after = max(0, int(diverged[1]) - flipped.step)
+    return {"found": True, "after_steps": after, "named_rank": diverged[2] == str(flipped.rank)}
 
 
 def spread(values_s: Iterable[float]) -> dict[str, float | None]:
@@ -223,9 +270,12 @@ def score(
     """Return the score, with the keys that programs may rely on. What is not measured is None."""
     lost = [one["steps_lost"] for one in report["interruptions"]]
     by_class: dict[str, list[float]] = {}
+    lost_s: dict[str, float] = {}
     for one in found:
+        name = one.struck.stands_for.value
+        lost_s[name] = lost_s.get(name, 0.0) + one.lost_s
         if one.mttr_s is not None:
-            by_class.setdefault(one.struck.stands_for.value, []).append(one.mttr_s)
+            by_class.setdefault(name, []).append(one.mttr_s)
     return {
         "schema": SCHEMA,
         "plan": plan,
@@ -250,6 +300,8 @@ def score(
             "confident_wrong": sum(one.is_confident_wrong for one in found),
         },
         "leaks": dict(leaks),
+        "silent": silent_facts(found, ended),
+        "lost_s_by_class": dict(sorted(lost_s.items())),
     }
 
 
@@ -260,11 +312,15 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = 
     plain    the script makes no outlast call, so steps may be done again
     """
     out = []
-    if facts["manual_interventions"]:
+    silent = facts["silent"]
+    if silent is not None and not silent["found"]:
+        out.append("the flipped bit was not found")
+    if facts["manual_interventions"] and not (silent is not None and silent["found"]):
         out.append(f"the run under fire did not reach its end: {reason or 'it says no reason'}")
     if missing := facts["faults_planned"] - facts["faults_fired"]:
         out.append(f"{missing} of {facts['faults_planned']} faults did not fire")
-    if gone := facts["faults_fired"] - facts["survived"]:
+    gone = facts["faults_fired"] - facts["survived"]
+    if gone and silent is None:
         out.append(f"{gone} faults were not survived")
     if facts["steps_lost"] and not plain:
         out.append(f"{facts['steps_lost']} committed steps were lost")

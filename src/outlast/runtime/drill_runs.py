@@ -24,10 +24,12 @@ from outlast.model.drill_sides import FIRST_STEPS, SeenStep
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock
 from outlast.runtime.drill_launch import Launched, OneLauncher
+from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired
 from outlast.runtime.drill_usage import UsageWatch
 from outlast.runtime.run_folder import ROOT, folder_name, stamped
-from outlast.runtime.striking import RunProcess, Usage, still_there
+from outlast.runtime.striking import RunProcess, Usage, still_there, titles_below
+from outlast.runtime.worker.drill_code import LOADER_TITLE
 from outlast.runtime.worker.run_ends_folder import VARIABLE, RankEnd, read_ends
 
 TICK_S = 0.02
@@ -46,6 +48,21 @@ class DrillView:
 
 
 @dataclass(slots=True)
+class SeenProcesses:
+    """What was seen of the processes of a run.
+
+    usage        of the launcher that lived longest: the maximum of its first minute, and the last;
+                 None: it ended before
+    left         processes, and files of shared memory, that were there afterwards
+    has_loaders  a rank had a DataLoader with workers
+    """
+
+    usage: tuple[Usage, Usage] | None = None
+    left: tuple[int, int] = (0, 0)
+    has_loaders: bool = False
+
+
+@dataclass(slots=True)
 class DrilledRun:
     """A run that is over.
 
@@ -55,9 +72,6 @@ class DrilledRun:
     ends       the state of each rank after the last step; empty if the script never says it
     pace_s     seconds for a step, as seen from outside; 0.0 if fewer than two were seen
     trained_s  from the third step to the last
-    usage      of the launcher that lived longest: the maximum of its first minute, and the last;
-               None: it ended before
-    left       processes, and files of shared memory, that were there afterwards
     stood_still_s  how long it had committed no step when it was stopped; 0.0: it was not
     """
 
@@ -68,8 +82,7 @@ class DrilledRun:
     step: int = 0
     pace_s: float = 0.0
     trained_s: float = 0.0
-    usage: tuple[Usage, Usage] | None = None
-    left: tuple[int, int] = (0, 0)
+    processes: SeenProcesses = field(default_factory=SeenProcesses)
     stood_still_s: float = 0.0
 
 
@@ -149,12 +162,15 @@ class DrillFolder:
         given = [word.replace(RUN_WORD, files) for word in words]
         out, truth = DrilledRun(own), self.path / f"{name}.jsonl"
         run = launch(own, given, environment=environment, log=self.path / f"{name}.log")
-        try:
-            strikes = DrillStrikes(run.target, faults, orders=orders, truth=truth, hosts=run.hosts)
-            notes = _StepNotes(self.steps_file(name))
-            _Watching(run, strikes, notes, out).until_over(watch, patience_s)
-        finally:
-            out.code = run.stop()
+        with MemoryGroups() as memory:
+            try:
+                strikes = DrillStrikes(
+                    run.target, faults, orders=orders, truth=truth, hosts=run.hosts, memory=memory
+                )
+                notes = _StepNotes(self.steps_file(name))
+                _Watching(run, strikes, notes, out).until_over(watch, patience_s)
+            finally:
+                out.code = run.stop()
         out.fired, out.ends = tuple(strikes.fired), read_ends(ends)
         return out
 
@@ -225,9 +241,9 @@ class _Watching:
         if self._began is not None:
             out.trained_s = max(0.0, last_s - self._began[0])
             out.pace_s = out.trained_s / max(1, out.step - self._began[1])
-        out.usage = self._usage.result
+        out.processes.usage = self._usage.result
         alive = self._left()
-        out.left = (len(alive), self._run.segments_left())
+        out.processes.left = (len(alive), self._run.segments_left())
         if alive:  # the score counts them, and this says which
             lines = [f"{one.pid} {one.title}\n" for one in alive]
             Path(f"{out.path}.left").write_text("".join(lines))
@@ -236,7 +252,10 @@ class _Watching:
         if now_s - self._usage_s < USAGE_EACH_S:
             return
         self._usage_s = now_s
-        self._seen.update(self._run.target.children())
+        children = self._run.target.children()
+        self._seen.update(children)
+        if not self._out.processes.has_loaders:
+            self._out.processes.has_loaders = LOADER_TITLE in titles_below(children)
         self._usage.look(now_s, self._out.step, self._run.usages())
 
     def _left(self) -> list[RunProcess]:

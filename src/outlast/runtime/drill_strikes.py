@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 from outlast.model.drill_faults import FaultKind
+from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.striking import RunProcess, Target
 
-SLOW_TURN_S = 0.05  # a slow process is stopped for so long, and goes on for so long, in turn
+SLOW_TURN_S = 0.4  # a slow process is stopped for a part of each such time
 AGAIN_S = 0.1  # a process that is not there is looked for again after this: a look costs time
 _TITLES = {"spare": ("outlast-hot", "outlast-warm"), "store": ("outlast-store",)}
 
@@ -41,6 +42,8 @@ class Due(Protocol):
     def for_s(self) -> float: ...
     @property
     def node(self) -> int | None: ...
+    @property
+    def share(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +85,26 @@ class HostFaults(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A process that is stopped, or slow, until a time."""
+    """A process that is stopped, or slow, until a time.
+
+    turns   how long it is stopped, and how long it goes on, in turn; None: it is only stopped
+    turn_s  when its turn changes next
+    """
 
     process: RunProcess
     until_s: float
-    slow: bool
+    turns: tuple[float, float] | None
     turn_s: float
     stopped: bool = True
 
 
 class DrillStrikes:
-    """The faults of one drill. `orders` is the folder of those that a process causes in itself."""
+    """The faults of one drill.
+
+    orders   the folder of those that a process causes in itself
+    hosts    strikes at whole hosts; None: the calendar has none
+    memory   takes memory away from processes; None: the calendar has no such fault
+    """
 
     def __init__(
         self,
@@ -102,10 +114,12 @@ class DrillStrikes:
         orders: Path,
         truth: Path,
         hosts: HostFaults | None = None,
+        memory: MemoryGroups | None = None,
     ) -> None:
         self.fired: list[Fired] = []
         self._target = target
         self._hosts = hosts
+        self._memory = memory
         self._waiting = list(faults)
         self._orders = orders
         self._truth = truth
@@ -123,6 +137,8 @@ class DrillStrikes:
         self._let_go(now_s)
         if self._hosts is not None:
             self._hosts.look(now_s)
+        if self._memory is not None:
+            self._memory.look()
         self._collect()
         if now_s < self._again_s:
             return
@@ -142,11 +158,16 @@ class DrillStrikes:
         process = self._find(one)
         if process is None or any(held.process == process for held in self._held):
             return False
-        if not self._target.send(process, signal.Signals[one.kind.signal]):
+        if one.kind.name == "oom":
+            if self._memory is None or not self._memory.starve(process.pid):
+                return False
+        elif not self._target.send(process, signal.Signals[one.kind.signal]):
             return False
         if one.kind.passes:
+            stops_s = (1.0 - one.share) * SLOW_TURN_S
             slow = one.kind.name == "slow"
-            self._held.append(_Held(process, now_s + one.for_s, slow, now_s + SLOW_TURN_S))
+            turns = (stops_s, SLOW_TURN_S - stops_s) if slow else None
+            self._held.append(_Held(process, now_s + one.for_s, turns, now_s + stops_s))
         self._note(one, Fired(one.id, now_s, process.pid, step))
         return True
 
@@ -167,14 +188,15 @@ class DrillStrikes:
     def _let_go(self, now_s: float) -> None:
         """Continue processes that were stopped for long enough.
 
-        A process that is to be slow is stopped and continued in turns of SLOW_TURN_S.
+        A process that is to be slow is stopped and continued in turn.
         """
         for held in list(self._held):
             if now_s >= held.until_s:
                 self._held.remove(held)
                 self._target.send(held.process, signal.SIGCONT)
-            elif held.slow and now_s >= held.turn_s:
-                held.turn_s, held.stopped = now_s + SLOW_TURN_S, not held.stopped
+            elif held.turns is not None and now_s >= held.turn_s:
+                held.stopped = not held.stopped
+                held.turn_s = now_s + held.turns[0 if held.stopped else 1]
                 what = signal.SIGSTOP if held.stopped else signal.SIGCONT
                 if not self._target.send(held.process, what):
                     self._held.remove(held)
@@ -220,6 +242,8 @@ class DrillStrikes:
             "step": fired.step,
             "for_s": one.for_s,
         }
+        if one.kind.name == "slow":
+            line["share"] = round(one.share, 3)
         if host is not None:
             line |= {"host": host, "ranks": fired.ranks}
         with self._truth.open("a") as file:

@@ -28,6 +28,7 @@ from outlast.errors import UsageError
 from outlast.model.drill_sides import FIRST_STEPS, SeenStep
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
+from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.drill_runs import RUN_WORD, TICK_S, DrillFolder, DrillView
 from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired
 from outlast.runtime.striking import RunProcess, Target, still_there
@@ -169,14 +170,16 @@ def run_peer(
         )
     target = Target(process.pid)
     seen = set[RunProcess]()
-    try:
-        strikes = DrillStrikes(target, faults, orders=orders, truth=folder.path / f"{name}.jsonl")
-        _PeerWatch(process, target, strikes, _Lines(log, out, ranks), seen).until_over(
-            watch, patience_s
-        )
-    finally:
-        with stop_signals.masked(signal.SIG_BLOCK):
-            _end(process, target, seen)
+    truth = folder.path / f"{name}.jsonl"
+    with MemoryGroups() as memory:
+        try:
+            strikes = DrillStrikes(target, faults, orders=orders, truth=truth, memory=memory)
+            _PeerWatch(process, target, strikes, _Lines(log, out, ranks), seen).until_over(
+                watch, patience_s
+            )
+        finally:
+            with stop_signals.masked(signal.SIG_BLOCK):
+                _end(process, target, seen)
     out.ended_s, out.code, out.fired = clock.now_s(), process.returncode, tuple(strikes.fired)
     return out
 

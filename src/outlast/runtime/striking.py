@@ -151,6 +151,12 @@ def _usage(launcher: int, zombies: int) -> Usage | None:
     return Usage(descriptors, int(fields[_THREADS]), pages * os.sysconf("SC_PAGE_SIZE"), zombies)
 
 
+def titles_below(some: list[RunProcess]) -> set[str]:
+    """Return the titles of the children of these processes."""
+    pids = {one.pid for one in some}
+    return {title for _, title, fields in _processes() if int(fields[_PARENT]) in pids}
+
+
 def still_there(some: set[RunProcess]) -> list[RunProcess]:
     """Return those of the processes that live on."""
     found = []

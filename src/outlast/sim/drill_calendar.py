@@ -22,6 +22,7 @@ FIRST_STEP = 4  # a run that has done fewer does not train yet
 WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave is after the one before
 # a rank that is stopped for longer than this, in seconds, hangs: it is replaced
 DRAWN_FOR_S = (0.5, 4.0)
+DRAWN_SHARE = (0.05, 0.5)  # of the processor, left to a process that is slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Scheduled:
     at_s      real seconds since the third step of the run under fire; None: `at_step` says when
     for_s     how long it lasts, if it passes
     node      the number of the host that is struck; None: that of the rank, or no host
+    share     of the processor that is left to a process that is slow
     """
 
     id: str
@@ -42,6 +44,7 @@ class Scheduled:
     at_step: int | None = None
     for_s: float = 0.0
     node: int | None = None
+    share: float = 0.5
 
     @property
     def order(self) -> tuple[float, int]:
@@ -60,6 +63,7 @@ class Calendar:
 def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calendar:
     """Draw the calendar of a plan. Its times are divided by the plan's time scale."""
     chance = random.Random(f"{plan.name} {seed}")
+    shares = random.Random(f"{plan.name} {seed} shares")
     kinds = [*_each(plan, chance), *_mixed(plan, chance)]
     times = [*_even(plan, chance), *_waves(plan, chance)]
     lemon = chance.randrange(world_size)
@@ -79,6 +83,7 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
                 at / plan.time_scale if at_step is None else None,
                 at_step,
                 for_s=for_s if kind.passes else 0.0,
+                share=shares.uniform(*DRAWN_SHARE),
             )
         )
     faults += _fixed(plan)
@@ -94,6 +99,11 @@ def draw(plan: DrillPlan, *, seed: int, world_size: int, spares: int) -> Calenda
 def without_hangs(calendar: Calendar) -> Calendar:
     """Return the calendar for a run in which no hang would be noticed."""
     return without(calendar, [one.name for one in ALL_KINDS.values() if one.leaves is Leaves.STACK])
+
+
+def without_loaders(calendar: Calendar) -> Calendar:
+    """Return the calendar for a script whose ranks have no DataLoader with workers."""
+    return without(calendar, ["loader"])
 
 
 def without(calendar: Calendar, names: Collection[str]) -> Calendar:
@@ -113,6 +123,8 @@ def without_hosts(calendar: Calendar) -> Calendar:
 
 def why_left_out(name: str) -> str:
     """Return the reason why a kind was left out of a calendar."""
+    if name == "loader":
+        return "the script has no DataLoader with workers"
     if name in ALL_KINDS and ALL_KINDS[name].leaves is Leaves.STACK:
         return "a script without outlast calls needs --hang-after for it"
     if name in ALL_KINDS and ALL_KINDS[name].struck in ("spare", "store", "zygote"):
