@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from outlast.app import cli
+from outlast.model import drill_plan
 from outlast.model.records import StepsBucket
 from outlast.planner import cluster_file
 from outlast.runtime.ledger.store import Ledger
@@ -32,6 +33,7 @@ KEYS = {
     "cannot_tell",
     "assumptions",
     "out",
+    "drill",
 }
 
 
@@ -182,6 +184,50 @@ def test_a_cluster_file_is_written_once_and_can_be_read(
     assert (again.returncode, again.stdout) == (2, "")
     assert f"error: {out} exists" in again.stderr
     assert out.read_text() == text
+
+
+def test_a_drill_plan_has_the_mix_of_failures_that_was_seen(
+    tmp_path: Path, here: Run, calibrated: Facts
+) -> None:
+    run, out = a_run.ended_run(tmp_path), tmp_path / "mix.toml"
+    assert calibrated(run, "--drill", out)["drill"] == str(out)
+    plan = drill_plan.parse(out.read_text(), source="mix.toml")
+    weights = {kind: one.count for one in plan.portions for kind in one.kinds}
+    assert plan.count == 3
+    assert weights == pytest.approx(
+        {"kill": 1.5, "hang": 0.5, "raise": 0.667, "shape": 0.333}, abs=1e-3
+    )
+    assert plan.time_scale == 1.0, "they came faster than a drill would have them"
+    again = here(run, "--drill", out)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert f"error: {out} exists" in again.stderr
+
+
+def test_a_plan_of_a_large_fleet_fits_into_a_drill(tmp_path: Path, here: Run) -> None:
+    """600 failures in 60,000 s: 466 of them, in 8 s each."""
+    rows = "".join(f"n1,{at * 99},hbm,0,60000,0\n" for at in range(1, 601))
+    (tmp_path / "f.csv").write_text(TABLE.splitlines()[0] + "\n" + rows)
+    done = here("--csv", tmp_path / "f.csv", "--drill", tmp_path / "mix.toml")
+    assert done.returncode == 0, done.stderr
+    assert "outlast drill" in done.stdout
+    plan = drill_plan.parse((tmp_path / "mix.toml").read_text(), source="mix.toml")
+    assert plan.count == 466
+    assert plan.length_s == pytest.approx(466 * 8.0, rel=0.01)
+    assert {kind: one.stands_for.value for one in plan.portions for kind in one.kinds} == {
+        "abort": "hbm",
+        "exit": "silent_data_corruption",
+    }
+
+
+def test_without_a_failure_there_is_no_mix_and_no_file(tmp_path: Path, here: Run) -> None:
+    out, mix = tmp_path / "cluster.toml", tmp_path / "mix.toml"
+    done = here(quiet_run(tmp_path), "--out", out, "--drill", mix)
+    assert done.returncode == 2
+    assert "nothing has failed yet" in done.stderr
+    assert not out.exists()
+    assert not mix.exists()
+    same = here(a_run.ended_run(tmp_path / "b"), "--out", out, "--drill", out)
+    assert (same.returncode, out.exists()) == (2, False)
 
 
 def test_a_damaged_ledger_is_exit_code_1(tmp_path: Path, here: Run) -> None:
@@ -349,5 +395,14 @@ def test_the_help_names_every_option() -> None:
     page = outlast("calibrate", "--help").stdout
     assert all(
         option in page
-        for option in ("--csv", "--units", "--from", "--to", "--class", "--out", "--json")
+        for option in (
+            "--csv",
+            "--units",
+            "--from",
+            "--to",
+            "--class",
+            "--out",
+            "--drill",
+            "--json",
+        )
     )

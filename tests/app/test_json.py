@@ -165,6 +165,7 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--to": (of(*TABLE, "--to", "2025-01-01", alone=True, code=2),),
         "--class": (of(*TABLE, *FLEET, alone=True), of("--class", "DBE=hbm", code=2)),
         "--out": (of("--out", "cluster.toml"),),
+        "--drill": (of("--drill", "mix.toml"), of("--drill", "none/mix.toml", code=2)),
     },
     "import": {
         "--csv": (of(*TABLE, *FLEET, alone=True), of("--csv", "{given}/none", alone=True, code=2)),

@@ -3,6 +3,8 @@
     outlast calibrate                                        from the newest run under runs/
     outlast calibrate runs/a runs/b --out cluster.toml       from several runs, and write a cluster
                                                              file for `outlast plan --cluster`
+    outlast calibrate runs/a --drill ours.toml               write a plan with the same mix of
+                                                             failures for `outlast drill`
     outlast calibrate --csv failures.csv                     from a table that says which units were
                                                              watched when
     outlast calibrate --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
@@ -33,6 +35,7 @@ from outlast.errors import OutlastError, UsageError
 from outlast.planner.cluster_text import render
 from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_of
 from outlast.planner.fit.cluster import cluster_of, never_seen
+from outlast.planner.fit.drill_mix import drill_mix
 from outlast.planner.fit.failures_table import read_failures
 from outlast.planner.fit.ledgers import booked, is_imported, observe
 from outlast.planner.fit.phases import Phases, PhaseSamples, phases_of
@@ -47,22 +50,27 @@ WIDE = 100
 def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(list(argv))
     try:
-        if args.out is not None:
-            check_new(args.out)
+        for file in filter(None, (args.out, args.drill)):
+            check_new(file)
+        if args.out is not None and args.out == args.drill:
+            raise UsageError(f"--out and --drill both name {args.out}", hint="name two files")
         one = _from_table(args) if args.csv is not None else _from_ledgers(args)
+        mix = drill_mix(one.records) if args.drill is not None else ""
         if args.out is not None:
             cluster = cluster_of(
                 one, name=args.csv or ", ".join(record.source for record in one.records)
             )
             write_new(args.out, "\n".join([render(cluster).rstrip("\n"), *never_seen(one), ""]))
+        if args.drill is not None:
+            write_new(args.drill, mix)
     except OutlastError as error:  # files and their names may hold anything
         raise type(error)(words.escaped(error.message), hint=words.escaped(error.hint)) from None
     if args.json:
-        print(json_text(facts(one) | {"out": args.out}))
+        print(json_text(facts(one) | {"out": args.out, "drill": args.drill}))
     else:
         console = words.console_for(environment=os.environ)
         with console.capture() as page:
-            _show(console, one, out=args.out)
+            _show(console, one, out=args.out, drill=args.drill)
         print("\n".join(line.rstrip() for line in page.get().splitlines()))
     sys.stdout.flush()
     return 0
@@ -92,6 +100,12 @@ def parser() -> Parser:
         "--out",
         metavar="FILE",
         help="also write a cluster file (TOML) for `outlast plan --cluster`; FILE must be new",
+    )
+    out.add_argument(
+        "--drill",
+        metavar="FILE",
+        help="also write a plan (TOML) with this mix of failures for `outlast drill`; FILE must be"
+        " new",
     )
     add_json(out)
     return out
@@ -148,7 +162,7 @@ def _from_table(args: argparse.Namespace) -> Calibration:
 # --- showing --------------------------------------------------------------------------------------
 
 
-def _show(console: Console, one: Calibration, *, out: str | None) -> None:
+def _show(console: Console, one: Calibration, *, out: str | None, drill: str | None) -> None:
     console.print(Text(_head(one), "bold"))
     if one.rates:
         console.print("\nHow often", style="bold")
@@ -189,6 +203,9 @@ def _show(console: Console, one: Calibration, *, out: str | None) -> None:
                 f"\nwritten to {words.escaped(out)}: `outlast plan --cluster {words.escaped(out)}`"
             )
         )
+    if drill is not None:
+        name = words.escaped(drill)
+        console.print(Text(f"\nwritten to {name}: `outlast drill {name} -- train.py`"))
 
 
 def _head(one: Calibration) -> str:
