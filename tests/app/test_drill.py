@@ -41,6 +41,8 @@ SCRIPT = ("--", "train.py")
         (("smoke", "--predict", "none.toml", *SCRIPT), "none.toml cannot be read"),
         (("smoke", "--run-dir", "full", *SCRIPT), "full is not empty"),
         (("smoke", "--hosts", "2", *SCRIPT), "3 to 200 hosts"),
+        (("smoke", "--", "nowhere.py"), "there is no script nowhere.py"),
+        (("smoke", "--", "--hang-after", "9", "nowhere.py"), "there is no script nowhere.py"),
         (("smoke", "--hosts", "3", "--", "--spare-nodes", "2", "train.py"), "--spare-nodes"),
     ],
 )
@@ -49,10 +51,11 @@ def test_bad_input_is_refused_and_leaves_nothing(
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
+    (tmp_path / "train.py").touch()
     done = outlast("drill", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "kept"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["full", "kept", "train.py"]
 
 
 def calm(**more: object) -> DrilledRun:
@@ -106,10 +109,11 @@ def test_a_rank_that_the_run_does_not_have_is_named_before_anything_runs(
 ) -> None:
     text = f"schema = 1\n[[fault]]\n{fault}\nwhen={{at_s = 1.0}}"
     (tmp_path / "plan.toml").write_text(text)
+    (tmp_path / "train.py").touch()
     done = outlast("drill", "plan.toml", *options, *SCRIPT, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["plan.toml"]
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.toml", "train.py"}
 
 
 def test_a_host_that_there_is_not_is_named() -> None:

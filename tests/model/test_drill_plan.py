@@ -149,6 +149,14 @@ when = { at_s = 5.0 }
     }
 
 
+def test_a_plan_of_hosts_alone_says_how_to_have_them() -> None:
+    text = "schema = 1\n[[fault]]\nkind = 'cut'\ntarget = {node = 1}\nwhen = {at_s = 1.0}"
+    with pytest.raises(UsageError, match="no fault that this host can have") as refused:
+        drill_plan.parse(text, source="x")
+    assert "--hosts" in str(refused.value)
+    assert drill_plan.parse(text, source="x", hosts=True).planned_count == 1
+
+
 @pytest.mark.parametrize("name", list(drill_plan.NAMED))
 def test_each_named_plan_strikes_hosts_where_there_are_several(name: str) -> None:
     """As many faults come, by the same classes, and on one host no host is struck.

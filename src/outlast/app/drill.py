@@ -413,6 +413,9 @@ def _check(words: Sequence[str], args: argparse.Namespace) -> None:
             )
         if name in OURS:
             raise UsageError(f"{word} stands after `--`", hint=f"give {name} in front of `--`")
+    script = words[len(_options_of_run(words))]
+    if script.endswith(".py") and not os.path.exists(script):
+        raise UsageError(f"there is no script {script}", hint=f"the path counts from {os.getcwd()}")
     if args.html is not None:
         check_page(args.html)
     if args.predict is not None:
@@ -437,7 +440,7 @@ def _refuse_targets(
     for one in calendar.faults:
         if one.rank >= size:
             raise UsageError(
-                f"fault {one.id} strikes rank {one.rank}, and the run has {size} ranks",
+                f"fault {one.plan_id} strikes rank {one.rank}, and the run has {size} ranks",
                 hint=f"name a rank below {size}, or raise --nproc-per-node",
             )
     place.refuse_numbers(calendar)

@@ -93,7 +93,7 @@ class DrillPlace:
         for one in calendar.faults:
             if one.node is not None and self.layout and one.node >= self.layout.hosts:
                 raise UsageError(
-                    f"fault {one.id} strikes host {one.node}, and there are {self.layout.hosts}",
+                    f"fault {one.plan_id} strikes host {one.node}, and there are {self.layout.hosts}",
                     hint=f"name a host below {self.layout.hosts}, or raise --hosts",
                 )
 

@@ -180,9 +180,12 @@ def parse(text: str, *, source: str, hosts: bool = False) -> DrillPlan:
     if "draw" in given:
         plan = _drawn(plan, given["draw"], f"{source}: draw", kinds)
     if not plan.planned_count:
+        of_hosts = any(name in HOST_KINDS for name, _ in plan.left_out)
         raise UsageError(
             f"{source} plans no fault that this host can have",
-            hint="add a table [draw] or [[fault]]; docs/how-to/rehearse.md shows both",
+            hint="its faults strike whole hosts: give --hosts 5"
+            if of_hosts and not hosts
+            else "add a table [draw] or [[fault]]; docs/how-to/rehearse.md shows both",
         )
     return plan
 

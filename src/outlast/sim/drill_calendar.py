@@ -18,6 +18,7 @@ from outlast.model.drill_faults import ALL_KINDS, NOT_HERE, FaultKind, Leaves, P
 from outlast.model.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
+FROM_PLAN = "plan-"  # the ids of faults that a plan names; those that are drawn are numbers
 FIRST_STEP = 4  # a run that has done fewer does not train yet
 WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave is after the one before
 # a rank that is stopped for longer than this, in seconds, hangs: it is replaced
@@ -45,6 +46,11 @@ class Scheduled:
     for_s: float = 0.0
     node: int | None = None
     share: float = 0.5
+
+    @property
+    def plan_id(self) -> str:
+        """Return its id in the plan, if that names it."""
+        return self.id.removeprefix(FROM_PLAN)
 
     @property
     def order(self) -> tuple[float, int]:
@@ -139,7 +145,7 @@ def _fixed(plan: DrillPlan) -> Iterable[Scheduled]:
         rank = one.rank if strikes_rank and one.rank is not None else -1
         at_s = None if one.at_s is None else (one.at_s + one.after_s) / plan.time_scale
         yield Scheduled(
-            f"plan-{one.id}",
+            f"{FROM_PLAN}{one.id}",
             kind,
             kind.stands_for,
             rank,
