@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -143,7 +144,7 @@ def test_without_permission_the_faults_of_hosts_are_named_and_counted() -> None:
     with pytest.raises(UsageError) as refused:
         refuse_missing(place, plan, drill.parser().parse_args(words), seed=1)
     assert "CAP_SYS_ADMIN" in str(refused.value)
-    assert "the plan's 7 faults of hosts" in str(refused.value)
+    assert "the plan's 8 faults of hosts" in str(refused.value)
     assert all(f"1 x {name}" in str(refused.value) for name in HOST_KINDS)
     allowed = drill.parser().parse_args([*words, "--allow-missing"])
     refuse_missing(place, plan, allowed, seed=1)
@@ -215,3 +216,5 @@ def test_a_named_signal_is_shown_and_not_only_that_the_class_is_unknown() -> Non
         Outcome(struck, 1, 0.25, True, "unknown", 0.2, judged) for judged in ("right", "unknown")
     )
     assert by_kind([named, named, bare])[0]["said"] == "2 the signal, 1 unknown"
+    ended = replace(named, struck=replace(struck, kind=KINDS["exit"]))
+    assert by_kind([ended])[0]["said"] == "1 the exit code"

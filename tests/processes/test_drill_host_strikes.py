@@ -25,7 +25,7 @@ from outlast.model.records import LEADS, Meta
 from outlast.runtime import clock, drill_host_launchers, drill_host_strikes
 from outlast.runtime.drill_host_launchers import HostLaunchers, HostLayout
 from outlast.runtime.drill_host_strikes import FLAP_S, HostStrikes
-from outlast.runtime.drill_hosts import may_be_made
+from outlast.runtime.drill_hosts import may_be_made, may_be_slowed
 from outlast.runtime.leader_file import write_leader
 from outlast.runtime.ledger.store import Ledger
 from outlast.sim.drill_calendar import Scheduled
@@ -174,10 +174,10 @@ def test_the_host_that_leads_comes_back_once_another_one_leads(run: HostLauncher
 
 def test_a_link_that_is_cut_is_mended_and_its_launcher_goes_on(run: HostLaunchers) -> None:
     """A flapping link goes down and up in turn before it is mended. While a link is cut or flaps,
-    no other host is struck.
+    no other host is struck. A slow link is mended, too.
     """
     drill, before, cuts = Striking(run), run.nodes[1].launcher, list[str]()
-    for name in ("cut", "mend"):
+    for name in ("cut", "slow", "mend"):
         do = getattr(run.machines, name)
         setattr(run.machines, name, lambda host, do=do, name=name: (cuts.append(name), do(host)))
     drill.strike(fault("cut"))
@@ -187,6 +187,9 @@ def test_a_link_that_is_cut_is_mended_and_its_launcher_goes_on(run: HostLauncher
     drill.strike(fault("flap", for_s=3.5 * FLAP_S))
     drill.until(lambda: len(cuts) == 7, "a flapping link")
     assert cuts[2:] == ["cut", "mend", "cut", "mend", "mend"]
+    if not may_be_slowed():
+        drill.strike(fault("slow_link"))
+        drill.until(lambda: cuts[7:] == ["slow", "mend"], "a slow link")
     assert run.nodes[1].launcher == before
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, children_of, may_be_made
+from outlast.runtime.drill_hosts import Hosts, children_of, may_be_made, may_be_slowed
 
 pytestmark = pytest.mark.skipif(
     bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"
@@ -31,6 +31,25 @@ server = socket.create_server(("10.77.0.1", 5000))
 print("up", flush=True)
 while True:
     server.accept()
+"""
+TAKE = """
+import socket
+server = socket.create_server(("10.77.0.1", 5000))
+print("up", flush=True)
+while True:
+    one, _ = server.accept()
+    while one.recv(1 << 16):
+        pass
+    one.close()
+"""
+SEND = """
+import socket, time
+one = socket.create_connection(("10.77.0.1", 5000))
+began_s = time.monotonic()
+one.sendall(bytes(2 << 20))
+one.shutdown(socket.SHUT_WR)
+one.recv(1)
+print(time.monotonic() - began_s)
 """
 MAKE = """
 import sys
@@ -108,6 +127,26 @@ def test_a_killed_host_refuses_connections_and_a_lost_one_is_silent(hosts: Hosts
     hosts.mend(0)
     serve()
     until(lambda: said(hosts, 1, *dial) == "", "a host that is back")
+
+
+@pytest.mark.skipif(bool(may_be_slowed()), reason=f"no slow links: {may_be_slowed()}")
+def test_a_slow_link_carries_less_until_it_is_mended(hosts: Hosts) -> None:
+    """Two megabytes take most of a second at 20 Mbit/s, and no time at all otherwise."""
+
+    def seconds() -> float:
+        return float(said(hosts, 1, sys.executable, "-c", SEND))
+
+    with tempfile.NamedTemporaryFile() as out:
+        hosts.start(0, [sys.executable, "-c", TAKE], out=out)  # type: ignore[arg-type]
+        until(lambda: Path(out.name).read_text(), "a server")
+        usual_s = seconds()
+        hosts.slow(0)
+        hosts.slow(0)
+        slow_s = seconds()
+        hosts.mend(0)
+        assert slow_s > 0.5
+        assert usual_s < slow_s / 2
+        assert seconds() < slow_s / 2
 
 
 def test_nothing_is_left_after_the_maker_is_killed() -> None:

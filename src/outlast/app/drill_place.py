@@ -17,7 +17,7 @@ from outlast.model.texts import count
 from outlast.runtime import drill_memory
 from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_host_strikes import launch
-from outlast.runtime.drill_hosts import may_be_made
+from outlast.runtime.drill_hosts import may_be_made, may_be_slowed
 from outlast.runtime.drill_launch import Launched, OneLauncher
 from outlast.runtime.leader_file import folders
 from outlast.runtime.ledger.view import RunView, look
@@ -53,18 +53,17 @@ class DrillPlace:
         return OneLauncher if self.layout is None else functools.partial(launch, layout=self.layout)
 
     def left_out(self, calendar: Calendar) -> Calendar:
-        """Leave faults of hosts out of a calendar if there are no hosts to be had.
-
-        The same goes for faults of memory.
-        """
-        calendar = without_hosts(calendar) if self.missing else calendar
-        return without(calendar, MEMORY_KINDS) if drill_memory.may_be_made() else calendar
+        """Leave faults out of a calendar that cannot be had here."""
+        return without(calendar, self.reasons)
 
     @property
     def reasons(self) -> dict[str, str]:
         """Return why kinds of faults cannot be had here, by their names."""
-        reasons = dict.fromkeys(HOST_KINDS, self.missing) if self.missing else {}
-        return reasons | dict.fromkeys(MEMORY_KINDS, drill_memory.may_be_made())
+        reasons = dict.fromkeys(HOST_KINDS, self.missing)
+        reasons |= dict.fromkeys(MEMORY_KINDS, drill_memory.may_be_made())
+        if self.layout is not None:
+            reasons["slow_link"] = may_be_slowed()
+        return {name: why for name, why in reasons.items() if why}
 
     @property
     def tail_s(self) -> float:
@@ -93,7 +92,8 @@ class DrillPlace:
         for one in calendar.faults:
             if one.node is not None and self.layout and one.node >= self.layout.hosts:
                 raise UsageError(
-                    f"fault {one.plan_id} strikes host {one.node}, and there are {self.layout.hosts}",
+                    f"fault {one.plan_id} strikes host {one.node}, and there are"
+                    f" {self.layout.hosts}",
                     hint=f"name a host below {self.layout.hosts}, or raise --hosts",
                 )
 

@@ -92,7 +92,7 @@ def result_text(result: Result) -> str:
     lines = [f"{name:<13}{value}" for name, value in rows(result)]
     lines += ["", *_table(by_kind(result.found)), ""]
     for note in (LEGEND, *result.notes):
-        lines += textwrap.wrap(note, NOTE_COLUMNS)
+        lines += textwrap.wrap(note, NOTE_COLUMNS, break_on_hyphens=False)
     if result.beside is not None:
         lines += ["", *drill_sides_text.table(result.beside), "", *result.beside.notes]
     lines.append(f"Both runs are in {result.folder}; `outlast report` shows each second.")
@@ -171,7 +171,8 @@ def said(one: Outcome) -> str:
     if not one.judged:
         return "nothing"
     if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:
-        return "the signal"  # all that is left of such a fault
+        # all that is left of such a fault
+        return "the exit code" if one.struck.kind.leaves is Leaves.CODE else "the signal"
     return one.said.replace("_", " ")
 
 

@@ -287,6 +287,15 @@ HOST_KINDS: Mapping[str, FaultKind] = {
             interrupts=False,
         ),
         FaultKind(
+            "slow_link",
+            "the host's link carries 20 Mbit/s for for_s",
+            C.NETWORK,
+            struck="host",
+            classes=frozenset({C.NETWORK, C.NIC, C.STRAGGLER}),
+            passes=True,
+            interrupts=False,
+        ),
+        FaultKind(
             "lose_agent",
             "SIGKILL to the host's launcher; it is started again after for_s",
             C.HOST_MAINTENANCE,

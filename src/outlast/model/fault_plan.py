@@ -108,7 +108,12 @@ SIM_ONLY = (
     "corrupt_disk",
 )
 NODE_KINDS = ("lose_node", "cut", "lag", "freeze")
-DRILL_NODE_KINDS = ("flap", "lose_agent", "maintenance")  # a drill has these beside them
+DRILL_NODE_KINDS = (
+    "flap",
+    "slow_link",
+    "lose_agent",
+    "maintenance",
+)  # a drill has these beside them
 LINK_KINDS = ("part", "snap")
 DISK_KINDS = ("slow_disk", "full_disk", "torn_write", "corrupt_disk")
 MARKS = (

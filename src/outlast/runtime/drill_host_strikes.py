@@ -107,6 +107,9 @@ class HostStrikes:
             case "cut":
                 machines.cut(number)
                 self._lasting[number] = _Lasting(until_s, lambda: machines.mend(number))
+            case "slow_link":
+                machines.slow(number)
+                self._lasting[number] = _Lasting(until_s, lambda: machines.mend(number))
             case "flap":
                 machines.cut(number)
                 self._lasting[number] = self._flapping(number, now_s, until_s)

@@ -6,6 +6,7 @@ name of its own.
         hosts.kill(0)           # SIGKILL for everything on that host; its kernel lives on
         hosts.lose(1)           # the same without its link: nobody hears that it is gone
         hosts.cut(2)            # its link is down; `mend` brings it back
+    hosts.slow(2)           # its link carries 20 Mbit/s; `mend` ends that, too
 
 A host boots when something is started on it, and again after it was killed. Its /dev/shm is empty
 then. Its address and its network stay.
@@ -15,7 +16,8 @@ of a host holds all others. The kernel ends them when the process that made them
 ends, and removes networks and memory with them. So nothing is left, even after SIGKILL.
 
 Needs the right to make namespaces, which root has, and the programs ip (iproute2), unshare and
-nsenter (util-linux). `may_be_made` says why hosts cannot be made here, or "".
+nsenter (util-linux). `may_be_made` says why hosts cannot be made here, or "". For slow links it
+needs tc (iproute2) and the kernel's token buckets: `may_be_slowed`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from typing import BinaryIO
 from outlast.runtime import linux
 from outlast.runtime.linux import stat_fields
 
+# of a slow link: what it carries, what it passes on at once, and how long it holds back the rest
+SLOW = ("rate", "20mbit", "burst", "64kb", "latency", "400ms")
 WAIT_S = 20.0  # for a call of `ip`, and for the end of processes that were killed
 _PARENT = 1  # in the fields of /proc/<pid>/stat, from the third on
 _HOLD = "echo; exec sleep infinity"
@@ -58,6 +62,21 @@ def may_be_made() -> str:
         return needs + (why if os.geteuid() == 0 else "")
 
 
+@functools.cache
+def may_be_slowed() -> str:
+    """Return why no link can be slowed here though hosts can be made, or ""."""
+    try:
+        with Hosts(1) as hosts:
+            hosts.slow(0)
+            return ""
+    except FileNotFoundError as error:
+        return f"the program {error.filename} is not installed here"
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or b""
+        why = said.decode(errors="replace").strip() or str(error)
+        return f"the kernel slows no link (tc, sch_tbf): {why}"
+
+
 class Hosts:
     """So many hosts, with the addresses 10.77.0.1, 10.77.0.2 and so on. Leaving removes them.
 
@@ -70,6 +89,7 @@ class Hosts:
         # for each host that is up, what keeps it up, and the pid of its own first process
         self._booted: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._running: dict[int, list[subprocess.Popen[bytes]]] = {}
+        self._slow: set[int] = set()
 
     @staticmethod
     def address(host: int) -> str:
@@ -181,9 +201,27 @@ class Hosts:
         """Take the link of a host down. Nothing says so to anybody."""
         _ip(self._networks[0].pid, "link", "set", f"port{host}", "down")
 
+    def slow(self, host: int) -> None:
+        """Let the link of a host carry less, in both directions. Does nothing if it does already.
+
+        Raises OSError or CalledProcessError if that cannot be done here.
+        """
+        if host not in self._slow:
+            for network, device in self._ends(host):
+                _in(network, "tc", "qdisc", "add", "dev", device, "root", "tbf", *SLOW)
+            self._slow.add(host)
+
     def mend(self, host: int) -> None:
-        """Bring the link of a host back."""
+        """Bring the link of a host back, with all that it can carry."""
+        if host in self._slow:
+            self._slow.remove(host)
+            for network, device in self._ends(host):
+                _in(network, "tc", "qdisc", "del", "dev", device, "root")
         _ip(self._networks[0].pid, "link", "set", f"port{host}", "up")
+
+    def _ends(self, host: int) -> tuple[tuple[int, str], tuple[int, str]]:
+        """Return both ends of a host's link: who holds the network, and the device there."""
+        return (self._networks[0].pid, f"port{host}"), (self._networks[host + 1].pid, "eth0")
 
 
 def program_of(process: subprocess.Popen[bytes]) -> int:
@@ -211,7 +249,12 @@ def _in_network(holder: int) -> list[str]:
 
 def _ip(holder: int, *words: str) -> None:
     """Run `ip` in the network that a process holds."""
-    command = [*_in_network(holder), "ip", *words]
+    _in(holder, "ip", *words)
+
+
+def _in(holder: int, *words: str) -> None:
+    """Run a program in the network that a process holds."""
+    command = [*_in_network(holder), *words]
     subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
 
 
