@@ -155,3 +155,21 @@ def test_an_interrupted_drill_leaves_nothing_behind(tmp_path: Path) -> None:
         assert process.wait(60) == 143
     assert not any(run["run"] in name for name in os.listdir("/dev/shm"))
     assert not Path(f"/proc/{run['pid']}").exists()
+
+
+def test_a_reader_that_leaves_does_not_end_a_drill(tmp_path: Path) -> None:
+    """As in `outlast drill ... 2>&1 | head -1`: the drill goes on to its end, and its exit code is
+    that of the drill.
+    """
+    (tmp_path / "plan.toml").write_text(NAN)
+    (tmp_path / "train.py").write_text(SCRIPT.format(before="", inside="", behind=""))
+    command = [sys.executable, "-m", "outlast.app.cli", "drill", "plan.toml", "--run-dir", "d"]
+    command += ["--nproc-per-node", "2", "--", "train.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"outlast drill: undisturbed")
+        process.stdout.close()
+        assert process.wait(280) == 0
+    assert json.loads((tmp_path / "d" / "score.json").read_text())["survived"] == 1

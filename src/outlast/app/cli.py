@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(arguments)
         if arguments[:1] != ["run"]:  # the code of a run is the training's, whatever is read of it
-            sys.stdout.flush()
+            _flush()
         return code
     except OutlastError as error:
         return fail(error)
@@ -168,6 +168,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 hint="make room where it is written to, or write it elsewhere",
             )
         )
+
+
+def _flush() -> None:
+    """Write what is buffered for stdout. If its reader is gone, discard it: the command is done."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _swallow_output()
 
 
 def _swallow_output() -> None:

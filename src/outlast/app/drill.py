@@ -14,6 +14,7 @@ Exit codes   0 nothing was lost; 1 something was, or a fault did not fire; 2 wro
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import typing
@@ -82,8 +83,9 @@ def main(argv: Sequence[str]) -> int:
         from outlast.app.drill_page import drill_page
 
         write_page(args.html, drill_page(result))
-    print(json_text(result.facts) if args.json else drill_text.result_text(result))
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # `| head`: the code says how the drill has ended
+        print(json_text(result.facts) if args.json else drill_text.result_text(result))
+        sys.stdout.flush()
     if result.wrong:
         return 1
     return UNDETERMINED if result.varies else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
 import typing
 from collections import Counter
@@ -32,7 +33,10 @@ SAID_EACH_S = 60.0  # where nobody looks at a terminal
 
 
 class DrillProgress:
-    """Say on stderr how a run of a drill goes on: one line that changes, if it is a terminal."""
+    """Say on stderr how a run of a drill goes on: one line that changes, if it is a terminal.
+
+    A reader that is gone (`2>&1 | head`, a closed terminal) does not end the drill.
+    """
 
     def __init__(self, stream: typing.TextIO) -> None:
         self._stream = stream
@@ -64,8 +68,9 @@ class DrillProgress:
         self._write(f"\r{line}\033[K\n" if self._live else f"{line}\n")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def left_out_notes(left_out: Mapping[str, int], reasons: Mapping[str, str]) -> list[str]:
