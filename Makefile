@@ -67,7 +67,7 @@ score-diagnosis: $(STAMP)  ## how often a diagnosis is right: labelled logs (ARG
 	$(BIN)/python benchmarks/score_logs.py $(ARGS)
 	$(BIN)/python benchmarks/incidents/score.py
 
-bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes benchmarks/RESULTS.md
+bench: $(STAMP)  ## the benchmarks, side by side with their peers; writes into benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/all.py $(ARGS)
 
 validate-plan: $(STAMP)  ## published figures of runs and clusters beside what the planner computes for them

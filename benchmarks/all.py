@@ -1,12 +1,12 @@
-"""Run the benchmarks that RESULTS.md shows, beside their peers, and write that page.
+"""Run benchmarks beside their peers, and write what they measured into RESULTS.md.
 
     make bench                                       about 40 minutes on two cores, which nothing
                                                      else should use
     make bench ARGS="--torchft-python PATH"          with torchft, from an interpreter that has it
     make bench ARGS="--only overhead-4 stall"
 
-A benchmark that ends badly is named in RESULTS.md; figures of earlier runs are kept, with their own
-date.
+Each benchmark has a section of its own there, which takes the place of the one before. Sections of
+benchmarks that were not run, or that were written by hand, stay as they are.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+from _results_page import with_sections
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -42,10 +44,8 @@ def commands(args: argparse.Namespace) -> dict[str, list[str]]:
     }
 
 
-def mttr_page(title: str, kept: dict) -> list[str]:
+def mttr_section(kept: dict) -> list[str]:
     rows = [
-        f"## {title}",
-        "",
         condition(kept),
         "",
         "| | came back | median s | max s | one step s | outlast-hot is faster by |",
@@ -70,12 +70,15 @@ def mttr_page(title: str, kept: dict) -> list[str]:
     return rows
 
 
-def overhead_page(kept: dict) -> list[str]:
+def overhead_title(kept: dict) -> str:
     one = kept["result"]
     late = ", steps that vote late" if one["late"] else ""
+    return f"Step time without faults, {one['workers']} workers{late}, beside {one['other']}"
+
+
+def overhead_section(kept: dict) -> list[str]:
+    one = kept["result"]
     return [
-        f"## Step time without faults, {one['workers']} workers{late}, beside {one['other']}",
-        "",
         condition(kept, workers=one["workers"]),
         "",
         (
@@ -91,6 +94,10 @@ def overhead_page(kept: dict) -> list[str]:
     ]
 
 
+MTTR = {
+    "mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step",
+    "mttr-sigstop": "The same with SIGSTOP",
+}
 PRINTED = {
     "stall": "One snapshot each step",
     "durable": "A state on disk, and back: outlast.checkpoint, DCP, torch.save, safetensors",
@@ -104,11 +111,9 @@ PRINTED = {
 }
 
 
-def printed_page(name: str, text: str) -> list[str]:
+def printed_section(name: str, text: str) -> list[str]:
     plot = ["", f"![{PRINTED[name]}]({name}.svg)"] if (HERE / f"{name}.svg").exists() else []
     return [
-        f"## {PRINTED[name]}",
-        "",
         f"What `benchmarks/{name}.py` printed:",
         "",
         "```",
@@ -125,31 +130,19 @@ def condition(kept: dict, *, workers: int = 4) -> str:
     )
 
 
-def page() -> str:
-    parts = [
-        "# Results",
-        "",
-        (
-            "`make bench` writes this page, from NOTES.md and from what each program measured. The"
-            " head of each program says what is timed, and how."
-        ),
-        "",
-    ]
-    titles = {
-        "mttr-sigkill": "SIGKILL of one of four workers to the first new commit, less one step",
-        "mttr-sigstop": "The same with SIGSTOP",
-    }
-    for name, title in titles.items():
-        if (RESULTS / f"{name}.json").exists():
-            parts += [*mttr_page(title, json.loads((RESULTS / f"{name}.json").read_text())), ""]
+def measured() -> dict[str, str]:
+    """Return the sections of all benchmarks whose results lie here, by their titles."""
+    sections = {}
+    for name, title in MTTR.items():
+        if (path := RESULTS / f"{name}.json").exists():
+            sections[title] = mttr_section(json.loads(path.read_text()))
     for path in sorted(RESULTS.glob("overhead-*.json"), reverse=True):
-        parts += [*overhead_page(json.loads(path.read_text())), ""]
-    for name in PRINTED:
-        if (RESULTS / f"{name}.txt").exists():
-            parts += [*printed_page(name, (RESULTS / f"{name}.txt").read_text()), ""]
-    if (HERE / "NOTES.md").exists():
-        parts += [(HERE / "NOTES.md").read_text().rstrip(), ""]
-    return "\n".join(parts)
+        kept = json.loads(path.read_text())
+        sections[overhead_title(kept)] = overhead_section(kept)
+    for name, title in PRINTED.items():
+        if (path := RESULTS / f"{name}.txt").exists():
+            sections[title] = printed_section(name, path.read_text())
+    return {title: "\n".join(lines) for title, lines in sections.items()}
 
 
 def main() -> int:
@@ -178,8 +171,9 @@ def main() -> int:
             (RESULTS / f"{name}.txt").write_text("".join(said))
         if running.returncode not in (0, 3):
             bad.append(f"{name} ended with {running.returncode}")
-    (HERE / "RESULTS.md").write_text(page())
-    print("\n" + ("\n".join(bad) or "all well") + f"\nwritten to {HERE / 'RESULTS.md'}")
+    page = HERE / "RESULTS.md"
+    page.write_text(with_sections(page.read_text(), measured()))
+    print("\n" + ("\n".join(bad) or "all well") + f"\nwritten to {page}")
     return 1 if bad else 0
 
 
