@@ -44,8 +44,11 @@ DRILLS = (
         "tests/drills/test_ddp.py",
         "tests/drills/test_features.py",
         "tests/drills/test_fsdp.py",
+        "tests/drills/test_random_faults.py",
     ),
     (
+        "tests/drills/test_drill_against.py",
+        "tests/drills/test_drill_command.py",
         "tests/drills/test_drill_hosts.py",
         "tests/drills/test_hang.py",
         "tests/drills/test_hosts.py",
