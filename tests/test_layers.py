@@ -261,8 +261,9 @@ def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:
 def test_tests_and_scripts_use_declared_packages_only() -> None:
     """What happens to lie in one developer's environment is missing in a fresh one. torchft, simpy,
     numba and zfec are peers: imported where they are measured. transformers, accelerate, lightning
-    and torchmetrics are those of the adapters; anyio and uvicorn come with outlast[web]. playwright
-    drives the browser of the drills, and moto with werkzeug is the S3 server of the tests.
+    and torchmetrics are those of the adapters; trl, datasets and tokenizers those of an example;
+    anyio and uvicorn come with outlast[web]. playwright drives the browser of the drills, and moto
+    with werkzeug is the S3 server of the tests.
     """
     declared = {
         "outlast",
@@ -285,6 +286,9 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "accelerate",
         "lightning",
         "torchmetrics",
+        "trl",
+        "datasets",
+        "tokenizers",
         "anyio",
         "uvicorn",
         "playwright",

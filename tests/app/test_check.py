@@ -50,6 +50,31 @@ FLAWS = {  # what is replaced, by what, the line it is named at, and a word of t
     "lbfgs": ("AdamW", "LBFGS", 7, "LBFGS"),
     "ahead": ("        model(torch.randn(2, 4))", "        model(X)", 12, "X is carried"),
     "loop": ("for step in run.steps(state, until=10)", "for step in steps()", 1, "never called"),
+    "wrapped by name": (
+        "run.replicate(net)",
+        "run.replicate(net)\nmodel = torch.nn.parallel.DistributedDataParallel(model)",
+        7,
+        "twice",
+    ),
+    "fork": ("net =", "import os\npid = os.fork()\nnet =", 6, "threads run (since line 4)"),
+    "group of its own": (
+        "net =",
+        "import torch.distributed as dist\nhalf = dist.new_group([0])\nnet =",
+        6,
+        "new_group makes a group",
+    ),
+    "handler": (
+        "net =",
+        "import signal\nsignal.signal(signal.SIGUSR1, print)\nnet =",
+        6,
+        "SIGUSR1",
+    ),
+    "pool": (
+        "run = outlast.join()",
+        "import multiprocessing as mp\npool = mp.get_context('fork').Pool(2)\nrun = outlast.join()",
+        5,
+        "processes",
+    ),
     "spawn": (
         "run = outlast.join()",
         "torch.multiprocessing.spawn(print)\nrun = outlast.join()",
@@ -85,11 +110,46 @@ def test_a_planted_flaw_is_named_with_its_line(tmp_path: Path, flaw: str) -> Non
     assert all(one["do"] for one in facts["remarks"])
 
 
-@pytest.mark.parametrize("name", ["train_gpt.py", "train_fsdp.py"])
+@pytest.mark.parametrize(
+    "name", ["train_gpt.py", "train_fsdp.py", "hf_trainer.py", "lightning_fit.py", "trl_sft.py"]
+)
 def test_our_examples_have_nothing_to_change(name: str) -> None:
     done = outlast("check", "--static", HOME / "examples" / name)
     assert (done.returncode, done.stderr) == (0, ""), done
     assert "nothing to change was found" in done.stdout
+
+
+SOUND_TOO = {  # what is replaced, and by what
+    "one of two branches wraps": (
+        "model = run.replicate(net)",
+        "if run.rank < 0:\n    net = torch.nn.parallel.DistributedDataParallel(net)\nelse:\n"
+        "    net = torch.nn.parallel.DistributedDataParallel(net)\nmodel = net",
+    ),
+    "a pool that is closed again": (
+        "run = outlast.join()",
+        "from concurrent.futures import ProcessPoolExecutor\nwith ProcessPoolExecutor(2) as pool:\n"
+        "    pool.submit(print)\nrun = outlast.join()",
+    ),
+    "a scaler that is off": (
+        "state = run.state",
+        'scaler = torch.amp.GradScaler("cpu", enabled=False)\nstate = run.state',
+    ),
+    "times": (
+        "        optimizer.zero_grad()",
+        "        optimizer.zero_grad()\n    dt, t0 = time.time() - t0, time.time()\n"
+        "    if dt > 60:\n        print('slow')",
+    ),
+    "a name that is given another model": (
+        "model = run.replicate(net)",
+        "model = run.replicate(net)\nmodel = torch.nn.Linear(4, 1)\nmodel = run.replicate(model)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND_TOO)
+def test_what_only_looks_like_a_flaw_is_not_named(tmp_path: Path, name: str) -> None:
+    code, facts = checked(tmp_path, SOUND.replace(*SOUND_TOO[name]))
+    assert (code, facts["remarks"]) == (0, []), facts
 
 
 def test_a_script_without_outlast_calls_is_told_what_a_failure_costs(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ def test_what_is_printed_needs_a_value_in_front_of_the_loop() -> None:
     [
         "x, y = step.batch\nloss = f(x, y)\nx = loss",
         "t1 = time.time()\ndt = t1 - t0\nt0 = t1",
+        "dt, t0 = time.time() - t0, time.time()\nif dt > 9:\n    print(dt)",
         "losses.append(f(step.batch))\nself.best = min(self.best, 1)\nkept['n'] += 1",
         "total = 0\nfor x in step.batches:\n    total += f(x)\nlog(total)",
         "if step.number % 2:\n    a = 1\nelse:\n    a = 2\nuse(a)",

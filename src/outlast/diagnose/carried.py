@@ -10,7 +10,8 @@ was given. The loop is read as text, once; nothing of it is run.
         X = get_batch()              # ... and was set by the step before
 
 Not seen: variables that called functions keep for themselves, attributes, elements of lists and
-dicts, and loops whose source is not available. Times (`t0 = time.time()`) are left out.
+dicts, and loops whose source is not available. Times (`t0 = time.time()`) and differences of times
+are left out.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -185,8 +186,9 @@ def _clocks(body: list[ast.stmt]) -> set[str]:
     for node in _own_nodes(body):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                for name in _names(target):
-                    values.setdefault(name, []).append(node.value)
+                for part, value in _pairs(target, node.value):
+                    for name in _names(part):
+                        values.setdefault(name, []).append(value)
         elif isinstance(node, ast.AugAssign | ast.AnnAssign) and node.value is not None:
             for name in _names(node.target):
                 values.setdefault(name, []).append(node.value)
@@ -202,7 +204,19 @@ def _clocks(body: list[ast.stmt]) -> set[str]:
         clocks |= more
 
 
+def _pairs(target: ast.expr, value: ast.expr) -> Iterable[tuple[ast.expr, ast.expr]]:
+    """Return what is assigned to what: `dt, t0 = time.time() - t0, time.time()` has two pairs."""
+    match target, value:
+        case (ast.Tuple(elts=names), ast.Tuple(elts=values)) if len(names) == len(values):
+            return zip(names, values, strict=True)
+        case _:
+            return [(target, value)]
+
+
 def _is_clock(value: ast.expr, clocks: set[str]) -> bool:
+    """Return whether this is a time, or a difference of times."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Sub):
+        return _is_clock(value.left, clocks) and _is_clock(value.right, clocks)
     if isinstance(value, ast.Call):
         called = value.func
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")

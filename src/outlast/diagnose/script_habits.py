@@ -2,7 +2,7 @@
 
     a second outlast.join()      handlers for the signals that end a run
     a sys.argv that changes      optimizers that are called in another order on some ranks
-    run.draw over an iterator
+    run.draw over an iterator    a fork of a process that has threads
 
 This module is pure: no clock, no files, no torch.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR2")
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 _CHANGES = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse"})
 Habit = tuple[int, str, str]  # line, what is the matter, what to do
 
@@ -24,6 +24,7 @@ def habits(tree: ast.AST, calls: list[tuple[str, ast.Call]], joined_at: int) -> 
     yield from _arguments(tree, joined_at)
     yield from _by_rank(tree)
     yield from _iterators_drawn_from(tree, calls)
+    yield from _forks_with_threads(calls, joined_at)
 
 
 def _joined_again(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
@@ -65,6 +66,24 @@ def _handlers(calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
                 " the same step without calling it",
                 "put what it does into `finally:` around the loop, or let `outlast run"
                 " --checkpoint-every` save",
+            )
+
+
+def _forks_with_threads(calls: list[tuple[str, ast.Call]], joined_at: int) -> Iterator[Habit]:
+    """Find os.fork() where threads run: behind outlast.join(), or behind a thread of the script."""
+    threads = [
+        call.lineno
+        for name, call in calls
+        if name.rpartition(".")[2] in ("Thread", "ThreadPoolExecutor")
+    ]
+    since = min([joined_at, *threads])
+    for name, call in calls:
+        if name in ("os.fork", "os.forkpty") and call.lineno > since:
+            yield (
+                call.lineno,
+                f"{name} copies a process in which threads run (since line {since}): a lock that"
+                " one of them holds stays locked in the copy for ever",
+                "start a program by subprocess, or use multiprocessing's start method `spawn`",
             )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from outlast.diagnose.assignments import last_set
 from outlast.diagnose.carried import carried
-from outlast.diagnose.script_calls import COLLECTIVES, Calls, Module, Remark, dotted, last_name
+from outlast.diagnose.script_calls import COLLECTIVES, Calls, Module, Remark, last_name
 from outlast.diagnose.script_habits import habits
 from outlast.diagnose.script_loops import training_loop
 from outlast.diagnose.script_plain import (
@@ -27,7 +27,13 @@ from outlast.diagnose.script_plain import (
 )
 from outlast.diagnose.script_saves import after_failure, asked_for
 
-_STARTS = frozenset({"mp.spawn", "multiprocessing.Process", "mp.Process", "os.fork"})
+_STARTS = frozenset(
+    {"mp.spawn", "multiprocessing.spawn", "multiprocessing.start_processes", "os.fork"}
+)
+_PROCESSES = frozenset({"Process", "Pool", "ProcessPoolExecutor"})
+_OWN_GROUPS = frozenset({"new_group", "new_subgroups", "init_device_mesh"})
+_JOIN = frozenset({"outlast.join", "outlast.main", "outlast.lightning.Strategy"})
+_WRAPPERS = frozenset({"replicate", "DistributedDataParallel", "DDP"})
 _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names hold one of these
 
 
@@ -62,15 +68,13 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
     tree, calls = script.tree, script.calls
     joins = [call for name, call in calls if name in ("outlast.join", "outlast.main")]
     if not joins:
-        elsewhere = any(
-            name in ("outlast.join", "outlast.main") for one in modules for name, _ in one.calls
-        )
+        elsewhere = any(name in _JOIN for one in modules for name, _ in one.calls)
         return ScriptText(True, ()) if elsewhere else _plain(modules)
     remarks = [
         *_groups(calls),
         *_old_sharding(calls),
-        *_wrapped_twice(calls),
-        *_too_early(calls, joins[0].lineno),
+        *_wrapped_twice(tree, calls),
+        *_too_early(tree, calls, joins[0].lineno),
         *_before_steps(modules),
         *_closures(calls),
         *_forgotten(tree, calls),
@@ -127,28 +131,75 @@ def _old_sharding(calls: Calls) -> Iterator[Remark]:
             )
 
 
-def _wrapped_twice(calls: Calls) -> Iterator[Remark]:
-    for name, call in calls:
-        inner = [last_name(dotted(one.func)) for one in call.args if isinstance(one, ast.Call)]
-        if last_name(name) in ("replicate", "DistributedDataParallel") and (
-            {"replicate", "DistributedDataParallel", "DDP"} & set(inner)
-        ):
-            yield Remark(
-                call.lineno,
-                "the model is wrapped in DistributedDataParallel twice, which is refused",
-                "wrap it once",
-            )
+def _wrapped_twice(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
+    wraps = [call for name, call in calls if last_name(name) in _WRAPPERS]
+    again = {id(one) for call in wraps for one in call.args}
+    inner = {id(call) for call in wraps} & again
+    outer = [call for call in wraps if inner & {id(one) for one in call.args}]
+    for call in [*outer, *_wrapped_by_name(tree, {id(call) for call in wraps})]:
+        yield Remark(
+            call.lineno,
+            "the model is wrapped in DistributedDataParallel twice, which is refused",
+            "wrap it once",
+        )
 
 
-def _too_early(calls: Calls, joined_at: int) -> Iterator[Remark]:
+def _wrapped_by_name(tree: ast.AST, wraps: set[int]) -> Iterator[ast.Call]:
+    """Find calls that wrap a variable which a statement of the same block has wrapped before.
+
+    Statements of two branches, of which one runs, are in two blocks.
+    """
+    for node in ast.walk(tree):
+        for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
+            wrapped: set[str] = set()
+            for statement in block if isinstance(block, list) else ():
+                yield from (one for one in _wraps_in(statement, wraps) if wrapped & _given(one))
+                if isinstance(statement, ast.Assign):
+                    targets = {one.id for one in statement.targets if isinstance(one, ast.Name)}
+                    wrapped = (
+                        wrapped | targets if id(statement.value) in wraps else wrapped - targets
+                    )
+
+
+def _wraps_in(statement: ast.AST, wraps: set[int]) -> Iterator[ast.Call]:
+    """Walk a statement, but not the functions in it, whose names are their own."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return
+    yield from (
+        node for node in ast.walk(statement) if isinstance(node, ast.Call) and id(node) in wraps
+    )
+
+
+def _given(call: ast.Call) -> set[str]:
+    return {one.id for one in call.args if isinstance(one, ast.Name)}
+
+
+def _too_early(tree: ast.AST, calls: Calls, joined_at: int) -> Iterator[Remark]:
+    """Find processes that are started before outlast.join(), but for pools that are closed again.
+
+    A context of multiprocessing has no name here: `mp.get_context("fork").Process` is `Process`.
+    """
+    closed = {
+        id(item.context_expr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.With)
+        for item in node.items
+    }
     for name, call in calls:
         short = ".".join(name.split(".")[-2:])
-        started = short in _STARTS or name.endswith("multiprocessing.spawn")
+        owner = name.rpartition(".")[0]
+        of_processes = last_name(name) in _PROCESSES and (
+            not owner
+            or owner.startswith(("multiprocessing", "mp", "torch.multiprocessing"))
+            or owner == "concurrent.futures"
+        )
+        started = short in _STARTS or (of_processes and id(call) not in closed)
         if call.lineno < joined_at and started:
             yield Remark(
                 call.lineno,
                 "processes are started before outlast.join(), and outlast does not know them",
-                "leave the number of processes to `outlast run --nproc-per-node`",
+                "leave the number of ranks to `outlast run --nproc-per-node`, and start helpers"
+                " behind outlast.join(), where rank 0 alone may do it",
             )
 
 
@@ -158,6 +209,8 @@ def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
     if any(name.endswith(".steps") for one in modules[1:] for name, _ in one.calls):
         return  # the loop is in another module, and what comes before it is not known
     steps = [call.lineno for name, call in calls if name.endswith(".steps")]
+    if not steps and any(_uses_an_adapter(one.tree) for one in modules):
+        return  # the library's loop is the adapter's
     if not steps:
         yield Remark(
             1,
@@ -182,6 +235,34 @@ def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
                 " alone, so after a failure all ranks start the script again",
                 "put the training into a function and give it to outlast.main(function)",
             )
+        elif (
+            name.startswith("torch.distributed.")
+            and last_name(name) in _OWN_GROUPS
+            and call.lineno < steps[0]
+        ):
+            yield Remark(
+                call.lineno,
+                f"{last_name(name)} makes a group that lasts until the ranks next regroup, so after"
+                " a failure all ranks start the script again",
+                "put it into a function with the training, and give that to outlast.main(function)",
+            )
+
+
+def _uses_an_adapter(tree: ast.AST) -> bool:
+    """Return whether the module imports outlast.hf or outlast.lightning."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found = [one.name for one in names]
+            case ast.ImportFrom(module="outlast", names=names):
+                found = [f"outlast.{one.name}" for one in names]
+            case ast.ImportFrom(module=str() as module):
+                found = [module]
+            case _:
+                continue
+        if any(one in ("outlast.hf", "outlast.lightning") for one in found):
+            return True
+    return False
 
 
 def _function_at(tree: ast.AST, line: int) -> str | None:
@@ -244,7 +325,7 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
             continue
         made = next((name for name, call in calls if call is node.value), "")
         for target in node.targets:
-            known = not isinstance(target, ast.Name) or target.id in kept
+            known = not isinstance(target, ast.Name) or target.id in kept or _is_off(node.value)
             if not known and any(part in made for part in _KEPT):
                 yield Remark(
                     node.lineno,
@@ -253,6 +334,14 @@ def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
                     f"name it there: run.state(..., {ast.unparse(target)}={ast.unparse(target)})",
                     about=ast.unparse(target),
                 )
+
+
+def _is_off(made: ast.Call) -> bool:
+    """Return whether this is a GradScaler that is off, which has no state."""
+    return any(
+        one.arg == "enabled" and isinstance(one.value, ast.Constant) and one.value.value is False
+        for one in made.keywords
+    )
 
 
 def _carried(source: str, tree: ast.AST, calls: Calls) -> Iterator[Remark]:
