@@ -51,7 +51,7 @@ types: $(STAMP)  ## mypy, strict
 docs: $(STAMP)  ## the documentation as a site, in build/site; a warning is an error
 	$(BIN)/python tools/site/build.py
 
-wheel: $(STAMP)  ## build a wheel, install it in a fresh environment, and train with it there
+wheel: $(STAMP)  ## build wheels with and without the compiled parts, install them in a fresh environment, and train with them there
 	$(BIN)/python tools/try_wheel.py
 
 drill: $(STAMP)  ## the slow tests: hundreds of faults into real processes
