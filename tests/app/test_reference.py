@@ -1,7 +1,8 @@
-"""The page about a run's folder names every table, column and key that there is."""
+"""The reference names every table, column and key of a run, and every limit, that there is."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,13 @@ import pytest
 
 from outlast.app.report_facts import report_facts
 from outlast.app.status import status_facts
+from outlast.model import limits
 from outlast.runtime.ledger.rows import schema
 from outlast.runtime.ledger.view import look
 from tests.ledger import a_run
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "run-folder.md"
+HOME = Path(__file__).parents[2]
+PAGE = HOME / "docs" / "reference" / "run-folder.md"
 
 
 def named(heading: str) -> set[str]:
@@ -45,3 +48,18 @@ def test_the_page_names_every_key(tmp_path: Path, heading: str, facts_of: Any) -
     inner.append(facts.get("reliability", {}).get("all", {}))
     keys = {key for one in (facts, *inner) for key in one}
     assert not keys - named(heading) - named("`outlast report --json`")
+
+
+def test_the_page_of_limits_names_every_limit_with_its_value() -> None:
+    """Method: the page as `make docs` makes it, beside the names of the module."""
+    path = HOME / "tools" / "site" / "build.py"
+    spec = importlib.util.spec_from_file_location("site_build", path)
+    assert spec
+    assert spec.loader
+    build = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(build)
+    page = build.limits_page(build.LIMITS.read_text())
+    rows = re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    named = {name for names, _ in rows for name in names.split(", ")}
+    assert {name for name in vars(limits) if name.isupper()} == named
+    assert dict(rows)["STOPPED_FLOOR_S"] == str(limits.STOPPED_FLOOR_S)

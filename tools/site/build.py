@@ -2,8 +2,9 @@
 
 The pages under docs/ link to files of the repository, so that they work where the repository is
 read. This program gathers the pages in a folder of its own and rewrites those links: some files
-become pages of the site, and a link to any other file is shown as plain text. It also makes two
-pages of the reference: the command line, from the parsers, and the API, from the docstrings.
+become pages of the site, and a link to any other file is shown as plain text. It also makes three
+pages of the reference: the command line, from the parsers; the API, from the docstrings; and the
+limits, from the module that defines them.
 
     python tools/site/build.py            writes build/site/
 """
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -30,7 +32,12 @@ TAKEN_IN = {
     "benchmarks/RESULTS.md": "project/RESULTS.md",
     "benchmarks/simulator.svg": "project/simulator.svg",
 }
-MADE = {"command-line": "reference/command-line.md", "api": "reference/api.md"}
+MADE = {
+    "command-line": "reference/command-line.md",
+    "api": "reference/api.md",
+    "limits": "reference/limits.md",
+}
+LIMITS = HOME / "src" / "outlast" / "model" / "limits.py"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 # Classes that a script passes on and does not call: their methods are outlast's own
 OPAQUE = {"State"}
@@ -52,6 +59,7 @@ def main() -> int:
         shutil.copy(HOME / source, PAGES / page)
     (PAGES / MADE["command-line"]).write_text(command_line_page())
     (PAGES / MADE["api"]).write_text(api_page())
+    (PAGES / MADE["limits"]).write_text(limits_page(LIMITS.read_text()))
     for path in PAGES.rglob("*.md"):
         path.write_text(rewrite_links(path.read_text(), str(path.relative_to(PAGES))))
     index = PAGES / "index.md"
@@ -139,6 +147,33 @@ def api_page() -> str:
                 if not member.startswith("_") and (text := inspect.getdoc(value)):
                     parts.append(f"### {name}.{member}\n\n{described(member, value, text)}")
     return "\n".join(parts)
+
+
+def limits_page(source: str) -> str:
+    """Return a page with a table for each section of the module: name, value and comment."""
+    parts = [
+        "# Limits\n\nThis page is made from `outlast/model/limits.py`. Names end in their unit:"
+    ]
+    parts[0] += " `_s` is seconds.\n"
+    constants = source.partition("\nassert ")[0]
+    for section in re.split(r"^# --- ", constants, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        rows = "\n".join(limit_rows(body))
+        parts.append(f"## {title.rstrip('- ').capitalize()}\n\n| limit | value | what it is |")
+        parts.append(f"|---|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def limit_rows(section: str) -> Iterator[str]:
+    """Yield a row for each constant. Its comment stands above it, behind it, or both."""
+    comment: list[str] = []
+    for line in section.splitlines():
+        if line.startswith("# "):
+            comment.append(line[2:])
+        elif found := re.match(r"([A-Z][A-Z_, ]*[A-Z]) = ([^#]*)(?:# (.*))?$", line):
+            said = " ".join([*comment, found[3] or ""]).strip().replace("|", "\\|")
+            yield f"| `{found[1]}` | `{found[2].strip()}` | {said[:1].upper()}{said[1:]} |"
+            comment = []
 
 
 def described(name: str, thing: object, text: str | None = None) -> str:
