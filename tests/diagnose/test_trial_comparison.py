@@ -16,7 +16,12 @@ from outlast.diagnose.trial_comparison import (
     Variable,
     compare,
 )
-from outlast.diagnose.trial_remarks import failure_remark, is_of_a_meter, variable_remark
+from outlast.diagnose.trial_remarks import (
+    failure_remark,
+    is_of_a_meter,
+    unseen_remark,
+    variable_remark,
+)
 
 LOOP = ScriptLoop("/project/train.py", "main", 10)
 WEIGHT, SEEN = "state:model.weight", "/project/train.py:main:"
@@ -218,6 +223,55 @@ def test_the_advice_fits_what_was_not_kept() -> None:
     assert "run.values(best=...)" in told["self.best", "float"]
     assert "run.draw" in told["it", "cycle"]
     assert "position" not in told["account", "Account"]
+
+
+CACHED = """\
+import functools
+
+@functools.lru_cache
+def noise(level):
+    return torch.randn(4) * level
+for step in run.steps(state):
+    with step:
+        loss(noise(1)).backward()
+        optimizer.step()
+        if step.number % 2 == 0:
+            optimizer.zero_grad()
+"""
+
+
+def suspected(kind: str, source: str) -> tuple[int, str] | None:
+    """Return the line and the text of the remark on what cannot be compared."""
+    undisturbed = calm()
+    for at, noted in undisturbed.items():
+        if at[1] == BEGIN:
+            prints = {**noted.prints, "/project/train.py:<module>:noise": f"? {kind}"}
+            undisturbed[at] = replace(noted, prints=prints)
+    disturbed = {
+        at: replace(one, prints={**one.prints, WEIGHT: "other"}) if at[2] > 3 else one
+        for at, one in undisturbed.items()
+    }
+    # the rank that was replaced has nothing of it, which by itself says nothing
+    lost = (1, BEGIN, 4)
+    disturbed[lost] = replace(disturbed[lost], prints={})
+    found = compare(undisturbed, disturbed, STRUCK, ())
+    assert found.variables == (), found
+    (unseen,) = found.unseen
+    remark = unseen_remark(found, unseen, source)
+    return None if remark is None else (remark.line, remark.what)
+
+
+def test_a_cache_and_carried_gradients_are_suspected_with_their_lines() -> None:
+    """They cannot be compared, so they are suspected only where nothing else explains the state."""
+    assert suspected("_lru_cache_wrapper", CACHED) == (
+        4,
+        "what noise has cached is not kept, and the state differs after step 4 from that of a run"
+        " without a failure",
+    )
+    line, what = suspected("gradients", CACHED) or (0, "")
+    assert (line, what.startswith("gradients are carried")) == (11, True)
+    always = CACHED.replace("        if step.number % 2 == 0:\n    ", "")
+    assert suspected("gradients", always) is None
 
 
 def test_a_name_without_a_value_in_a_replaced_rank_is_told_as_such() -> None:

@@ -158,8 +158,9 @@ class _Check:
             calm = compare(undisturbed.notes, again.notes, (), ())
             if calm.state or calm.own:
                 return [], [own_differences(_as_own(calm))]
-            suspects = [unseen_remark(found, one, self._source(one[0])) for one in found.unseen]
-            return suspects or [state_remark(found, _loop(undisturbed))], []
+            suspects = [unseen_remark(found, one, self._source(one.file)) for one in found.unseen]
+            named = [one for one in suspects if one is not None]
+            return named or [state_remark(found, _loop(undisturbed))], []
         return remarks, []
 
     def _meters(self, found: Comparison) -> list[str]:

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 BEGIN, END = "begin", "end"
 STATE = "state:"
 ALSO_KEPT = " of run.values"  # behind the type: a second name of a value that is kept
+UNSEEN = "? "  # in front of the type of what cannot be compared
+CACHE, GRADIENTS = "_lru_cache_wrapper", "gradients"  # such types, besides those of iterators
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,19 @@ class KilledRank:
 
     rank: int
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenCarrier:
+    """Something that a step may get from an earlier one, and that cannot be compared.
+
+    kind   an iterator's type, CACHE, or GRADIENTS
+    """
+
+    file: str
+    function: str
+    name: str
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class Comparison:
     differs_from   the first step after which a part of the state differs; 0: none does
     own            parts of the state that differ before any rank was replaced
     last_step      the last step that every rank has ended in both runs
-    unseen         iterators of the script that cannot be compared, as (file, function, name)
+    unseen         what a step may get from an earlier one, and cannot be compared
     """
 
     variables: tuple[Variable, ...]
@@ -93,7 +108,7 @@ class Comparison:
     differs_from: int
     own: tuple[str, ...]
     last_step: int
-    unseen: tuple[tuple[str, str, str], ...] = ()
+    unseen: tuple[UnseenCarrier, ...] = ()
 
 
 def compare(
@@ -130,15 +145,17 @@ def compare(
     )
 
 
-def _unseen(notes: Notes) -> tuple[tuple[str, str, str], ...]:
-    keys = {
-        key
-        for noted in notes.values()
+def _unseen(notes: Notes) -> tuple[UnseenCarrier, ...]:
+    kinds = {
+        key: text[len(UNSEEN) :]
+        for (_, when, _), noted in notes.items()
         for key, text in noted.prints.items()
-        if text.startswith("? ")
+        if when == BEGIN and text.startswith(UNSEEN)
     }
-    split = [key.rpartition(":") for key in sorted(keys)]
-    return tuple((*place.rpartition(":")[::2], name) for place, _, name in split)
+    split = [(*key.rpartition(":")[::2], kind) for key, kind in sorted(kinds.items())]
+    return tuple(
+        UnseenCarrier(*place.rpartition(":")[::2], name, kind) for place, name, kind in split
+    )
 
 
 def _ranks(notes: Notes) -> set[int]:
@@ -220,6 +237,8 @@ def _lost(
             ):
                 continue
             text = undisturbed[at].prints.get(key) or disturbed[at].prints.get(key, "")
+            if text.startswith(UNSEEN):
+                continue  # it is there or not, and that says nothing yet
             out.append(_variable(key, text, rank, strike, key in later))
     return out
 

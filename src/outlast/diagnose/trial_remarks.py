@@ -9,9 +9,15 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from outlast.diagnose import trial_comparison
 from outlast.diagnose.assignments import last_set
 from outlast.diagnose.script_calls import Remark, dotted, last_name
-from outlast.diagnose.trial_comparison import Comparison, ScriptLoop, Variable
+from outlast.diagnose.trial_comparison import (
+    Comparison,
+    ScriptLoop,
+    UnseenCarrier,
+    Variable,
+)
 from outlast.model.texts import some
 
 _PLAIN = {"int", "float", "bool", "str", "NoneType", "list", "dict", "tuple", "deque", "set"}
@@ -136,18 +142,56 @@ def state_remark(found: Comparison, loop: ScriptLoop) -> Remark:
     )
 
 
-def unseen_remark(found: Comparison, place: tuple[str, str, str], source: str) -> Remark:
-    """Suspect an iterator, which cannot be compared, where nothing else explains the state."""
-    file, function, name = place
-    return Remark(
-        last_set(source, function, name),
-        f"{name} is an iterator whose position is not kept, and the state differs after step"
-        f" {found.differs_from} from that of a run without a failure",
-        "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state and"
-        " read step.batch",
-        file=file,
-        about=name,
-    )
+def unseen_remark(found: Comparison, one: UnseenCarrier, source: str) -> Remark | None:
+    """Suspect what cannot be compared, where nothing else explains the state. None: it is sound."""
+    step = f"the state differs after step {found.differs_from} from that of a run without a failure"
+    match one.kind:
+        case trial_comparison.GRADIENTS:
+            line = _cleared_at_times(source)
+            what = f"gradients are carried from one step to the next, and not kept; {step}"
+            do = "let each step clear them; to accumulate, use run.steps(..., accumulate=n)"
+        case trial_comparison.CACHE:
+            line = _defined(source, one.name)
+            what = f"what {one.name} has cached is not kept, and {step}"
+            do = "let what it returns depend on its arguments alone, or keep it by run.values(...)"
+        case _:
+            line = last_set(source, one.function, one.name)
+            what = f"{one.name} is an iterator whose position is not kept, and {step}"
+            do = (
+                "draw batches by run.draw(read, numbered=True), or give the DataLoader to run.state"
+                " and read step.batch"
+            )
+    return Remark(line, what, do, file=one.file, about=one.name) if line else None
+
+
+def _cleared_at_times(source: str) -> int:
+    """Return the line of a `zero_grad()` under a condition; 0 if one has no condition, or none is.
+
+    A loop that clears its gradients in each step carries none, wherever in the step it does so.
+    """
+    tree = ast.parse(source)
+    under = {
+        id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) for inner in ast.walk(node)
+    }
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and last_name(dotted(node.func)) == "zero_grad"
+    ]
+    if not calls or any(id(call) not in under for call in calls):
+        return 0
+    return max(call.lineno for call in calls)
+
+
+def _defined(source: str, name: str) -> int:
+    """Return the line of the function's `def`, or where the name is set."""
+    wanted = last_name(name)
+    lines = [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == wanted
+    ]
+    return lines[-1] if lines else last_set(source, "<module>", wanted)
 
 
 def own_differences(found: Comparison) -> str:

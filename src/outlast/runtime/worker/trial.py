@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import functools
 import inspect
 import io
 import json
@@ -36,11 +37,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from outlast.diagnose.trial_comparison import ALSO_KEPT
+from outlast.diagnose.trial_comparison import ALSO_KEPT, GRADIENTS, UNSEEN
 from outlast.model.limits import TRIAL_SPARE_WAIT_S
 from outlast.runtime import clock
 from outlast.runtime.worker import random_state
 from outlast.runtime.worker.prints import parts_of, print_of
+from outlast.runtime.worker.sharding import local
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.step import Step
 from outlast.runtime.worker.touched import TouchedFiles, watch_torch_save
@@ -163,6 +165,9 @@ class Variables:
             if self._is_looked_at(code) and code.co_name != "<module>":
                 self._add_all(f"{code.co_filename}:{code.co_name}:", frame.f_locals, held)
             frame = frame.f_back
+        if any(map(_has_gradient, self.state.parameters.values())):
+            place = f"{loop.f_code.co_filename}:{loop.f_code.co_name}"
+            self._found[f"{place}:{GRADIENTS}"] = UNSEEN + GRADIENTS
         for module in list(sys.modules.values()):
             path = getattr(module, "__file__", None)
             if isinstance(path, str) and self._is_the_scripts(path):
@@ -194,8 +199,8 @@ class Variables:
         if (text := print_of(value)) is not None:
             kind = type(value).__name__
             self._found[name] = f"{text} {kind}{ALSO_KEPT if id(value) in self._kept else ''}"
-        elif isinstance(value, collections.abc.Iterator):
-            self._found[name] = f"? {type(value).__name__}"
+        elif isinstance(value, collections.abc.Iterator) or self._is_a_cache(value):
+            self._found[name] = f"{UNSEEN}{type(value).__name__}"
         elif depth and self._is_of_the_script(value):
             held = held | {id(value)}
             for attribute, inner in list(getattr(value, "__dict__", {}).items()):
@@ -235,6 +240,13 @@ class Variables:
             True for _ in value.parameters()
         )
 
+    def _is_a_cache(self, value: Any) -> bool:
+        """Return whether this is a function of the script that functools caches."""
+        if not isinstance(value, functools._lru_cache_wrapper):
+            return False
+        code = getattr(value.__wrapped__, "__code__", None)
+        return self._is_the_scripts(getattr(code, "co_filename", ""))
+
     def _is_of_the_script(self, value: Any) -> bool:
         module = sys.modules.get(type(value).__module__)
         return self._is_the_scripts(getattr(module, "__file__", None) or "")
@@ -251,6 +263,11 @@ def _is_no_data(value: Any) -> bool:
         or (isinstance(value, io.IOBase) and not _is_readable(value))
         or (isinstance(value, np.random.RandomState) and value is np.random.mtrand._rand)  # type: ignore[attr-defined]
     )
+
+
+def _has_gradient(parameter: torch.Tensor) -> bool:
+    """Return whether this rank has a gradient of it that is not zero. It does not communicate."""
+    return parameter.grad is not None and bool(local(parameter.grad).any())
 
 
 def _is_readable(file: io.IOBase) -> bool:
