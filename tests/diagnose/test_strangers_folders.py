@@ -504,3 +504,12 @@ def test_rays_own_memory_monitor_is_believed(tmp_path: Path) -> None:
     said = "The actor is dead because its worker process has died. Worker exit type:"
     got = verdict_of(tmp_path, log=f"{said} NODE_OUT_OF_MEMORY Worker exit detail: x\n")
     assert got.failure_class.value == "host_memory"
+
+
+def test_settings_beside_a_log_tell_of_no_failure(tmp_path: Path) -> None:
+    """They name what a program looks for. A file that a person names is read."""
+    settings = "nccl_timeout: 1800\ncheck: ['uncorrectable ECC error', 'Xid 79']\n"
+    got = verdict_of(tmp_path, config_dot_yaml=settings, log_dot_txt=TRACEBACK)
+    assert got.failure_class.value == "user_code"
+    named = diagnose([str(tmp_path / "config.yaml")]).verdict
+    assert named.evidence

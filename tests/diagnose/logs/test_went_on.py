@@ -124,3 +124,13 @@ def test_exceptions_are_looked_after_however_many_were_handled(tmp_path: Path) -
     assert "Nothing that was read tells of a failure" in got.reason
     ends = verdict_of(tmp_path / "end", "rank_0.log", *parts)
     assert ends.failure_class.value == "gpu_oom"
+
+
+def test_a_sample_of_text_is_no_failure_if_ten_steps_follow(tmp_path: Path) -> None:
+    """No label tells who writes, so only numbers that grow show that all ranks went on."""
+    sample = "sample: <user> it dies with an uncorrectable ECC error, Xid 79?"
+    said = f"{sample}\n<assistant> RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    lines = [f"step {at} loss 2.{at}" for at in range(10, 99)]
+    parts = [[*lines[at : at + 18], *said.splitlines()] for at in range(0, 54, 18)]
+    got = verdict_of(tmp_path / "on", "train.log", *parts, lines[54:72])
+    assert (got.failure_class.value, got.ranks) == ("unknown", ())

@@ -3,8 +3,8 @@
 A program may print a traceback and train on. Such a line names a cause that was none. The log shows
 that: lines of a form that it had before (a step, a bar of progress) come again. A few of the same
 writer suffice. Where several ranks may write one log without labels, more are wanted than all ranks
-print until they notice that one is gone. An exception before the first step is handled, too, if
-lines of one form follow in which a number grows: steps, which no rank takes without the others.
+print until they notice that one is gone. An exception is handled, too, if lines of one form follow
+in which a number grows: steps, which no rank takes without the others.
 Lines that report exceptions, or where they were raised, are no progress, however often they come.
 
 A program that says that its training is finished has handled whatever it printed before.
@@ -144,9 +144,9 @@ class _Open:
             if form in self.forms:
                 self.counts[_who(line)] += 1
                 self.own_count += one_writer or (bool(self.label) and _writer(line) == self.label)
-            elif self.is_device and not _TRAINS.search(form):
+            if self.is_device and not _TRAINS.search(form):
                 continue
-            elif form and not _IDLES.search(form) and not _CLOSING.search(form):
+            if form and not _IDLES.search(form) and not _CLOSING.search(form):
                 # One writer's number grows with its steps; over all writers it may be the rank.
                 series = (_who(line), form)
                 if series in self.steps or len(self.steps) < FORMS_MAX:

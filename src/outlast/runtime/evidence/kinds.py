@@ -1,7 +1,7 @@
 """Find out what a file is from its first bytes. Its name counts only if the bytes do not decide.
 
-Not promised: that a text is a log. Source code is recognised by its suffix, because it holds the
-same sentences as a log.
+Not promised: that a text is a log. Source code and settings are recognised by their suffix, because
+they hold the same sentences as a log.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class FileKind(str, Enum):
     PICKLE = "a pickle that is no flight-recorder dump"
     OURS = "written by outlast itself"
     SOURCE = "source code or documentation"
+    SETTINGS = "settings of a program"
     JUNK = "binary"
 
 
@@ -77,6 +78,11 @@ _SOURCE_NAME = re.compile(
     r"\.(?:py|pyi|c|cc|cpp|cxx|cu|cuh|h|hpp|js|ts|css|rs|go|java|rb|ipynb|md|rst|tex|diff|patch)$",
     re.IGNORECASE,
 )
+_SETTINGS_NAME = re.compile(r"\.(?:ya?ml|toml|ini|cfg)$", re.IGNORECASE)
+# in YAML clusters and clouds also report what happened
+_REPORTS = re.compile(
+    rb"apiVersion|\b(?:kind|status|reason|message|nodeName)\b\"?:|[a-z]Payload|insertId|Traceback \("
+)
 
 # a log that was preallocated, or cut off by a crash of its host, has runs of zeros
 _LONG_ZEROS = re.compile(rb"\x00{16,}")
@@ -106,6 +112,8 @@ def kind_of(head: bytes, name: str) -> FileKind:
         return structured
     if not is_text(head):
         return FileKind.JUNK
+    if _SETTINGS_NAME.search(name) and not _REPORTS.search(head):
+        return FileKind.SETTINGS
     return FileKind.SOURCE if _SOURCE_NAME.search(name) else FileKind.TEXT
 
 

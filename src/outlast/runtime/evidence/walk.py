@@ -34,7 +34,8 @@ _SPECIAL = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_NEVER_A_DUMP = {FileKind.OURS, FileKind.SOURCE}
+_LIKE_LOGS = {FileKind.SOURCE, FileKind.SETTINGS}  # read only where a person names them
+_NEVER_A_DUMP = {FileKind.OURS, *_LIKE_LOGS}
 _READ = {
     FileKind.DUMP,
     FileKind.TEXT,
@@ -268,7 +269,7 @@ class _Walk:
             self._archive(path, kind, name, status.st_size)
         else:
             self._take(
-                FileKind.TEXT if named and kind is FileKind.SOURCE else kind,
+                FileKind.TEXT if named and kind in _LIKE_LOGS else kind,
                 Piece(name, path, status.st_size),
             )
 
