@@ -6,7 +6,8 @@ A kernel's log goes back for weeks, and has lines about everything that runs on 
 torch's launcher or of a collective. Only logs with a time in their very first lines count. A log
 whose first time is that of its failure does not say when it began. A line of another log is marked
 if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older than
-the job's first report of a failure: what breaks a job does not wait for a day. The end of a process
+the job's first report of a failure, or than the end of its logs: what breaks a job does not wait
+for a day. The end of a process
 leaves nothing behind that a later job could suffer from. So a line about it is marked once it is
 BEFORE_S older than a log that has the job's start in it. So is an Xid with the pid of a process
 that the job's launcher does not name, if it is BEFORE_S older than all logs of the job.
@@ -65,7 +66,9 @@ JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
 
 
 def without_foreign_lines(
-    findings: Sequence[Finding], samples: Sequence[Sample]
+    findings: Sequence[Finding],
+    samples: Sequence[Sample],
+    written_s: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[list[Finding], str]:
     """Return the findings that may be of the job, with those from before it marked as older.
 
@@ -81,6 +84,8 @@ def without_foreign_lines(
     since = "the job's own logs"
     if began_s is None and (failed_s := _failed_s(findings, own)) is not None:
         began_s, since = failed_s - ZONES_S + OLD_S, "what the job says of its failure"
+    if began_s is None and (ended_s := _ended_s(findings, samples, written_s)) is not None:
+        began_s, since = ended_s - ZONES_S + OLD_S, "the end of the job's own logs"
     if began_s is None:
         return list(findings), ""
     pids = job_processes(findings).codes.keys()

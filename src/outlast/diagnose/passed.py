@@ -1,9 +1,9 @@
 """Mark what a host suffered for a while before the job's end, and the job went on after.
 
 A mount that does not answer, a link that is down and a task that is blocked are states. They may
-pass, as "nfs: server fs01 OK" says. An error of memory that was corrected is over at once. If the
-job took steps long after such a line, it ended nothing then. The same line may come again later,
-and that one counts.
+pass, as "nfs: server fs01 OK" says. An error of memory that was corrected is over at once. What
+ended a container that was started again is over, too. If the job took steps long after such a line,
+it ended nothing then. The same line may come again later, and that one counts.
 
 An order in time between a host's log and a job's needs one clock. Where the two times differ by
 about a multiple of half an hour, two time zones may be all that lies between them. Then a line is
@@ -35,7 +35,10 @@ STATES = (
     "cpu.rcu",
     "cpu.logged",
     "memory.corrected",
+    "kube.oom",
 )
+FINISHED, FINISHED_LINES = "kube.finished", 8  # so soon after it kubectl says when that was
+APART_MAX_S = 26.5 * 3_600.0  # no two zones are so far apart
 BACK = "fs.back"
 PASSED_S = 600.0  # steps that much later were taken after the state, and not before it
 STEPS = 10  # and so many times the usual time between two lines of steps
@@ -46,6 +49,7 @@ def with_passed_marked(
     findings: Sequence[Finding], ends: Iterable[LogEnd]
 ) -> tuple[list[Finding], str]:
     """Mark the findings about states after which the job went on; and say so ("" for none)."""
+    findings = _timed(findings)
     last_s, usual_s = 0.0, 0.0
     for end in ends:
         for series in end.series.values():
@@ -67,7 +71,7 @@ def with_passed_marked(
         )
     }
     if not passed:
-        return list(findings), ""
+        return findings, ""
     first = next(one.evidence for one in findings if id(one) in passed)
     more = f" (and {len(passed) - 1} more such)" if len(passed) > 1 else ""
     marked = [
@@ -87,7 +91,29 @@ def with_passed_marked(
     )
 
 
+def _timed(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; what ended a container has the time that kubectl describe tells below.
+
+    last State: Terminated, Reason: OOMKilled, Exit Code: 137, Finished: Mon, 02 Mar 2026 ...
+    """
+    told = [one for one in findings if one.rule == FINISHED and one.at_s is not None]
+
+    def at_s(one: Finding) -> float | None:
+        after = (
+            other.at_s
+            for other in told
+            if other.evidence.file == one.evidence.file
+            and 0 < other.order - one.order <= FINISHED_LINES
+        )
+        return next(after, None)
+
+    return [
+        replace(one, at_s=at_s(one)) if one.rule == "kube.oom" and one.at_s is None else one
+        for one in findings
+    ]
+
+
 def _may_be_zones(apart_s: float, usual_s: float) -> bool:
     """Return True if two clocks in two zones could be so far apart."""
     slack_s = ZONES_SLACK_S + usual_s
-    return abs(apart_s - round(apart_s / ZONE_S) * ZONE_S) < slack_s
+    return abs(apart_s) < APART_MAX_S and abs(apart_s - round(apart_s / ZONE_S) * ZONE_S) < slack_s

@@ -130,7 +130,7 @@ def conclude(material: Material) -> Conclusion:
         else None
     )
     findings, blame = _on_one_clock(with_shared_waits(split.findings), split.dumps, blame, notes)
-    findings, older = without_foreign_lines(findings, material.samples)
+    findings, older = without_foreign_lines(findings, material.samples, material.written_s)
     notes += [older] if older else []
     findings, other_jobs = with_other_jobs_marked(findings, material.samples)
     notes += [other_jobs] if other_jobs else []

@@ -8,7 +8,8 @@ the newest one shows a job that ended well, and the older ones are set aside (`a
 
 Of a job that was started again and then failed for good, torchrun prints no line about the start
 unless its own log level is lowered. The last attempt's table shows that there was an earlier one:
-the process in it has another pid.
+the process in it has another pid. Where the line is there, all before it is of an earlier attempt
+if the launcher noticed another failure after it.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -69,11 +70,16 @@ def with_earlier_attempts_marked(findings: Sequence[Finding]) -> tuple[list[Find
             table[one.evidence.file].add(found[1])
         elif found := _NOTICED.match(one.evidence.text):
             noticed[one.evidence.file, found[1]].append((one, found))
+    again = [one for one in findings if one.rule == _AGAIN]
     older: dict[int, str] = {}
     for (file, _), lines in noticed.items():
-        last = [at for at, (_, found) in enumerate(lines) if found[3] in table[file]]
-        for one, found in lines[: last[0]] if last else ():
-            older[id(one)] = found[2]
+        newest = lines[-1][0].order
+        begun = max(
+            *(one.order for one in again if one.evidence.file == file and one.order < newest),
+            next((one.order for one, found in lines if found[3] in table[file]), 0),
+            0,
+        )
+        older |= {id(one): found[2] for one, found in lines if one.order < begun}
     if not older:
         return list(findings), ""
     codes, row = ", ".join(dict.fromkeys(older.values())), RULES[RESTARTED]

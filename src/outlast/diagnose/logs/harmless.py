@@ -6,6 +6,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from outlast.diagnose.rules.table import Rule
 from outlast.model.terms import Mechanism
@@ -30,6 +31,15 @@ _WARNING = re.compile(
     r"(?:user|future|deprecation|resource|runtime|import)warning: |\[w(?:\d{3,6})? [^\]]{1,80}\] ?"
     r"|^.{0,60}?(?<![\w.])warn(?:ing)?(?:[\]:|]| -)|^w\d{4} [\d:.]{8,15} "
 )
+
+
+def is_of_lifetime(above: Sequence[str]) -> bool:
+    """Return True if the heading over a count of nvidia-smi says that it is since the GPU was made.
+
+    What happened since the driver was loaded stands under "Volatile".
+    """
+    headings = (line.strip().lower() for line in reversed(above))
+    return next((one for one in headings if one in ("volatile", "aggregate")), "") == "aggregate"
 
 
 def is_harmless(rule: Rule, low: str) -> bool:

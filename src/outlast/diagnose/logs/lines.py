@@ -40,7 +40,7 @@ from outlast.diagnose.logs import (
 )
 from outlast.diagnose.logs.device_names import OF_A_GPU, gpu_and_host
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
-from outlast.diagnose.logs.harmless import is_harmless
+from outlast.diagnose.logs.harmless import is_harmless, is_of_lifetime
 from outlast.diagnose.logs.headings import Heading, read_heading
 from outlast.diagnose.logs.json_lines import open_record
 from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
@@ -428,7 +428,8 @@ class LineReader:
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
         """Return True for a warning, or for source code that the program prints."""
-        return is_harmless(rule, low) or self._is_source(text)
+        counts = rule.name.startswith("ecc.") and is_of_lifetime(self._above(8))
+        return counts or is_harmless(rule, low) or self._is_source(text)
 
     def _matching(
         self, low: str, owners: tuple[int, ...]

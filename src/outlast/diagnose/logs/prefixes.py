@@ -31,6 +31,10 @@ _CTIME = re.compile(
     r" {1,2}(\d{1,2}) (?:(\d\d):(\d\d):(\d\d) (\d"
     r"{4})|(\d{4}) (\d\d):(\d\d):(\d\d))"
 )
+# as mail and kubectl describe write it
+_RFC1123 = re.compile(
+    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), (\d\d) (\w{3}) (\d{4}) (\d\d):(\d\d):(\d\d) ([+-]\d{4})"
+)
 _RANK = re.compile(
     r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}):"
     r" |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )"
@@ -154,6 +158,10 @@ def time_of(head: str) -> float | None:
                 else (*named.group(8, 9, 10), named.group(7))
             )
             return _unix(int(parts[3]), month, day, int(parts[0]), int(parts[1]), int(parts[2]))
+        mail = _RFC1123.search(head)
+        if mail and (month := _MONTHS.get(mail[2].lower(), 0)):
+            day, year, hour, minute, second = map(int, mail.group(1, 3, 4, 5, 6))
+            return _unix(year, month, day, hour, minute, second) - _offset_s(mail[7])
     except ValueError:
         return None
     return None

@@ -263,6 +263,12 @@ RULES: tuple[Rule, ...] = (
         KUBE + ": volumes are mounted before a container starts",
         priority=6185,
     ),
+    advice(
+        "kube.finished",
+        r"^\s{0,16}finished: {2,12}\w{3}, \d\d \w{3} \d{4} ",
+        KUBE + "; kubectl describe",
+        priority=6187,
+    ),
     effect(
         "kube.backoff",
         r"crashloopbackoff|back-off restarting failed|containerstatusunknown|exit code: \d+|restart"
