@@ -90,3 +90,17 @@ def test_counts_since_a_gpu_was_made_are_no_failure_of_today(tmp_path: Path) -> 
             one.value: share for one, share in got.others
         }
         assert ("hbm" in shares) == (named == "hbm")
+
+
+def test_a_fault_of_another_program_on_a_gpu_is_none_of_the_job(tmp_path: Path) -> None:
+    """An Xid 31 ends the program that it names; a lost GPU is lost for all."""
+    log = "".join(f"2026-03-01 04:{at:02}:00 step {at} loss 1.1\n" for at in range(1, 59))
+    said = "[Sun Mar  1 04:40:11 2026] NVRM: Xid (PCI:0000:1b:00): {}, pid=551, name={}, Ch 8\n"
+    for xid, name, named in (
+        (31, "jupyter-lab", "unknown"),
+        (31, "python3", "software_bug"),
+        (79, "jupyter-lab", "gpu"),
+    ):
+        files = {"n2-dmesg.txt": said.format(xid, name), "train.log": log}
+        got = verdict_of(tmp_path / f"{xid}-{name}", files)
+        assert got.failure_class.value == named

@@ -43,6 +43,7 @@ from outlast.diagnose.kernel_kills import (
     AGREE_S,
     FAILED_WITHIN_S,
     KILLS,
+    TRAINS,
     KernelKill,
     Tie,
     job_processes,
@@ -51,6 +52,7 @@ from outlast.diagnose.kernel_kills import (
     with_rank,
 )
 from outlast.diagnose.same_job import Sample, nearest
+from outlast.model.terms import FailureClass
 from outlast.model.verdict import Role
 
 # few set a collective's time-out higher, and so long may pass from the cause to the first line that
@@ -62,6 +64,7 @@ ZONE_S = 1_800.0  # two zones differ by multiples
 COPIED_S = 60.0
 DOUBT_OF: dict[Tie, Doubt] = {Tie.UNTIED: "untied", Tie.EXCLUDED: "stranger"}
 _XID_PID = re.compile(r"\bpid='?(\d{1,9})\b")
+_XID_NAME = re.compile(r"\bname='?([\w.:/-]{1,40})")
 JOBS = ("elastic.", "c10d.", "nccl.", "gloo.", "python.", "ledger.")
 
 
@@ -154,6 +157,11 @@ def with_strangers_marked(
                 changed[id(one)] = _marked(one, DOUBT_OF[tie])
         if tie in DOUBT_OF:
             aside.append((kill, why))
+    changed |= {
+        id(one): _marked(one, "stranger")
+        for one in findings
+        if _is_of_another_program(one) and {*files} - {one.evidence.file}
+    }
     # A group of processes that may not fork is the job's if the job says that it could not.
     if job.is_known and not any(one.rule == "kernel.files" for one in findings):
         changed |= {
@@ -192,6 +200,13 @@ def _own_files(findings: Sequence[Finding]) -> set[str]:
     return {
         one.evidence.file for one in findings if one.rank is not None or one.rule.startswith(JOBS)
     }
+
+
+def _is_of_another_program(one: Finding) -> bool:
+    """Return True for an Xid that ends one program alone, which is none that trains."""
+    found = _XID_NAME.search(one.evidence.text) if one.rule.startswith("xid.") else None
+    of_software = one.failure_class in (FailureClass.SOFTWARE_BUG, FailureClass.USER_CODE)
+    return of_software and found is not None and not TRAINS.match(found[1])
 
 
 def _note_of_strangers(aside: Sequence[tuple[KernelKill, str]]) -> str:

@@ -52,7 +52,7 @@ _CGROUP = re.compile(r"(?:oom|task)_memcg=([^,\s]{1,400})")
 _CONTAINER = re.compile(r"kubepods|docker|containerd|crio|libpod|lxc", re.IGNORECASE)
 _SLURM_JOB = re.compile(r"/job_(\d{1,12})\b")
 # what a training process and its loader's workers are called
-_TRAINS = re.compile(
+TRAINS = re.compile(
     r"^(?:python|pt_main|pt_data|pt_nccl|torchrun|ray|train|\(?sd-pam)", re.IGNORECASE
 )
 _TABLE_PID = re.compile(r"^exitcode {1,6}: (-?\d{1,3}) {1,2}\(pid: (\d{1,9})\)")
@@ -262,7 +262,7 @@ def _all_stand(findings: Sequence[Finding]) -> bool:
 def tie_of(kill: KernelKill, job: JobProcesses) -> tuple[Tie, str]:
     """Decide how a kill is tied to the job, and say why."""
     signals = SIGNALS[kill.kind]
-    is_foreign = bool(kill.command) and not _TRAINS.match(kill.command)
+    is_foreign = bool(kill.command) and not TRAINS.match(kill.command)
     if not job.is_known and not (is_foreign and job.has_logs):
         return Tie.FITS, "the kernel's log is all that was read"
     if kill.pid is not None and kill.pid in job.codes:
