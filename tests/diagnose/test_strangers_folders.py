@@ -513,3 +513,15 @@ def test_settings_beside_a_log_tell_of_no_failure(tmp_path: Path) -> None:
     assert got.failure_class.value == "user_code"
     named = diagnose([str(tmp_path / "config.yaml")]).verdict
     assert named.evidence
+
+
+def test_an_extension_that_cannot_be_compiled_is_a_dependency(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/u/tune.py", line 2, in <module>\n'
+        "    import deepspeed\n"
+        '  File "/u/lib/python3.10/site-packages/deepspeed/ops/op_builder/builder.py", line 50, in x\n'
+        "    raise MissingCUDAException(text)\ndeepspeed.ops.op_builder.builder."
+        "MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)\n"
+    )
+    got = verdict_of(tmp_path, log_dot_txt=text)
+    assert got.failure_class.value == "dependency"

@@ -268,8 +268,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "dependency.build",
-        r"error (?:building|compiling) extension|ninja: build stopped|nvcc fatal|cuda_home"
-        r" environment variable is not set"
+        r"error (?:building|compiling) extension|ninja: build stopped|nvcc fatal"
+        r"|cuda_home (?:environment variable is not set|does not exist)|unable to compile cuda op"
         r"|cuda version mismatch|installed cuda version .{0,40}does not match|command"
         r" '.{0,60}(?:gcc|g\+\+|nvcc|ninja)' .{0,60}(?:failed"
         r"|returned)",
