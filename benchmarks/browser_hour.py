@@ -83,7 +83,7 @@ def watch(tabs: BrowserContext, url: str, run: Path, for_s: float, chance: rando
     paths = ("", f"node?name={node}", "rank?number=0")
     kept = [opened(tabs, said, url)] + [opened(tabs, said, page_of_run + path) for path in paths]
     visited = opened(tabs, said, url)
-    others = [*paths, "interruptions", "files", "interruption?number=1", "rank?number=1"]
+    others = [*paths, "interruptions", "files", "interruption?id=1", "rank?number=1"]
     began_s, struck, visits = time.monotonic(), 0, 0
     next_visit_s = first_nodes = 0.0
     while (now_s := time.monotonic() - began_s) < for_s:

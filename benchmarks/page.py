@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from outlast.model.records import Event, Interruption, Life, Meta, StepsBucket
 from outlast.model.terms import Cause, Mechanism, Rung
@@ -40,10 +41,20 @@ print(time.perf_counter() - began, time.process_time() - cpu, len(html.encode())
 """
 
 
-def make(
+def make(path: Path, **how: Any) -> None:
+    """Write a run that lost ranks evenly over its time. Its launcher is gone."""
+    folder, ledger, _ = begin(path, **how)
+    ledger.close()
+    folder.close()
+
+
+def begin(
     path: Path, *, ranks: int, steps: int, interruptions: int, span_s: float, buckets: int
-) -> None:
-    """Write a run that lost ranks evenly over its time, and still trains."""
+) -> tuple[RunFolder, Ledger, dict[str, Any]]:
+    """Write a run that lost ranks evenly over its time, and still trains.
+
+    Return its folder and its ledger, which the caller closes, and its snapshot.
+    """
     folder = RunFolder.create(path, name=path.name, version="0.1.0", options={})
     meta = Meta(path.name, path.name, ranks, "0.1.0", 0.0, BEGAN_WALL_S)
     ledger = Ledger.create(folder.ledger, meta, pid=1)
@@ -61,8 +72,8 @@ def make(
         ledger.add(life(worker, rank, since_s, span_s))
     for at in range(buckets):
         from_s, to_s = (10 + end * (span_s - 10) / buckets for end in (at, at + 1))
-        begin, end = at * steps // buckets, (at + 1) * steps // buckets
-        ledger.add(StepsBucket(from_s, to_s, begin, end, 0.09, 0.1, 0.2))
+        first, last = at * steps // buckets, (at + 1) * steps // buckets
+        ledger.add(StepsBucket(from_s, to_s, first, last, 0.09, 0.1, 0.2))
     workers = [
         {"rank": rank, "pid": 1000 + worker, "node": node(rank), "state": "training"}
         for rank, (worker, _) in held.items()
@@ -70,8 +81,7 @@ def make(
     snapshot = {"state": "training", "step": steps, "steps_per_s": 10.0, "workers": workers}
     ledger.set_snapshot(snapshot, now_s=span_s)
     ledger.flush()
-    ledger.close()
-    folder.close()
+    return folder, ledger, snapshot
 
 
 def node(rank: int) -> str:
