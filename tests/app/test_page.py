@@ -94,6 +94,14 @@ def test_the_six_questions_have_their_answers(tmp_path: Path) -> None:
     assert "2 interruptions and 1 more during a recovery took" in said["What did it cost?"].note
 
 
+def test_what_failed_for_good_is_not_said_to_come_back_yet(tmp_path: Path) -> None:
+    path = a_run.ended_run(tmp_path)
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection, connection:
+        connection.execute("UPDATE interruptions SET resumed_s = NULL WHERE id = 3")
+    said = {one.question: one for one in page(path).answers}
+    assert said["What failed last?"].note.endswith("before the end. It did not come back.")
+
+
 def test_a_live_run_trains_and_says_how_long_still(tmp_path: Path) -> None:
     """Method: the launcher's snapshot says a state, a rate and a target; then it falls silent."""
     folder, ledger = a_run.live_run(tmp_path)

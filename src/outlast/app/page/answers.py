@@ -171,7 +171,8 @@ def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> Pag
     then = "the end" if _is_over(report) else "now"
     when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if newest["resumed_s"] is None:
-        return PageAnswer(question, what, f"{when}. It is not back yet.", BAD, newest["id"])
+        back = "did not come back" if _is_over(report) else "is not back yet"
+        return PageAnswer(question, what, f"{when}. It {back}.", BAD, newest["id"])
     back = words.back(newest)
     note = f"{when}. {back[0].upper()}{back[1:]}; {words.cost_words(newest)}."
     return PageAnswer(question, what, note, PLAIN, newest["id"])
