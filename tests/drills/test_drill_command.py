@@ -113,6 +113,25 @@ def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:
     assert not (tmp_path / "drill" / "undisturbed-again").exists()
 
 
+def test_a_flipped_bit_is_found_and_its_rank_is_named(tmp_path: Path) -> None:
+    """Three ranks, so that two agree. The run ends, and the drill has gone well."""
+    (tmp_path / "train.py").write_text(SCRIPT.format(before="", inside="", behind=""))
+    command = ["silent-corruption", "--time-scale", "10", "--seed", "1", "--nproc-per-node", "3"]
+    done = subprocess.run(
+        [sys.executable, "-m", "outlast.app.cli", "drill", *command, "--json", "--", "train.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    facts = json.loads(done.stdout)
+    assert (facts["faults_fired"], facts["survived"], facts["manual_interventions"]) == (1, 1, 1)
+    assert facts["silent"]["found"]
+    assert facts["silent"]["named_rank"]
+    assert facts["digest_equal"] is None
+
+
 def test_a_state_that_a_fault_has_changed_fails_the_drill(tmp_path: Path) -> None:
     """The script counts blocks in a plain variable. A repeated step counts twice, on all ranks
     alike.

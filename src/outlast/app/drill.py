@@ -278,7 +278,7 @@ class _Drill:
             ended=ended,
             leaks=_leaks(fire),
             predicted=self._foreseen,
-        )
+        ) | {"time_scale": self._plan.time_scale}
         failures = tuple(wrong(facts, found, ended.reason, plain=self._plain))
         searched = drill_text.searched_note(own_count, len(report["verdicts"]))
         return Result(
