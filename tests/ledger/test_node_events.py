@@ -14,8 +14,12 @@ def event(wall_s: float, kind: str, **data: object) -> Event:
     return Event(wall_s - 1000.0, wall_s, kind, data)
 
 
-def test_nodes_that_have_joined_are_in_until_they_are_lost_or_leave(tmp_path: Path) -> None:
-    """One that has come back is in since then. The newest voters count."""
+def test_nodes_that_have_joined_are_in_until_they_are_lost(tmp_path: Path) -> None:
+    """One that has come back is in since then. The newest voters count.
+
+    One that the run's policy has excluded stays. A drill on hosts struck no host any more after
+    that, and its last fault did not fire.
+    """
     path = tmp_path / "ledger.db"
     assert read_nodes(path) == NodesIn(), "there is no ledger yet"
     with closing(Ledger.create(path, Meta("r", "r", 2, "1", 1.0, 1001.0), pid=1)) as ledger:
@@ -24,10 +28,11 @@ def test_nodes_that_have_joined_are_in_until_they_are_lost_or_leave(tmp_path: Pa
             event(1003.0, LEADS, node="a", epoch=1, voters=["a", "b", "c"]),
             event(1004.0, "node_lost", node="b", reason="x"),
             event(1004.0, LEADS, node="a", epoch=1, voters=[]),
-            event(1005.0, "node_departed", node="c"),
+            event(1005.0, "node_barred", node="c", reason="rule unexplained: exclude c"),
+            event(1005.0, "node_departed", node="c", left=[2]),
             event(1006.0, "node_joined", node="b", session=2),
             event(1007.0, LEADS, node="a", epoch=1, voters=["a", "b"]),
         ):
             ledger.add(one)
         ledger.flush()
-        assert read_nodes(path) == NodesIn({"a": 1002.0, "b": 1006.0}, ("a", "b"))
+        assert read_nodes(path) == NodesIn({"a": 1002.0, "b": 1006.0, "c": 1002.0}, ("a", "b"))

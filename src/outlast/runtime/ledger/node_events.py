@@ -2,6 +2,9 @@
 
 This reads a few rows of the file, where `read_ledger` reads all of it. A run writes its ledger once
 a second, so what is read may be as old.
+
+A node that has departed gets no more work. It stays in the run, with what is there, if the run's
+policy has excluded it. If it was drained, its launcher ends; whoever started that sees it.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from pathlib import Path
 
 from outlast.model.records import LEADS
 
-_COMES, _GOES = ("node_joined",), ("node_lost", "node_departed")
-_KINDS = (*_COMES, *_GOES, LEADS)
+_COMES, _GOES = "node_joined", "node_lost"
+_KINDS = (_COMES, _GOES, LEADS)
 _SQL = (
     f"SELECT kind, wall_s, data FROM events WHERE kind IN ({', '.join('?' * len(_KINDS))})"
     " AND session = (SELECT max(session) FROM sessions) ORDER BY rowid"
@@ -41,9 +44,9 @@ def read_nodes(ledger: Path) -> NodesIn:
             rows = connection.execute(_SQL, _KINDS).fetchall()
         for kind, wall_s, text in rows:
             data = json.loads(text)
-            if kind in _COMES:
+            if kind == _COMES:
                 since[data["node"]] = wall_s
-            elif kind in _GOES:
+            elif kind == _GOES:
                 since.pop(data["node"], None)
             else:
                 voters = tuple(data["voters"])
