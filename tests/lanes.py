@@ -56,6 +56,7 @@ DRILLS = (
         "tests/drills/test_hosts_hsdp.py",
         "tests/drills/test_hosts_leave.py",
         "tests/drills/test_hosts_parity.py",
+        "tests/drills/test_hosts_refused.py",
         "tests/drills/test_needs.py",
         "tests/drills/test_surroundings.py",
     ),

@@ -72,9 +72,13 @@ class HostRun:
 
     def start(self, host: int, *, token: str = TOKEN) -> subprocess.Popen[bytes]:
         """Start the launcher of one host."""
-        env = {**self._env, "OUTLAST_TOKEN": token}
+        env = self.environment(token)
         with self._out(host).open("ab") as out:
             return self.hosts.start(host, self._command, out=out, env=env, cwd=self._scratch)
+
+    def environment(self, token: str = TOKEN) -> dict[str, str]:
+        """Return the environment of a launcher."""
+        return {**self._env, "OUTLAST_TOKEN": token}
 
     def _out(self, host: int) -> Path:
         return self._scratch / f"host{host}.out"
