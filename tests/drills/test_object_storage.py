@@ -179,18 +179,9 @@ def test_what_cannot_work_is_reported_before_anything_is_written(
     assert "cannot be reached" in refused("--keep", "s3://bucket/run:1h", **nobody)
     assert "no checkpoint to go on from" in refused("--keep", "s3://bucket/new:1h", "--resume")
     again = outlast_anew(
-        "run",
-        "--nproc-per-node",
-        "1",
-        "--run-dir",
-        tmp_path / "run",
-        "--resume",
-        "--from-scratch",
-        "--keep",
-        f"{used}:1h",
-        script,
-        **aws,
-    )  # one argument a line would hide what happens
+        "run", "--nproc-per-node", "1", "--run-dir", tmp_path / "run", "--resume",
+        "--from-scratch", "--keep", f"{used}:1h", script, **aws,
+    )  # fmt: skip  # one argument a line would hide what happens
     assert (again.returncode, "--from-scratch" in again.stderr) == (2, True), again
 
 

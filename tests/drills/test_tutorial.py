@@ -59,13 +59,9 @@ def test_the_tutorial_works_to_the_letter(tmp_path: Path) -> None:
     assert (look, kill) == ("outlast status", "pkill -KILL outlast-rank1")
     (tmp_path / "train.py").write_text(AFTER)
     with subprocess.Popen(
-        run.split(),
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as struck:  # one line of the page
+        run.split(), cwd=tmp_path, env=ENVIRONMENT, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True,
+    ) as struck:  # fmt: skip  # one line of the page
         pid = pid_of_rank(1, tmp_path)
         assert Path(f"/proc/{pid}/comm").read_text().strip() == "outlast-rank1"
         shell(f"kill -KILL {pid}", tmp_path)

@@ -37,7 +37,7 @@ def a_leadership(
             end_session=lambda **said: told.append(said["exit_code"]), close=lambda: None
         )
         shut: Any = SimpleNamespace(close=lambda: None)
-        leadership.led = SimpleNamespace(  # only the part of it that is used
+        leadership.led = SimpleNamespace(  # type: ignore[assignment]  # only the part that is used
             coordinator=coordinator,
             ledger=ledger,
             folder=shut,

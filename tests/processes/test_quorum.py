@@ -165,7 +165,7 @@ class Office:
             self._note,
         )
         self.quorum = Quorum(place)
-        self.quorum.stand_before(self)  # it has the parts of a coordinator that are needed
+        self.quorum.stand_before(self)  # type: ignore[arg-type]  # it has the parts that are needed
         for node in self.nodes:
             self.enrol(node)
 

@@ -18,23 +18,10 @@ from outlast.runtime.worker import bootstrap
 def spec(tmp_path: Path) -> ChildSpec:
     here = str(tmp_path)
     return ChildSpec(
-        worker=3,
-        kind="rank",
-        rank=1,
-        world_size=2,
-        local_world_size=2,
-        generation=1,
-        env={},
-        script="train.py",
-        entry="script",
-        args=(),
-        cwd=here,
-        run_folder=here,
-        vault_folder=here,
-        run_id="run",
-        attempt=0,
-        launcher_pid=os.getpid(),
-    )  # one argument a line would hide the test
+        worker=3, kind="rank", rank=1, world_size=2, local_world_size=2, generation=1, env={},
+        script="train.py", entry="script", args=(), cwd=here, run_folder=here, vault_folder=here,
+        run_id="run", attempt=0, launcher_pid=os.getpid(),
+    )  # fmt: skip  # one argument a line would hide the test
 
 
 def test_the_channel_stays_open_until_the_process_has_ended(
