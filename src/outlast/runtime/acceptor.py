@@ -1,4 +1,4 @@
-"""Accept connections in an event loop, also while no descriptor is free."""
+"""Accept connections in an event loop, even while no descriptor is free."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlast.runtime.loop import Loop
 
 
 class Acceptor:
-    """Hand each connection to a listening socket to `on_socket`, until `close`.
+    """Pass each connection to a listening socket to `on_socket`, until `close`.
 
     Without a free descriptor a connection stays in the kernel's queue, and the loop would be woken
     for it at once, again and again. So the socket is then ignored for RECONNECT_S.
@@ -27,7 +27,7 @@ class Acceptor:
         self._begin()
 
     def close(self) -> None:
-        """Close the listening socket. Connections that were handed on stay."""
+        """Close the listening socket. Connections that were passed on stay open."""
         if self._listener is not None:
             self._loop.remove_reader(self._listener.fileno())
             self._listener.close()
@@ -42,7 +42,7 @@ class Acceptor:
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it has gone again
+            return  # the connection was closed again
         except OSError:
             # There is no descriptor or no memory for it, so look again later.
             self._loop.remove_reader(self._listener.fileno())

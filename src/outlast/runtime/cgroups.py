@@ -4,8 +4,8 @@ It finds their files, and how much memory their limits leave.
 
 Units      bytes.
 Limits     Trees are looked for where systemd and container engines mount them: v2 at the root of
-           `mount`, v1 in its folder "memory". A group that is outside what is mounted here (its
-           path begins with "..") says nothing. Swap is not counted as room.
+           `mount`, v1 in its folder "memory". If a group is outside what is mounted here (its path
+           begins with ".."), nothing is known about it. Swap is not counted as room.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ MOUNT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """One hierarchy of control groups that our process is in.
+    """One hierarchy of control groups that this process is in.
 
-    `levels`: the folders of our group, its parent, and so on up to the root.
+    `levels`: the folders of its group, of the parent group, and so on up to the root.
 
-    Not all need exist: a container sees its own part only.
+    Not all of them need to exist, because a container sees only its own part.
     """
 
     version: int
@@ -55,10 +55,10 @@ def memory_hierarchies(own: Path = OWN, mount: Path = MOUNT) -> list[Hierarchy]:
 def memory_room(hierarchies: list[Hierarchy]) -> tuple[int, Path] | None:
     """Return the bytes left under the tightest limit, and the folder of the group that sets it.
 
-    The result is None if no group on the way up sets a limit. Cached pages of files, and what the
-    kernel remembers of those files, count as room, as in its MemAvailable. The kernel gives them
-    back before it kills a process. Pages of tmpfs do not count as room. Control groups of version 1
-    do not report the second of these.
+    The result is None if no group up to the root sets a limit. Cached pages of files, and what the
+    kernel remembers of those files, count as room, as in its MemAvailable. The kernel frees them
+    before it kills a process. Pages of tmpfs do not count as room. Control groups of version 1 do
+    not report what the kernel remembers of files.
     """
     rooms = [
         (room, level)
@@ -84,7 +84,7 @@ def _room(level: Path, version: int) -> int | None:
         stat = (level / "memory.stat").read_text()
     except OSError:
         return None
-    if not limit.isdigit():  # "max"
+    if not limit.isdigit():  # the limit is "max"
         return None
     counts = dict(line.split(" ", 1) for line in stat.splitlines() if " " in line)
     cached = sum(

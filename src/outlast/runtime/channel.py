@@ -21,7 +21,7 @@ from outlast.runtime.loop import Loop
 def send_short(sock: socket.socket, message: Message) -> bool:
     """Send a message over a socket that has no channel. Return False if its peer is gone.
 
-    The message must be so short that the kernel takes it whole: no rest is kept for later.
+    The message must be so short that the kernel takes all of it: nothing is kept to be sent later.
     """
     try:
         sock.send(encode(message))
@@ -55,12 +55,12 @@ class Channel:
         loop.add_reader(sock.fileno(), self._read_some)
 
     def send(self, message: Message) -> None:
-        """Send at once. A peer that leaves CHANNEL_BUFFER_MAX_BYTES unread loses the channel."""
+        """Send at once. If a peer leaves CHANNEL_BUFFER_MAX_BYTES unread, its channel is closed."""
         if not self.closed:
             self.send_frames(encode(message))
 
     def send_frames(self, frames: bytes) -> None:
-        """Send messages that are encoded already, several in one write, without ever blocking."""
+        """Send messages that are encoded already, several in one write. This never blocks."""
         if self.closed:
             return
         if not self._unsent:
@@ -74,7 +74,7 @@ class Channel:
 
     @property
     def unsent_bytes(self) -> int:
-        """Return how many bytes the kernel has not taken yet."""
+        """Return how many bytes the kernel has not accepted yet."""
         return len(self._unsent)
 
     def drain(self) -> None:
@@ -103,7 +103,7 @@ class Channel:
         if not length:
             self._fail("")
             return False
-        for message in self._reader.feed(buffer[:length]):  # which keeps nothing of it
+        for message in self._reader.feed(buffer[:length]):  # the reader keeps nothing of the buffer
             if self.closed:
                 break
             self._on_message(message)
@@ -117,7 +117,7 @@ class Channel:
             self._loop.remove_writer(self._sock.fileno())
 
     def _take(self, frames: bytes | bytearray) -> int:
-        """Write once. Return how many bytes the kernel has taken."""
+        """Write once. Return how many bytes the kernel has accepted."""
         try:
             return self._sock.send(frames)
         except BlockingIOError:
@@ -149,7 +149,8 @@ class BlockingChannel:
 
     def send(self, message: Message) -> None:
         if os.getpid() != self._owner:
-            return  # a fork of the script's has this socket, too, and does not speak for the rank
+            # a fork that the script has made has this socket, too, and must not speak for the rank
+            return
         frame = encode(message)
         with self._lock:
             try:

@@ -1,6 +1,6 @@
 """`ChildSpec`: the specification of a child process, from the launcher.
 
-It travels as JSON, through the zygote or to a spawned process.
+It is sent as JSON, through the zygote or to a spawned process.
 """
 
 from __future__ import annotations

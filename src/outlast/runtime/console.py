@@ -2,17 +2,17 @@
 
 What is printed goes into a bounded buffer, and a thread writes it.
 
-A terminal can be stopped (Ctrl-S), a pager may not read on, a pipe can be closed (`| head`), and a
-window can be shut. The launcher must not wait for any of these, nor end because of them:
+A terminal can be stopped (Ctrl-S), a pager may stop reading, a pipe can be closed (`| head`), and a
+window can be closed. The launcher must not wait for any of these, and must not end because of them:
 
     slow      what does not fit into the buffer is left out; the number of these lines is printed as
               soon as there is room again
-    full      (the disk of a file) the same
-    gone      (EPIPE, EIO) everything after that is left out
+    full      the disk of a file is full: it is handled in the same way
+    gone      after EPIPE or EIO, everything is left out
 
 Cost       A write is an append under a lock.
-Order      Of both streams where they lead to the same file, as on a terminal; else of each by
-           itself.
+Order      The order of both streams is kept if they lead to the same file, as on a terminal.
+           Otherwise the order within each stream is kept.
 Limits     A line that is left out here is still in the log files, if there are any (logs.py). At
            the end this waits for the console until nothing has moved for CONSOLE_LINGER_S.
 """
@@ -44,9 +44,9 @@ class ConsoleWriter:
         self._changed = threading.Condition()
         self._waiting: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
-        # how many pieces were written: `close` sees by it that something still moves
+        # how many pieces were written; `close` sees from it that something still moves
         self._moves = 0
-        # lines, by descriptor, since the last that were written
+        # the number of lines left out, by descriptor, since the last lines that were written
         self._left_out: dict[int, int] = {}
         self._gone: set[int] = set()
         self._mid_line = False  # the newest piece did not end in a newline
@@ -88,7 +88,7 @@ class ConsoleWriter:
         return self._moves != seen
 
     def _append_notice(self, fd: int, count: int) -> None:
-        """Say how many lines were left out, in a line of its own."""
+        """Say on a separate line how many lines were left out."""
         self._append(fd, (b"\n" if self._mid_line else b"") + _left_out(count))
         self._mid_line = False
 
@@ -97,8 +97,9 @@ class ConsoleWriter:
         self._bytes += len(data)
 
     def _run(self) -> None:
-        # A signal that this thread took would be raised in the main thread while that one blocks
-        # signals, for instance between making the vault and being ready to remove it.
+        # If this thread received a signal, the handler would raise in the main thread even while
+        # that one blocks signals, for instance between creating the vault and being ready to remove
+        # it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while True:
             with self._changed:
@@ -117,7 +118,7 @@ class ConsoleWriter:
         while data:
             try:
                 data = data[os.write(fd, data) :]
-            except BlockingIOError:  # another program has set the terminal so
+            except BlockingIOError:  # another program has made the terminal non-blocking
                 select.select([], [fd], [])
             except OSError as error:
                 with self._changed:
@@ -157,7 +158,7 @@ class ConsoleStream(io.TextIOBase):
         return len(text)
 
     def begin_line(self) -> None:
-        """See that what is written next begins a line, whatever a progress bar has left.
+        """Make sure that what is written next begins a line, even after a progress bar.
 
         On a terminal the live view keeps unfinished lines, and moves the cursor by itself.
         """
@@ -166,21 +167,22 @@ class ConsoleStream(io.TextIOBase):
 
 
 def begin_line(stream: IO[str] | None) -> None:
-    """See that what is written next begins a line, where `stream` is one of `unblocked`."""
+    """Make sure that what is written next begins a line, if `stream` is one of `unblocked`."""
     if isinstance(stream, ConsoleStream):
         stream.begin_line()
 
 
 @contextlib.contextmanager
 def unblocked() -> Iterator[None]:
-    """Let no thread of this process wait for the console, or fail by it, while the block runs."""
+    """Let no thread of this process wait for the console, or fail because of it, in the block."""
     before = sys.stdout, sys.stderr
     try:
         for stream in before:
             if stream is not None:
                 stream.flush()
         out, error = _streams(*before)
-    except (OSError, ValueError):  # closed, or no file at all (under pytest): nothing to wait for
+    # it is closed, or is not a file (under pytest): there is nothing to wait for
+    except (OSError, ValueError):
         yield
         return
     except RuntimeError:  # boundary: "can't start new thread"; what needs one next says why

@@ -15,7 +15,7 @@ from outlast.model.wire import FrameReader, encode
 from outlast.runtime import clock, run_folder
 from outlast.runtime.coordinator.control_socket import NAME
 
-_LOOK_S = 0.02  # between two looks whether the launcher has gone
+_LOOK_S = 0.02  # the time between two checks whether the launcher has gone
 
 
 class ControlCall:
@@ -48,11 +48,11 @@ class ControlCall:
         self._sock.close()
 
     def answers(self, *, within_s: float | None) -> Iterator[RequestAnswer]:
-        """Yield answers up to the last one, or until the time is over. None: wait without end."""
+        """Yield answers up to the last one, or until the time is over. None: wait without limit."""
         until_s = None if within_s is None else clock.now_s() + within_s
         reader, any_came = FrameReader(), False
         while True:
-            # The launcher answers at once that a request was taken in.
+            # The launcher answers at once that it has received a request.
             wait_s = limits.CONTROL_WAIT_S if not any_came else None
             if any_came and until_s is not None:
                 wait_s = max(0.0, until_s - clock.now_s())
@@ -74,7 +74,10 @@ class ControlCall:
                         return
 
     def wait_until_gone(self) -> bool:
-        """Wait until the launcher has ended, and its folder is free. False: it has not, in time."""
+        """Wait until the launcher has ended, and its folder is free.
+
+        Return False if the time was over before.
+        """
         until_s = clock.now_s() + limits.CONTROL_GONE_S
         while self._receive(until_s - clock.now_s()):
             pass

@@ -1,15 +1,16 @@
-"""A run of a drill on several hosts of this machine: a launcher on each (`Launched`).
+"""A run of a drill on several hosts of this machine, with a launcher on each (`Launched`).
 
     run = HostLaunchers(path, words, environment=env, log=log, layout=HostLayout(5, ranks=1))
     while run.poll() is None: ...
 
 All hosts but one hold ranks, and the last one stands ready. They share this machine's files, and
-have a network, a process tree and a /dev/shm each (`drill_hosts.py`).
+each has a network, a process tree and a /dev/shm of its own (`drill_hosts.py`).
 
-A launcher that is struck is started again, as a scheduler or a machine that boots would do. It then
-dials the node that leads now, which `leader.json` names. While no other node leads, it waits.
+A launcher that was struck is started again, as a scheduler or a machine that boots would do. It
+then dials the node that leads now, which `leader.json` names. While no other node leads, it waits.
 
-The run is over once all launchers have ended by themselves, or END_S after the leading one has.
+The run is over once all launchers have ended by themselves, or END_S after the leading launcher has
+ended.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ PORT = 29_400
 LEASE_S = (
     "2"  # unless --lease is given: the hosts share this machine's cores, and hold each other up
 )
-END_S = 30.0  # launchers that go on for so long after the leading one are stopped
-AGAIN_S = 3.0  # a launcher that has ended by itself while the run goes on is started again then
-JOIN_S = 10.0  # one that has not joined by then dials again, if another node leads meanwhile
-STOP_S = 20.0  # a run that is stopped may take so long; then it is killed
+END_S = 30.0  # launchers that go on for this long after the leading one are stopped
+AGAIN_S = 3.0  # when a launcher that has ended by itself while the run goes on is started again
+JOIN_S = 10.0  # a launcher that has not joined by then dials again, if another node leads meanwhile
+STOP_S = 20.0  # a run that is stopped may take this long; then it is killed
 TICK_S = 0.05
 _OF_NETWORK = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # a host has other interfaces
 
@@ -85,7 +86,7 @@ class HostNode:
     vault: Vault | None = None
 
     def gone(self, back_s: float | None) -> None:
-        """Forget the launcher, which has ended. `back_s`: when it is to be started again."""
+        """Forget the launcher, which has ended. `back_s`: when it will be started again."""
         if self.vault is not None:
             self.vault.close()
         self.process, self.launcher, self.vault = None, 0, None
@@ -94,7 +95,7 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Every launcher is started with these."""
+    """What every launcher is started with."""
 
     run: Path
     words: Sequence[str]
@@ -117,7 +118,7 @@ class _Given:
 class HostLaunchers:
     """The launchers of a run on several hosts.
 
-    `nodes` and `machines` are for `HostStrikes`, which strikes at them. Call `poll` often.
+    `nodes` and `machines` are for `HostStrikes`, which injects faults into them. Call `poll` often.
     """
 
     def __init__(
@@ -136,8 +137,9 @@ class HostLaunchers:
         self.target = Target()
         self.machines = Hosts(layout.hosts)
         self.nodes = [HostNode(number) for number in range(layout.hosts)]
-        self.hosts: HostFaults | None = None  # set by whoever strikes at them
-        self._led: tuple[Path, Leader] | None = None  # who leads, and the folder of its ledger
+        self.hosts: HostFaults | None = None  # set by the code that injects faults into the hosts
+        # the node that leads, and the folder of its ledger
+        self._led: tuple[Path, Leader] | None = None
         self._code: int | None = None
         self._closing = contextlib.ExitStack()
         self._closing.enter_context(self.machines)
@@ -166,7 +168,7 @@ class HostLaunchers:
     # --- what becomes of them ---------------------------------------------------------------------
 
     def poll(self) -> int | None:
-        """Look after the launchers. Return the exit code of the run once it is over."""
+        """Watch the launchers. Return the exit code of the run once it is over."""
         if self._code is not None:
             return self._code
         now_s, self._led = clock.now_s(), find_leader(self._given.run)
@@ -182,7 +184,7 @@ class HostLaunchers:
         return None
 
     def _look_at(self, node: HostNode, now_s: float) -> None:
-        """Find out the launcher's pid, and whether it has ended."""
+        """Find the launcher's pid, and find out whether it has ended."""
         process = node.process
         if process is None or node.ended_s is not None:
             return
@@ -199,9 +201,10 @@ class HostLaunchers:
             node.ended_s, node.code = now_s, code
 
     def _is_over(self, now_s: float) -> bool:
-        """Return whether the run is over: none is left, or the leading launcher ended a while ago.
+        """Return whether the run is over.
 
-        A host that was struck last may still be away then.
+        It is over if no launcher runs, or if the leading launcher ended a while ago. The host that
+        was struck last may still be away then.
         """
         ended = [node for node in self.nodes if node.ended_s is not None]
         if not ended:
@@ -212,12 +215,12 @@ class HostLaunchers:
         if leads is None or leads.ended_s is None:
             return False
         goes_on = [one for one in self.nodes if one.process is not None and one.ended_s is None]
-        # one that has just been started again dials in vain
+        # a launcher that has just been started again dials, and gets no answer
         in_vain = all(self.vault(node) is None for node in goes_on)
         return now_s > leads.ended_s + (AGAIN_S if in_vain else END_S)
 
     def _end(self) -> int:
-        """Stop what is left, and return the exit code of the run."""
+        """Stop the remaining launchers, and return the exit code of the run."""
         codes = [node.code for node in self.nodes if node.ended_s is not None]
         for node in self.nodes:
             if node.process is not None and node.ended_s is None:
@@ -229,7 +232,7 @@ class HostLaunchers:
         return next((code for code in codes if code), 0)
 
     def _bring_back(self, node: HostNode, leads: HostNode, leader: Leader, now_s: float) -> None:
-        """Start a launcher again whose time has come. `leads`: the host that leads the run."""
+        """Start a launcher again if it is time to do so. `leads`: the host that leads the run."""
         if node.ended_s is not None and node.code and now_s >= node.ended_s + AGAIN_S:
             # It ended while the run goes on, as after a refusal.
             node.ended_s = None
@@ -242,7 +245,7 @@ class HostLaunchers:
             self._start(node, leader.endpoint)
 
     def _joined(self, node: HostNode, leader: Leader) -> bool:
-        """Return whether a launcher is in the run, or may still get in as it was started."""
+        """Return whether a launcher is in the run, or may still join it."""
         late = clock.wall_s() > node.started_wall_s + JOIN_S and node.endpoint != leader.endpoint
         return not late or node.launcher == 0 or self.vault(node) is not None
 
@@ -252,7 +255,7 @@ class HostLaunchers:
         return next((one for one in self.nodes if Hosts.name(one.number) == named), None)
 
     def leading(self) -> HostNode | None:
-        """Return the host that leads the run; None: it is not known, or it is away."""
+        """Return the host that leads the run. Return None if it is not known, or is away."""
         leads = self._leading()
         return leads if leads is not None and leads.launcher and leads.ended_s is None else None
 
@@ -265,7 +268,7 @@ class HostLaunchers:
                 run = str(read_card(self._given.run)["run"])
                 name = vault_folder(f"{run}-{Hosts.name(node.number)}").name
                 folder = self.machines.shared_memory(node.number) / name
-                # what a launcher before has left is older, and is removed by the new one
+                # what an earlier launcher has left is older, and is removed by the new one
                 if (folder / OWNER).stat().st_mtime >= node.started_wall_s:
                     node.vault = Vault.open(folder)
         return node.vault
@@ -287,9 +290,9 @@ class HostLaunchers:
         return out
 
     def are_all_in(self) -> bool:
-        """Return whether every launcher has joined the run since it was started, and voters vote.
+        """Return whether every launcher has joined since it was started, and there are voters.
 
-        Only then can the host that leads be lost, too.
+        Only then can the leading host be lost, too.
         """
         nodes = NodesIn() if self._led is None else read_nodes(self._led[0] / "ledger.db")
         since = nodes.since_wall_s
@@ -298,7 +301,7 @@ class HostLaunchers:
         )
 
     def segments_left(self) -> int:
-        """Count the files that launchers have left which ended by themselves."""
+        """Count the files that were left by launchers that ended by themselves."""
         return sum(1 for node in self.nodes for _ in self._left_by(node))
 
     def _left_by(self, node: HostNode) -> Iterator[Path]:
@@ -316,7 +319,7 @@ class HostLaunchers:
         return self._code
 
     def _ask_to_stop(self) -> int:
-        """Ask the leading launcher to stop the run, and wait for all for a while."""
+        """Ask the leading launcher to stop the run, and wait for all launchers for a while."""
         if self.hosts is not None:
             self.hosts.close()
         leads = self.leading()

@@ -1,8 +1,9 @@
-"""Strikes of a drill at whole hosts, or at the launchers there (`HostFaults`).
+"""Faults that a drill injects into whole hosts, or into the launchers there (`HostFaults`).
 
-A run promises to outlive the loss of any one host. So a host is struck only once all hosts have
-been in the run for SETTLED_S, with a process for each rank, and with voters. Otherwise the strike
-waits. Only hosts that this process has made are struck, and launchers that it has started.
+A run promises to survive the loss of any one host. So a fault of a host is injected only once all
+hosts have been in the run for SETTLED_S, with a process for each rank, and with voters. Until then
+it waits. Only hosts that this process has created are struck, and only launchers that it has
+started.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from outlast.runtime.drill_host_launchers import HostLaunchers, HostLayout, Host
 from outlast.runtime.drill_strikes import Due, HitHost
 from outlast.runtime.striking import RunProcess
 
-SETTLED_S = 3.0  # voters are named anew two seconds after one was lost
-LOOK_EACH_S = 0.5  # a look at all processes takes milliseconds
-FLAP_S = 0.3  # a flapping link is down for so long, and up for so long, in turn
+SETTLED_S = 3.0  # new voters are named two seconds after one was lost
+LOOK_EACH_S = 0.5  # looking at all processes takes milliseconds
+FLAP_S = 0.3  # a flapping link is down for this long, and then up for this long
 _RANK = "outlast-rank"
 
 
@@ -33,16 +34,16 @@ class _Lasting:
 
 
 class HostStrikes:
-    """Strikes at the hosts of one run."""
+    """The faults of the hosts of one run."""
 
     def __init__(self, run: HostLaunchers) -> None:
         self._run = run
         self._lasting: dict[int, _Lasting] = {}  # by the host's number
         self._looked_s = 0.0
-        self._whole_since_s: float | None = None  # since when all hosts are in
+        self._whole_since_s: float | None = None  # since when all hosts are in the run
 
     def look(self, now_s: float) -> None:
-        """End what has lasted long enough, and see whether the run is whole."""
+        """End what has lasted long enough, and find out whether the run is complete."""
         for number, one in list(self._lasting.items()):
             if now_s >= one.until_s:
                 del self._lasting[number]
@@ -58,7 +59,7 @@ class HostStrikes:
                 self._whole_since_s = now_s
 
     def close(self) -> None:
-        """Mend all links, and let stopped launchers go on."""
+        """Restore all links, and let stopped launchers go on."""
         while self._lasting:
             _, one = self._lasting.popitem()
             one.end()
@@ -71,7 +72,7 @@ class HostStrikes:
         return len(ranks) == self._run.layout.world_size and self._run.are_all_in()
 
     def strike(self, one: Due, now_s: float) -> HitHost | None:
-        """Strike a host. Return None while the run is not whole, or nobody leads it."""
+        """Strike a host. Return None while the run is not complete, or no host leads it."""
         since_s = self._whole_since_s
         if since_s is None or now_s < since_s + SETTLED_S:
             return None
@@ -152,7 +153,7 @@ def launch(
     log: Path,
     layout: HostLayout,
 ) -> HostLaunchers:
-    """Start a run on several hosts at which a drill can strike."""
+    """Start a run on several hosts into which a drill can inject faults."""
     out = HostLaunchers(run, words, environment=environment, log=log, layout=layout)
     out.hosts = HostStrikes(out)
     return out

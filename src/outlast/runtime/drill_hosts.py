@@ -1,19 +1,21 @@
-"""Hosts on one machine: network namespaces on a bridge, each with a process tree, a /dev/shm and a
-name of its own.
+"""Hosts on one machine: network namespaces on a bridge.
+
+Each has a process tree, a /dev/shm and a name of its own.
 
     with Hosts(3) as hosts:
         one = hosts.start(0, ["outlast", "run", ...], out=file)
         hosts.kill(0)           # SIGKILL for everything on that host; its kernel lives on
-        hosts.lose(1)           # the same without its link: nobody hears that it is gone
+        hosts.lose(1)           # the same without its link: no host learns that it is gone
         hosts.cut(2)            # its link is down; `mend` brings it back
     hosts.slow(2)           # its link carries 20 Mbit/s; `mend` ends that, too
 
 A host boots when something is started on it, and again after it was killed. Its /dev/shm is empty
 then. Its address and its network stay.
 
-Nothing of this has a name outside. A process that sleeps holds each network, and the first process
-of a host holds all others. The kernel ends them when the process that made them ends, however it
-ends, and removes networks and memory with them. So nothing is left, even after SIGKILL.
+None of this has a name outside. A process that sleeps holds each network, and the first process of
+a host holds everything else of the host. The kernel ends these processes when the process that
+created them ends, however it ends, and removes networks and memory with them. So nothing is left,
+even after SIGKILL.
 
 Needs the right to make namespaces, which root has, and the programs ip (iproute2), unshare and
 nsenter (util-linux). `may_be_made` says why hosts cannot be made here, or "". For slow links it
@@ -38,17 +40,17 @@ SLOW = ("rate", "20mbit", "burst", "64kb", "latency", "400ms")
 WAIT_S = 20.0  # for a call of `ip`, and for the end of processes that were killed
 _PARENT = 1  # in the fields of /proc/<pid>/stat, from the third on
 _HOLD = "echo; exec sleep infinity"
-# The first process of a host. It waits, so that it reaps the processes that lose their parent.
+# The first process of a host. It waits, so that it reaps processes whose parent has ended.
 _BOOT = 'mount -t tmpfs tmpfs /dev/shm && hostname "$0" && echo && { sleep infinity & wait; }'
-# Entering a mount namespace changes the folder. The shell stays, because nsenter would stop with a
-# program that is stopped.
+# Entering a mount namespace changes the folder. The shell stays, because nsenter would stop
+# together with a program that is stopped.
 _INSIDE = 'cd "$0" && { "$@"; exit $?; }'
 _APART = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
 @functools.cache
 def may_be_made() -> str:
-    """Return why no hosts can be made here, or ""."""
+    """Return why no hosts can be created here, or ""."""
     try:
         with Hosts(1) as hosts:
             hosts.boot(0)
@@ -78,15 +80,17 @@ def may_be_slowed() -> str:
 
 
 class Hosts:
-    """So many hosts, with the addresses 10.77.0.1, 10.77.0.2 and so on. Leaving removes them.
+    """A number of hosts, with the addresses 10.77.0.1, 10.77.0.2 and so on. Leaving removes them.
 
-    Use it from the thread that is to live as long as the hosts: they end with it.
+    Use it from a thread that lives as long as the hosts, because they end with it.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._networks: list[subprocess.Popen[bytes]] = []  # of the bridge, and of each host
-        # for each host that is up, what keeps it up, and the pid of its own first process
+        # the network of the bridge, and that of each host
+        self._networks: list[subprocess.Popen[bytes]] = []
+        # for each host that is up: the process that keeps it up, and the pid of its own first
+        # process
         self._booted: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._running: dict[int, list[subprocess.Popen[bytes]]] = {}
         self._slow: set[int] = set()
@@ -116,7 +120,7 @@ class Hosts:
         self._remove()
 
     def _hold(self) -> int:
-        """Make a network, and return the pid of the process that holds it."""
+        """Create a network, and return the pid of the process that holds it."""
         process = _speaks(["unshare", "--net", "sh", "-c", _HOLD])
         self._networks.append(process)
         return process.pid
@@ -142,7 +146,7 @@ class Hosts:
     # --- processes --------------------------------------------------------------------------------
 
     def boot(self, host: int) -> int:
-        """Boot a host, unless it has booted. Return the pid of its first process."""
+        """Boot a host, unless it has booted already. Return the pid of its first process."""
         if host not in self._booted:
             inside = ["unshare", *_APART, "sh", "-c", _BOOT, self.name(host)]
             process = _speaks([*_in_network(self._networks[host + 1].pid), *inside])
@@ -181,7 +185,7 @@ class Hosts:
     # --- faults -----------------------------------------------------------------------------------
 
     def kill(self, host: int) -> None:
-        """SIGKILL for all processes of a host, at once: the first of its process tree ends.
+        """Kill all processes of a host at once, by SIGKILL to the first one of its process tree.
 
         Its kernel lives: it closes their connections, and refuses new ones.
         """
@@ -193,12 +197,12 @@ class Hosts:
             process.wait(WAIT_S)
 
     def lose(self, host: int) -> None:
-        """Take a host's power away: its link is down, and then its processes are gone."""
+        """Simulate a power loss of a host: its link goes down, then its processes are killed."""
         self.cut(host)
         self.kill(host)
 
     def cut(self, host: int) -> None:
-        """Take the link of a host down. Nothing says so to anybody."""
+        """Take the link of a host down. No process is told."""
         _ip(self._networks[0].pid, "link", "set", f"port{host}", "down")
 
     def slow(self, host: int) -> None:
@@ -225,7 +229,7 @@ class Hosts:
 
 
 def program_of(process: subprocess.Popen[bytes]) -> int:
-    """Return the pid of the program that `Hosts.start` has started; 0: it is not there (yet)."""
+    """Return the pid of the program that `Hosts.start` has started, or 0 if it does not run."""
     shells = children_of(process.pid)
     programs = children_of(shells[0]) if shells else []
     return programs[0] if programs else 0
@@ -261,7 +265,7 @@ def _in(holder: int, *words: str) -> None:
 def _popen(
     command: Sequence[str], out: BinaryIO | int, *, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process that dies with this thread, out of reach of Ctrl-C."""
+    """Start a process that dies with this thread, and that Ctrl-C does not reach."""
     mine = os.getpid()
     return subprocess.Popen(
         command,
@@ -275,9 +279,9 @@ def _popen(
 
 
 def _speaks(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a process, and wait for the line by which it says that it is ready.
+    """Start a process, and wait for the line with which it reports that it is ready.
 
-    Raises CalledProcessError, with what it has said, if it ends before.
+    Raises CalledProcessError, with what it has printed, if it ends before.
     """
     process = _popen(command, subprocess.PIPE)
     assert process.stdout is not None

@@ -1,6 +1,6 @@
-"""How a drill starts a run on one host, and what it sees of it. `Launched` is the interface.
+"""How a drill starts a run on one host, and what it sees of the run.
 
-`runtime/drill_host_launchers.py` does the same for several hosts.
+`Launched` is the interface. `runtime/drill_host_launchers.py` does the same for several hosts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ COMMAND = (sys.executable, "-m", "outlast.app.cli", "run")
 class Launched(Protocol):
     """A run that a drill has started.
 
-    target   its processes that may be struck
-    hosts    strikes at whole hosts; None: there is one
+    target   its processes into which faults may be injected
+    hosts    injects faults into whole hosts; None: there is one host only
     """
 
     @property
@@ -42,7 +42,7 @@ class Launched(Protocol):
         """Return the exit code of the run once it is over. Call it often."""
 
     def step(self) -> int:
-        """Return the newest committed step, as the ranks' beacons say it; 0 without any."""
+        """Return the newest committed step, according to the ranks' beacons; 0 without beacons."""
 
     def usages(self) -> Mapping[int, Usage]:
         """Return what each launcher uses now, by its pid."""
@@ -51,7 +51,7 @@ class Launched(Protocol):
         """Return how many files in shared memory are left, once the run is over."""
 
     def stop(self) -> int:
-        """End a run that is not over, and return its exit code. Nothing of it is left then."""
+        """End a run that is not over, and return its exit code. Nothing of it remains then."""
 
 
 class OneLauncher:

@@ -6,7 +6,7 @@
 
 Each is an `outlast run` in a session of its own, with a folder that `outlast report` reads. What it
 prints goes to a file beside it. However a drill ends, no process and no shared memory of its runs
-is left.
+remains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RUN_WORD = "{run}"
 
 @dataclass(frozen=True, slots=True)
 class DrillView:
-    """The state of a run as a drill sees it. `since_s`: seconds of training."""
+    """The state of a run as a drill sees it. `since_s`: how long it has trained, in seconds."""
 
     step: int
     since_s: float
@@ -94,7 +94,7 @@ class DrillFolder:
 
     @classmethod
     def make(cls, path: str | None, *, name: str) -> DrillFolder:
-        """Make the folder; by default `runs/<utc time>-drill-<name>`. Raises RunFolderError."""
+        """Create the folder; by default `runs/<utc time>-drill-<name>`. Raises RunFolderError."""
         name = folder_name(name) or "drill"
         place = ROOT / stamped(f"drill-{name}") if path is None else Path(path)
         try:
@@ -113,14 +113,14 @@ class DrillFolder:
         (self.path / name).write_text(text)
 
     def steps_file(self, name: str) -> Path:
-        """Return the file in which a run's steps are noted: when each was first seen.
+        """Return the file in which a run's steps are recorded: when each was first seen.
 
         The first line is the start of the launcher, and the last one its end.
         """
         return self.path / f"{name}.steps.jsonl"
 
     def steps_of(self, name: str) -> tuple[SeenStep, ...]:
-        """Return what is noted of an `outlast run` that is over."""
+        """Return what was recorded about an `outlast run` that is over."""
         lines = self.steps_file(name).read_text().splitlines()
         return tuple(SeenStep(**json.loads(line)) for line in lines)
 
@@ -176,10 +176,10 @@ class DrillFolder:
 
 
 class _StepNotes:
-    """A file in which each new step of a run is noted, with its time.
+    """A file in which each new step of a run is recorded, with its time.
 
     A beacon that is being written cannot be read, so the newest step that can be read may be one
-    less for a moment. Whether steps were lost is in the ledger.
+    less for a moment. The ledger says whether steps were lost.
     """
 
     def __init__(self, path: Path) -> None:
@@ -188,19 +188,19 @@ class _StepNotes:
         self.write(clock.now_s())
 
     def look(self, now_s: float, step: int) -> None:
-        """Note this step if it is a new one."""
+        """Record this step if it is a new one."""
         if step > self._last:
             self._last = step
             self.write(now_s)
 
     def write(self, now_s: float) -> None:
-        """Write down the newest step once more."""
+        """Record the newest step once more."""
         with self._path.open("a") as file:
             file.write(json.dumps({"at_s": now_s, "step": self._last}) + "\n")
 
 
 class _Watching:
-    """The watch over one run: its step, its faults, and what its launchers use."""
+    """Watches one run: its step, its faults, and what its launchers use."""
 
     def __init__(
         self, run: Launched, strikes: DrillStrikes, notes: _StepNotes, out: DrilledRun
@@ -209,13 +209,13 @@ class _Watching:
         self._strikes = strikes
         self._notes = notes
         self._out = out
-        self._began: tuple[float, int] | None = None  # when it trained, and with which step
+        self._began: tuple[float, int] | None = None  # when it began to train, and with which step
         self._usage = UsageWatch()
         self._usage_s = 0.0
         self._seen: set[RunProcess] = set()
 
     def until_over(self, watch: Callable[[DrillView], None], patience_s: float) -> None:
-        """Look at the run until it has ended, or stands still for too long."""
+        """Look at the run until it has ended, or makes no progress for too long."""
         out, last_s = self._out, 0.0
         while self._run.poll() is None:
             now_s = clock.now_s()
@@ -259,7 +259,7 @@ class _Watching:
         self._usage.look(now_s, self._out.step, self._run.usages())
 
     def _left(self) -> list[RunProcess]:
-        """Return the processes of the run that live on, once they have had time to end."""
+        """Return the processes of the run that are still alive, after they have had time to end."""
         until_s = clock.now_s() + TRIAL_STOP_S
         while (left := still_there(self._seen)) and clock.now_s() < until_s:
             time.sleep(TICK_S)

@@ -2,9 +2,9 @@
 
 `DrillStrikes.look` is called many times a second, with the step that the run has committed. It
 injects what is due, ends what has lasted long enough, and writes each fault that has fired to a
-file, one JSON object a line. The run's own ledger is compared with that file.
+file, one JSON object per line. The run's own ledger is compared with that file.
 
-A fault that is due while its process is not there waits for the next one that takes the rank.
+A fault that is due while its rank has no process waits for the next process that takes the rank.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Due(Protocol):
 class Fired:
     """A fault that has fired.
 
-    at_s    the monotonic clock
-    ranks   of a fault of a whole host, the ranks that lived there
+    at_s    the time on the monotonic clock
+    ranks   for a fault of a whole host, the ranks that it had
     """
 
     id: str
@@ -71,7 +71,7 @@ class HitHost:
 
 
 class HostFaults(Protocol):
-    """Strikes at whole hosts (`runtime/drill_host_strikes.py`)."""
+    """The interface for faults of whole hosts (`runtime/drill_host_strikes.py`)."""
 
     def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None if it cannot be struck now. Then try again later."""
@@ -80,7 +80,7 @@ class HostFaults(Protocol):
         """End what has lasted long enough."""
 
     def close(self) -> None:
-        """End all that lasts."""
+        """End all faults that still last."""
 
 
 @dataclass(slots=True)
@@ -204,7 +204,7 @@ class DrillStrikes:
     # --- from inside ------------------------------------------------------------------------------
 
     def _order(self, one: Due) -> bool:
-        """Write an order into a file for a rank.
+        """Write an order for a rank into a file.
 
         Return False if the rank has not carried out its last order yet. Then try again later.
         """
@@ -218,7 +218,7 @@ class DrillStrikes:
         return True
 
     def _collect(self) -> None:
-        """Read which orders the ranks have carried out, and note these strikes."""
+        """Read which orders the ranks have carried out, and record these faults."""
         for name, one in list(self._ordered.items()):
             try:
                 told = json.loads((self._orders / f"fired-{name}").read_text())
@@ -228,7 +228,7 @@ class DrillStrikes:
             self._note(one, Fired(name, told["at_s"], told["pid"], told["step"]))
 
     def close(self) -> None:
-        """Note the strikes that ranks carried out last. Call it once the run is over."""
+        """Record the faults that ranks carried out last. Call it once the run is over."""
         self._collect()
 
     def _note(self, one: Due, fired: Fired, *, host: int | None = None) -> None:

@@ -1,7 +1,8 @@
-"""What the launchers of a drill use: the most of a launcher's first minute, and what came after.
+"""What the launchers of a drill use: the maximum of a launcher's first minute, and its use
+afterwards.
 
-A launcher that leaks holds more and more. A look counts only if the run goes on afterwards, because
-a launcher lets go of things at its end.
+A launcher that leaks uses more and more. A look counts only if the run goes on afterwards, because
+a launcher releases resources at its end.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from outlast.runtime.striking import Usage
 
-SETTLED_S = 60.0  # what a launcher uses at its end is held against what it used until then
+SETTLED_S = 60.0  # what a launcher uses at its end is compared with what it used until then
 
 
 @dataclass(slots=True)
 class _Seen:
-    """The looks at one launcher. `last`: the newest one, and after which step it was."""
+    """The looks at one launcher. `last`: the newest one, and the step after which it was."""
 
     since_s: float
     most: Usage
@@ -25,13 +26,13 @@ class _Seen:
 
 
 class UsageWatch:
-    """Look at launchers while they run. `look` takes what each uses, by its pid."""
+    """Look at launchers while they run. `look` gets what each uses, by its pid."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}
 
     def look(self, now_s: float, step: int, usages: Mapping[int, Usage]) -> None:
-        """Note what is used now. `step`: the newest committed one."""
+        """Note what is used now. `step`: the newest committed step."""
         for pid, usage in usages.items():
             seen = self._seen.setdefault(pid, _Seen(now_s, usage))
             if now_s - seen.since_s < SETTLED_S:
@@ -46,9 +47,9 @@ class UsageWatch:
 
     @property
     def result(self) -> tuple[Usage, Usage] | None:
-        """Return the most of the first minute, and the last, of the launcher that lived longest.
+        """Return the first minute's maximum, and the last look, of the launcher that lived longest.
 
-        None: no launcher lived for longer than that minute.
+        Return None if no launcher lived for longer than that minute.
         """
         lived = [one for one in self._seen.values() if one.counts is not None]
         first = min(lived, key=lambda one: one.since_s, default=None)

@@ -1,4 +1,4 @@
-"""A value that many threads ask for, computed seldom enough to cost little.
+"""A value that many threads ask for. It is computed so seldom that it costs little.
 
     page = Fresh(compute=lambda: look(path), changed=lambda: stamp(path), least_s=1.0)
     page.get()      computed now, or up to `least_s` old
@@ -25,7 +25,7 @@ SHARE = 10.0
 class Fresh(Generic[Value]):
     """A value that is computed when it is asked for, and not too often.
 
-    compute  makes the value; an error of it is raised to all who ask, as the value would be given
+    compute  computes the value; if it raises an error, all who ask get the error
     changed  returns something that differs once the value may have changed
 
     settled  says of a value that time alone does not change it, as that of a run that has ended

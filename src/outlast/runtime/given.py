@@ -14,9 +14,9 @@ from outlast.model.limits import EVIDENCE_HEAD_BYTES, GIVEN_FILE_MAX_BYTES, GIVE
 
 
 def read_text(path: str) -> str:
-    """Return the whole of a UTF-8 file.
+    """Return the content of a UTF-8 file.
 
-    Raises UsageError if there is none, it is too long, or it is not text.
+    Raises UsageError if there is no such file, if it is too long, or if it is not text.
     """
     try:
         with Path(path).open("rb") as file:
@@ -32,14 +32,14 @@ def read_text(path: str) -> str:
 
 
 def is_program(name: str) -> bool:
-    """Return whether a name, looked for in PATH, or a path can be executed."""
+    """Return whether a name that is searched in PATH, or a path, can be executed."""
     return shutil.which(name) is not None
 
 
 def read_small(path: Path, *, most_bytes: int) -> bytes:
-    """Return the whole of an ordinary file. A pipe or a device is not waited for.
+    """Return the content of an ordinary file. This does not wait for a pipe or a device.
 
-    Raises OSError, and ValueError if it is no ordinary file or too long.
+    Raises OSError, and ValueError if it is not an ordinary file or is too long.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -57,7 +57,7 @@ def read_small(path: Path, *, most_bytes: int) -> bytes:
 def read_lines(path: str) -> Iterator[str]:
     """Yield the lines of a UTF-8 file without their ends. Only a line feed ends a line.
 
-    Raises UsageError if there is no such file, or a line is too long or no text.
+    Raises UsageError if there is no such file, or if a line is too long or not text.
     """
     try:
         with Path(path).open("rb") as file:
@@ -77,7 +77,7 @@ def read_lines(path: str) -> Iterator[str]:
 
 
 def check_new(path: str) -> None:
-    """Check that a file may be made there. Raises UsageError if not."""
+    """Check that a file may be created there. Raises UsageError if not."""
     if not Path(path).parent.is_dir():
         raise UsageError(
             f"{Path(path).parent} is not a folder", hint="name a file in a folder that exists"
@@ -87,9 +87,9 @@ def check_new(path: str) -> None:
 
 
 def write_new(path: str, text: str) -> None:
-    """Write a file that is not there yet.
+    """Write a file that does not exist yet.
 
-    A file is never overwritten, and none is left in part if the disk refuses. Raises UsageError.
+    A file is never overwritten, and no partial file is left if the disk refuses. Raises UsageError.
     """
     check_new(path)
     ours = False
@@ -104,7 +104,7 @@ def write_new(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, data: bytes) -> None:
-    """Write a file whole or not at all, over a file of that name. Raises UsageError."""
+    """Write a file completely or not at all, over a file of that name. Raises UsageError."""
     part = f"{path}.part-{os.getpid()}"
     try:
         Path(part).write_bytes(data)
@@ -115,12 +115,12 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def folder_of(path: str | None) -> Path | None:
-    """Return the folder that was named, or None if none was."""
+    """Return the folder that was named, or None if none was named."""
     return None if path is None else Path(path)
 
 
 def write_folder(path: str, files: Mapping[str, bytes]) -> None:
-    """Write a new folder with these files, whole or not at all. Raises UsageError."""
+    """Write a new folder with these files, completely or not at all. Raises UsageError."""
     check_new(path)
     part = Path(f"{path.rstrip('/')}.part-{os.getpid()}")
     try:
@@ -134,7 +134,10 @@ def write_folder(path: str, files: Mapping[str, bytes]) -> None:
 
 
 def check_page(path: str) -> None:
-    """Check that a page may be written there: a new file, or one of ours. Raises UsageError."""
+    """Check that a page may be written there: a new file, or one that outlast has written.
+
+    Raises UsageError.
+    """
     place = Path(path)
     if not place.parent.is_dir():
         raise UsageError(
@@ -150,7 +153,7 @@ def check_page(path: str) -> None:
 
 
 def write_page(path: str, text: str) -> None:
-    """Write a page whole or not at all. Raises UsageError."""
+    """Write a page completely or not at all. Raises UsageError."""
     check_page(path)
     part = f"{path}.part-{os.getpid()}"
     try:

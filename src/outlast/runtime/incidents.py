@@ -82,7 +82,7 @@ def _of_run(ledger: Path) -> list[Recorded]:
 def _of_session(part: SessionRecords, number: int, source: str) -> Iterator[Recorded]:
     """Return the incidents of a session, in seconds since the run began.
 
-    Interruptions of two sessions are never one outage.
+    Interruptions of two sessions never count as one outage.
     """
     outages = {one.id: one.id if one.parent is None else one.parent for one in part.interruptions}
     for event in part.events:

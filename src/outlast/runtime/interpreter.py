@@ -1,8 +1,8 @@
 """The command that runs a module of outlast in an interpreter of its own.
 
-`python -m` looks for modules in the working folder first, so a file `json.py` beside a user's
-script would take the place of the library in outlast's own processes. This command leaves that
-folder out. A script's own folder is put in its place by bootstrap.py, once the script begins.
+`python -m` looks for modules in the working folder first. So a file `json.py` beside a user's
+script would replace the library's module in outlast's own processes. This command leaves that
+folder out. bootstrap.py adds the script's own folder once the script begins.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_ROOT = str(Path(__file__).resolve().parents[2])  # where the package outlast itself was found
+# the folder in which the package outlast itself was found
+_ROOT = str(Path(__file__).resolve().parents[2])
 _RUN = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]);"
     " sys.path += [{root!r}] * ({root!r} not in sys.path);"

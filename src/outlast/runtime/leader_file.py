@@ -1,11 +1,11 @@
-"""`leader.json` in a run's folder: which node leads a run on several, and where agents connect.
+"""`leader.json` in a run's folder: which of several nodes leads the run, and where agents connect.
 
 A node that is started later needs the address of the node that leads now as its --rdzv-endpoint.
-The file is written when a node begins to lead, into the folder in which its ledger lies: the run's,
-or `nodes/<node>` below it, where another launcher still holds the run's.
+The file is written when a node begins to lead, into the folder in which its ledger is: the run's
+folder, or `nodes/<node>` below it, if another launcher still holds the run's folder.
 
-Limits   It says who began to lead, and not whether that node still does. Which file is the newest
-         is told by the nodes' wall clocks.
+Limits   It says which node began to lead, and not whether that node still leads. The nodes' wall
+         clocks decide which file is the newest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Leader:
 
 
 def write_leader(folder: Path, *, node: str, epoch: int, endpoint: str) -> None:
-    """Write down that this node leads from now on. Raises OSError."""
+    """Record that this node leads from now on. Raises OSError."""
     told = asdict(Leader(node, epoch, endpoint, clock.wall_s()))
     part = folder / f".{NAME}.{os.getpid()}"
     part.write_text(json.dumps(told) + "\n")
@@ -50,7 +50,7 @@ def folders(run: Path) -> Iterator[Path]:
 
 
 def read_leader(run: Path) -> Leader | None:
-    """Return the node that began to lead last, or None if no file says it.
+    """Return the node that began to lead last, or None if no file names one.
 
     run   the folder in which the run has begun; those of nodes are below it
     """
@@ -65,5 +65,5 @@ def find_leader(run: Path) -> tuple[Path, Leader] | None:
         try:
             found.append((folder, Leader(**json.loads((folder / NAME).read_text()))))
         except (OSError, ValueError, TypeError):
-            continue  # it is not there, or not of this version
+            continue  # it does not exist, or is of another version
     return max(found, key=lambda one: one[1].since_wall_s, default=None)

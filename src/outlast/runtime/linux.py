@@ -1,4 +1,4 @@
-"""The few calls of Linux that Python has no name for."""
+"""Calls of Linux for which Python has no function."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def become_subreaper() -> None:
-    """Make orphans among our descendants our children, rather than init's."""
+    """Adopt orphans among this process's descendants, instead of init."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent_pid: int) -> None:
-    """Have the kernel send us SIGKILL when the thread that is our parent ends.
+    """Have the kernel send SIGKILL to this process when the thread that is its parent ends.
 
-    Raises ProcessLookupError if it has ended already.
+    Raises ProcessLookupError if that has ended already.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent_pid:
@@ -44,9 +44,9 @@ def die_with(parent_pid: int) -> None:
 
 
 def stop_with(parent_pid: int) -> None:
-    """Have the kernel send us SIGTERM when the thread that is our parent ends.
+    """Have the kernel send SIGTERM to this process when the thread that is its parent ends.
 
-    Raises ProcessLookupError if it has ended already.
+    Raises ProcessLookupError if that has ended already.
     """
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
     if os.getppid() != parent_pid:
@@ -56,15 +56,15 @@ def stop_with(parent_pid: int) -> None:
 def start_writeback(fd: int, begin: int, size: int) -> None:
     """Have the kernel begin to write a part of a file to its disk, without waiting for it.
 
-    It is a hint: a file system that cannot do it does not. An fsync has to follow anyway.
+    It is a hint, which some file systems ignore. An fsync has to follow anyway.
     """
     _libc.sync_file_range(fd, ctypes.c_int64(begin), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
 
 
 def line_buffer_c_stdout() -> None:
-    """Let C code that prints (libraries) flush at line ends, as it would on a terminal.
+    """Let libraries in C that print flush at the end of each line, as they do on a terminal.
 
-    So a kill loses no line.
+    So a kill loses no complete line.
     """
     _libc.fflush(None)
     _libc.setvbuf(ctypes.c_void_p.in_dll(_libc, "stdout"), None, _IOLBF, 0)
@@ -75,18 +75,18 @@ def flush_c_streams() -> None:
 
 
 def trim_heap() -> None:
-    """Give free memory back to the kernel; C libraries other than glibc have no such call."""
+    """Return free memory to the kernel. C libraries other than glibc have no such call."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 
 
 def keep_heap() -> None:
-    """Keep freed memory in this process, which will want as much again at once.
+    """Keep freed memory in this process, which will soon need the same amount again.
 
     Otherwise each file that it reads costs calls of the kernel and page faults.
     """
     if hasattr(_libc, "mallopt"):
-        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest that glibc takes
+        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the largest value that glibc accepts
         _libc.mallopt(_M_TRIM_THRESHOLD, 1 << 30)
 
 
@@ -128,15 +128,16 @@ _futex.argtypes = (
 
 
 def stat_fields(stat: bytes) -> list[bytes]:
-    """Return the fields of a /proc/<pid>/stat from the third on (the state).
+    """Return the fields of a /proc/<pid>/stat from the third one (the state) on.
 
-    The second, the name, may hold blanks and brackets. The result is empty if the process is gone.
+    The second field, the name, may contain blanks and brackets. The result is empty if the process
+    is gone.
     """
     return stat.rpartition(b")")[2].split()
 
 
 def is_ending(pid: int) -> bool:
-    """Return whether a process is about to end, or gone: what kills it is decided already.
+    """Return whether a process is about to end, or gone: it is already certain that it will end.
 
     Its descriptors are closed after the kernel has marked it, and before its end can be waited for.
     """
@@ -146,15 +147,16 @@ def is_ending(pid: int) -> bool:
     except OSError:
         return True
     if len(fields) < 7:
-        return True  # it went while it was read
+        return True  # it ended while this was read
     return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _PF_EXITING)
 
 
 def is_stopped(pid: int) -> bool:
     """Return True while the kernel holds the process stopped by a signal (SIGSTOP).
 
-    A process that a debugger or a tool for stacks holds (state t) does not count: that tool lets it
-    go on, and may take seconds to read what it needs. The deadlines of its step hold for it.
+    A process that is held by a debugger or a tool for stacks (state t) does not count: that tool
+    lets it go on, and may take seconds to read what it needs. The deadlines of its step apply to
+    it.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -189,7 +191,7 @@ def set_title(arguments: list[str], name: str) -> None:
 
 
 def open_descriptors() -> set[int]:
-    """Return all descriptors of this process but the one used for looking."""
+    """Return all descriptors of this process, except the one that is used for this call."""
     found = {int(name) for name in os.listdir("/proc/self/fd")}
     return {fd for fd in found if _is_open(fd)}
 

@@ -15,8 +15,9 @@ ListeningSocket = socket.socket
 def listen_at(host: str, port: int, *, backlog: int = socket.SOMAXCONN) -> socket.socket:
     """Return a socket that listens at `host` and nowhere else; port 0 takes any free one.
 
-    `host` is an address or a name. Of a name's addresses the first of IPv4 is taken, else the
-    first. Raises OSError or OverflowError where the address or the port cannot be had.
+    `host` is an address or a name. If a name has several addresses, the first of IPv4 is taken, or
+    if there is none, the first. Raises OSError or OverflowError if the address or the port cannot
+    be used.
     """
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     found.sort(key=lambda one: one[0] != socket.AF_INET)
@@ -54,7 +55,7 @@ def listen_in(host: str, ports: tuple[int, int] | None) -> socket.socket:
 def listen_unless_taken(host: str, port: int) -> ListeningSocket | None:
     """Listen there as `listen_at` does. Return None if another process listens there already.
 
-    Raises UsageError where the kernel does not let this process listen there.
+    Raises UsageError if the kernel does not let this process listen there.
     """
     try:
         return listen_at(host, port)
@@ -68,7 +69,10 @@ def listen_unless_taken(host: str, port: int) -> ListeningSocket | None:
 
 
 def _unreached(listener: socket.socket) -> str:
-    """Return why no process can connect to it. Listening works with the loopback interface down."""
+    """Return why no process can connect to it.
+
+    Listening works even while the loopback interface is down.
+    """
     with socket.socket(listener.family, listener.type) as caller:
         caller.settimeout(CONNECT_TRY_S)
         try:
@@ -83,7 +87,7 @@ def meeting_address(host: str, port: int) -> str:
 
     Raises OutlastError if no process can connect to it, and UsageError if this machine cannot
     listen there. A wildcard is a UsageError too. It would let every network reach the run's store,
-    and anybody who reaches the store can change it.
+    and anyone who reaches the store can change it.
     """
     hint = "leave --master-addr and --master-port out, or give an address of this machine"
     try:

@@ -1,16 +1,16 @@
 """A single-threaded event loop: descriptors, one-shot timers, signals.
 
-The order within a turn is fixed. Due timers come first, by time and then by the order in which they
-were made. Then come ready descriptors in the order of registration, readers before writers. Then
-come signals, and last the calls that were put off with `call_soon`.
+The order within a turn is fixed. Timers that are due come first, by time and then in the order in
+which they were created. Then come ready descriptors in the order of registration, readers before
+writers. Then come signals, and last the calls that were deferred with `call_soon`.
 
 If thousands of descriptors are ready, LOOP_CROWD_COUNT at a time are served in that order. Those
-that the kernel has had ready for longest come first, so an early message does not wait for a late
-one. All are served in one turn. So when a timer is due, everything that had arrived before it was
-set has been read.
+that have been ready for longest come first, so an early message does not wait for a late one. All
+are served in one turn. So when a timer is due, everything that had arrived before it was set has
+been read.
 
-An exception in a callback leaves `run`. Callbacks handle the world's errors themselves, so an
-exception that arrives here is a bug.
+An exception in a callback leaves `run`. Callbacks handle errors of files, sockets and processes
+themselves, so an exception that arrives here is a bug.
 
 Not promised: fairness within a callback, or use from a second thread.
 """
@@ -47,11 +47,12 @@ class LoopTimer:
 class Loop:
     """Run callbacks until `stop`.
 
-    Signals need the main thread; their handlers are put back by `close`.
+    Signals need the main thread. `close` restores their handlers.
     """
 
     def __init__(self) -> None:
-        # for all readers within one callback: a new one for each read costs more than the read
+        # one buffer for all readers, used within one callback; a new one for each read would cost
+        # more
         self.buffer = memoryview(bytearray(CHANNEL_READ_BYTES))
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
@@ -109,9 +110,9 @@ class Loop:
         self._soon.append(call)
 
     def add_signal(self, number: int, call: Callback) -> None:
-        """Call a function from the loop, not from the handler, once a signal has come.
+        """Call a function from the loop, not from the handler, once a signal has arrived.
 
-        Several deliveries may come as one call.
+        Several signals may cause one call.
         """
         reader = self._signals.add(number, call)
         if reader not in self._readers:
@@ -139,7 +140,7 @@ class Loop:
         return True
 
     def turn(self, longest_s: float | None) -> None:
-        """Wait for the next event, at most `longest_s` (None: for ever), and run what is due."""
+        """Wait for the next event, at most `longest_s` (None: no limit), and run what is due."""
         events = self._epoll.poll(self._patience(longest_s), max(len(self._order), 1))
         self._run_timers()
         for start in range(0, len(events), LOOP_CROWD_COUNT):
@@ -151,8 +152,8 @@ class Loop:
     def _serve(self, events: list[tuple[int, int]]) -> None:
         events.sort(key=lambda event: self._order.get(event[0], -1))
         for fd, mask in events:
-            # A callback of this turn may have taken the descriptor away: ask the table again each
-            # time. An error is news for reader and writer.
+            # A callback of this turn may have removed the descriptor, so the table is asked again
+            # each time. An error is reported to reader and writer.
             if mask & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
                 reader()
             if mask & ~select.EPOLLIN and (writer := self._writers.get(fd)):
@@ -176,7 +177,7 @@ class Loop:
                 timer.call()
 
     def close(self) -> None:
-        """Put signal handlers back and forget everything; descriptors stay with their owners."""
+        """Restore signal handlers and forget everything. Descriptors stay with their owners."""
         self._signals.close()
         self._epoll.close()
         self._readers.clear()
@@ -227,7 +228,7 @@ class _Signals:
         if self._pair is None:
             return
         for number, before in self._before.items():
-            # `before` is what signal.signal returned, so it takes it back.
+            # `before` is what signal.signal returned, so signal.signal accepts it.
             signal.signal(number, before or signal.SIG_DFL)  # type: ignore[arg-type]
         signal.set_wakeup_fd(self._fd_before)
         for end in self._pair:
@@ -239,5 +240,5 @@ class _Signals:
 def _ignore(_number: int, _frame: FrameType | None) -> None:
     """Do nothing: the wakeup descriptor has the byte already.
 
-    Without a handler the signal's default action would be taken.
+    Without a handler the signal's default action would happen.
     """

@@ -1,4 +1,4 @@
-"""Folders that the nodes of a run share, or do not."""
+"""Folders that the nodes of a run share, or do not share."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from outlast.runtime.run_folder import read_card
 
 
 def digest_of_file(path: str) -> str:
-    """Return a digest by which nodes see that they run the same script; "" if it cannot be read."""
+    """Return a digest of a script, which nodes compare. Return "" if the file cannot be read."""
     with contextlib.suppress(OSError):
         return xxhash.xxh3_64_hexdigest(Path(path).read_bytes())
     return ""
 
 
 def is_folder_of(path: Path, run: str) -> bool:
-    """Return whether `path` is the folder of this run: this node sees it."""
+    """Return whether `path` is the folder of this run, which means that this node sees it."""
     with contextlib.suppress(OutlastError, OSError):
         return read_card(path).get("run") == run
     return False
 
 
 def make_own(path: Path) -> None:
-    """Make a folder for the logs of a node that does not see the run's. Raises CapacityError."""
+    """Create a folder for the logs of a node that does not see the run's. Raises CapacityError."""
     try:
         for part in ("logs", "evidence"):
             (path / part).mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def make_own(path: Path) -> None:
 
 
 def mark_shared(root: Path, run: str) -> None:
-    """Leave a mark in the folder of checkpoints, by which other nodes know it.
+    """Leave a mark in the folder of checkpoints, by which other nodes recognise it.
 
     Raises CapacityError.
     """

@@ -1,8 +1,8 @@
 """Run one function over a few large tasks on a Ray cluster (extra `outlast[ray]`).
 
-Which machine works on a task changes no result.
+The result does not depend on which machine works on a task.
 
-The cluster's nodes need outlast itself, in the same version: functions travel by name.
+The cluster's nodes need outlast itself, in the same version, because functions are sent by name.
 """
 
 from __future__ import annotations

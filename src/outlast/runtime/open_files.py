@@ -1,6 +1,6 @@
-"""The limit of open files, raised before a run begins or named as too low.
+"""The limit of open files. It is raised before a run begins, or reported as too low.
 
-A run that meets this limit half-way cannot start a worker, open a log or accept a connection, and
+A run that reaches this limit later cannot start a worker, open a log or accept a connection, and
 trying again does not help, because the limit of a running process stays. So it is checked first.
 """
 
@@ -15,7 +15,7 @@ from outlast.model import limits
 def make_room(needed: int, who: str, *, start: str, pids: tuple[int, ...] = ()) -> None:
     """Raise the soft limit of open files of this process and of `pids` as far as is needed.
 
-    who     who needs so many, with its verb: "3 workers need"
+    who     who needs that number, with its verb: "3 workers need"
     start   what the user would start again with a higher limit
 
     Raises UsageError if the hard limit is lower.

@@ -9,7 +9,7 @@ from outlast.engine.protocol.outputs import Output
 
 
 class OutputQueue:
-    """Carry out outputs in order. The outputs that they lead to come after them."""
+    """Carry out outputs in order. The outputs that these cause come after them."""
 
     def __init__(self, carry_out: Callable[[Output], object]) -> None:
         self._carry_out = carry_out

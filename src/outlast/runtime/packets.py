@@ -1,8 +1,8 @@
-"""Packets of JSON and descriptors, by which launcher and zygote talk.
+"""Packets of JSON and descriptors, which launcher and zygote exchange.
 
-They go over a unix SOCK_SEQPACKET pair, and may have any length. A packet itself holds no text. Its
-first descriptor is a memfd that holds the JSON, and the others are the caller's. So neither the
-socket buffer nor a long environment limits a request, and one packet is one request.
+They are sent over a unix SOCK_SEQPACKET pair, and may have any length. A packet itself contains no
+text. Its first descriptor is a memfd that contains the JSON, and the others are the caller's. So
+neither the socket buffer nor a long environment limits a request, and one packet is one request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FDS_MAX_COUNT = 8
 
 
 def send_packet(sock: socket.socket, value: dict[str, Any], fds: tuple[int, ...] = ()) -> None:
-    """Send a request with descriptors. Raises OSError when the peer is gone.
+    """Send a request with descriptors. Raises OSError if the peer is gone.
 
     The caller keeps its descriptors and closes them.
     """

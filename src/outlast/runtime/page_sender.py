@@ -1,16 +1,16 @@
 """Send a page about an interruption: by a command, by a webhook, or by both.
 
-The launcher starts this as a process of its own for each page, and does not wait for it. So a
-webhook that never answers, or a command that never ends, holds nothing up.
+The launcher starts this as a separate process for each page, and does not wait for it. So a webhook
+that never answers, or a command that never ends, delays nothing.
 
 Input      One JSON object on stdin: {"page": {...}, "command": [...] or null, "webhook": url or
            null}.
-Output     "sent" on stdout if all that was asked for succeeded. Otherwise the reason on stderr. The
-           address of a webhook is a secret, so it is in neither.
-Tries      Up to TRIES_COUNT, with longer and longer pauses. A webhook that refuses what it was sent
-           (400, 404) is not tried again.
+Output     "sent" on stdout if everything that was requested succeeded. Otherwise the reason on
+           stderr. The address of a webhook is a secret, so it is in neither.
+Tries      There are up to TRIES_COUNT, with increasing pauses. A webhook that refuses what it was
+           sent (400, 404) is not tried again.
 Command    It gets the page as JSON on stdin, and OUTLAST_RUN, OUTLAST_INTERRUPTION and OUTLAST_TEXT
-           in its environment. It goes through no shell.
+           in its environment. No shell is used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Page = Mapping[str, Any]
 
 
 class _Refused(Exception):
-    """Say why a page was refused, so that it makes no sense to post it again."""
+    """A page was refused. The text says why, and posting it again would not help."""
 
 
 def main() -> int:
@@ -73,16 +73,16 @@ def _tried(
             return []
         except _Refused as error:
             return [f"{what}: {error}"]
-        except Exception as error:  # boundary: whatever a network and a program can do
+        except Exception as error:  # boundary: a network and a program can raise any error
             why = f"{what}, {number + 1} tries: {error}"
     return [why]
 
 
 @contextlib.contextmanager
 def _bounded(within_s: float) -> Iterator[None]:
-    """Raise TimeoutError in the block when the time is up.
+    """Raise TimeoutError in the block when the time is over.
 
-    The time-outs of a socket begin again with each byte, so a slow answer would have no bound.
+    The time-outs of a socket begin again with each byte, so a slow answer would have no limit.
     """
 
     def late(*_: object) -> None:
@@ -135,7 +135,7 @@ def run_command(command: list[str], page: Page) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follow no redirect: a page goes to the address that was given, and to no other one."""
+    """Follow no redirect: a page goes only to the address that was given."""
 
     def redirect_request(
         self,
@@ -171,7 +171,7 @@ def post(address: str, page: Page) -> None:
 
 
 def _for_slack(text: str) -> str:
-    """Escape what Slack obeys: links, and mentions of everybody."""
+    """Escape what Slack interprets: links, and mentions of all people."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

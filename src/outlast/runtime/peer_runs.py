@@ -1,13 +1,14 @@
-"""A training under another launcher, which a drill starts, watches and strikes.
+"""A training under another launcher, which a drill starts, watches and disturbs.
 
     run = run_peer(folder, "torchrun", command, watch, faults=faults)
 
-The launcher is a child of this process, and each rank a child of the launcher with the title that
-`worker/against/rank.py` gives it. So a strike goes only to a process of this run (striking.py). If
+The launcher is a child of this process. Each rank is a child of the launcher, with the title that
+`worker/against/rank.py` gives it. So a fault goes only to a process of this run (striking.py). If
 the launcher ends, its ranks end with it.
 
-What is seen of the training are lines that begin with `step 12`, printed for each step by one rank
-alone, and a line `digest 0a1b...` at the end. Each counts from when it was read.
+The training is observed through lines that begin with `step 12`, which one rank alone prints for
+each step, and through a line `digest 0a1b...` at the end. Each line counts from the time at which
+it was read.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ AGAINST = Path(__file__).parent / "worker" / "against"
 OUTLASTS_OWN = str(AGAINST / "with_outlast.py")
 EVERY_WORD, STEPS_WORD, RESTARTS_WORD = "{every}", "{steps}", "{restarts}"
 CHILDREN_EACH_S = 1.0
-FIND_LIMIT_S = 120.0  # for an interpreter to say what it has
+FIND_LIMIT_S = 120.0  # the limit for an interpreter to report what it has
 
-# behind what a launcher puts before a line, as in `[rank0]: step 12`
+# after the text that a launcher puts before a line, as in `[rank0]: step 12`
 _BEGIN = rb"(?i)^(?:\[[^]]*\]:?\s*)?"
 _STEP = re.compile(_BEGIN + rb"step[ :=#]*(\d+)(?:.*\bmembers (\d+))?")
 _DIGEST = re.compile(_BEGIN + rb"digest[ :=]+(\S+)")
@@ -142,9 +143,9 @@ def run_peer(
     faults: Sequence[Due] = (),
     patience_s: float = math.inf,
 ) -> PeerRun:
-    """Run a command to its end, under fire if there are faults.
+    """Run a command to its end, under faults if there are any.
 
-    A run that does no new step for `patience_s` is stopped. In the command, `{run}` stands for the
+    A run that makes no new step for `patience_s` is stopped. In the command, `{run}` stands for the
     folder of files of this run.
     """
     orders, files = folder.path / f"{name}.orders", folder.path / f"{name}.files"
@@ -185,7 +186,7 @@ def run_peer(
 
 
 def _environment(python: str) -> dict[str, str]:
-    """Return the environment. In it, our own interpreter finds this outlast as we do."""
+    """Return the environment. Our own interpreter finds in it the same outlast as this process."""
     out = {"OMP_NUM_THREADS": "1", **os.environ}
     if python == sys.executable:
         root = str(Path(__file__).resolve().parents[2])
@@ -200,7 +201,7 @@ def digest_in(log: Path) -> str:
 
 
 class _Lines:
-    """The lines that a run prints, read while it goes on."""
+    """The lines that a run prints, which are read while it goes on."""
 
     def __init__(self, path: Path, out: PeerRun, ranks: int) -> None:
         self.out = out
@@ -209,7 +210,7 @@ class _Lines:
         self._read_bytes = 0
 
     def follow(self, now_s: float) -> None:
-        """Read what is new, up to its last whole line."""
+        """Read what is new, up to its last complete line."""
         with self._path.open("rb") as file:
             file.seek(self._read_bytes)
             text = file.read()
@@ -232,7 +233,7 @@ class _Lines:
 
 
 class _PeerWatch:
-    """The watch over one run: its steps and its faults."""
+    """Watches one run: its steps and its faults."""
 
     def __init__(
         self,
@@ -246,10 +247,10 @@ class _PeerWatch:
         self._target = target
         self._strikes = strikes
         self._lines = lines
-        self._seen = seen  # the ranks that there have been
+        self._seen = seen  # the ranks that there have been so far
 
     def until_over(self, watch: Callable[[DrillView], None], patience_s: float) -> None:
-        """Look at the run until it has ended, or stands still for too long."""
+        """Look at the run until it has ended, or makes no progress for too long."""
         out, step, looked_s = self._lines.out, 0, 0.0
         began_s, last_s = None, clock.now_s()
         while self._process.poll() is None:

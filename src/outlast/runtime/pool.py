@@ -10,20 +10,21 @@ from typing import Protocol, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
-CHUNK_COUNT = 8  # numbers handed to a process at once
+CHUNK_COUNT = 8  # how many numbers a process gets at once
 
 
 def on_all_cores(function: Callable[[int], T], numbers: Iterable[int]) -> Iterator[T]:
     """Yield results in the order of the numbers, which may have no end.
 
-    A caller that stops asking ends the processes. `function` can be pickled by name.
+    When the caller stops asking, the processes end. It must be possible to pickle `function` by
+    name.
     """
     cores = len(os.sched_getaffinity(0))
     if cores == 1:
         yield from map(function, numbers)
         return
     with multiprocessing.get_context("fork").Pool(cores, initializer=_leave_interrupts) as pool:
-        # imap reads ahead without bound: of an endless row it would never be done reading
+        # imap reads ahead without a limit, so it would never finish reading an endless iterator.
         for row in _rows(numbers, cores * CHUNK_COUNT * 4):
             yield from pool.imap(function, row, chunksize=CHUNK_COUNT)
 
@@ -37,7 +38,8 @@ class OnCores(Protocol):
 def on_cores(cores: int | None = None) -> OnCores:
     """Return a `map` over tasks that runs them in `cores` processes and keeps their order.
 
-    None means one process for each core. With one task, or one core, all is done here.
+    None means one process for each core. With one task, or one core, this process does all the
+    work.
     """
 
     def mapped(function: Callable[[A], T], tasks: Sequence[A], /) -> Iterable[T]:

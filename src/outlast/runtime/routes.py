@@ -1,4 +1,4 @@
-"""Which of this machine's addresses and interfaces leads to another machine."""
+"""Find out which of this machine's addresses and interfaces leads to another machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANY_PORT = 9  # nothing is sent there
 
 
 def resolve(host: str) -> str:
-    """Return the numeric address of `host`. Of several, the first of IPv4 is taken.
+    """Return the numeric address of `host`. If there are several, the first of IPv4 is taken.
 
     Raises OutlastError if the name is not known.
     """
@@ -46,7 +46,10 @@ def is_ours(address: str) -> bool:
 
 
 def own_address(towards: str) -> str:
-    """Return this machine's address on the way to `towards`. Raises OutlastError without a way."""
+    """Return this machine's address on the route to `towards`.
+
+    Raises OutlastError without a route.
+    """
     with socket.socket(_family(towards), socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, _ANY_PORT))
@@ -81,7 +84,7 @@ def _ipv4_of(interface: str) -> str:
             request = struct.pack("256s", interface.encode()[:15])
             answer = fcntl.ioctl(asked.fileno(), _SIOCGIFADDR, request)
         except OSError:
-            return ""  # it has none
+            return ""  # the interface has no address
     return socket.inet_ntoa(answer[20:24])
 
 

@@ -1,7 +1,7 @@
 """The files of a run that people read: what its workers printed, and the evidence.
 
-Only regular files under `logs/` and `evidence/` are listed and read. No symbolic link is followed
-on the way, so a name can lead nowhere else; a pipe or a device is not waited for. Nothing is
+Only regular files under `logs/` and `evidence/` are listed and read. Symbolic links in a path are
+not followed, so a name can lead nowhere else. This does not wait for a pipe or a device. Nothing is
 written.
 """
 
@@ -22,7 +22,7 @@ class NoFileError(RunFolderError):
 
 
 FOLDERS = ("logs", "evidence")
-FILES_MOST = 2_000  # of one run, in a listing
+FILES_MOST = 2_000  # the most files of one run in a listing
 DEEPEST = 8
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,9 +48,9 @@ class Tail:
 
 
 def run_names(root: Path) -> list[str]:
-    """Return the folders under `root` that hold a run, also one that cannot be read.
+    """Return the folders under `root` that contain a run, including a run that cannot be read.
 
-    The one that was started or resumed last comes first.
+    The run that was started or resumed last comes first.
     """
     found: list[tuple[float, str]] = []
     with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ def run_files(run: Path, *, under: str = "") -> list[RunFile]:
 
 
 def tail(run: Path, name: str, *, most_bytes: int, before: int | None = None) -> Tail:
-    """Return the end of a file, or what stands before byte `before`.
+    """Return the end of a file, or what is before byte `before`.
 
     Raises NoFileError if there is no such file.
     """

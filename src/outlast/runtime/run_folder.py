@@ -6,9 +6,9 @@
       logs/ evidence/ checkpoints/
       lock          held (flock) by the launcher while it lives; its text is the holder's pid
 
-The lock goes with the process, however it ends. It is not inherited by programs the launcher
-starts; a bare fork that outlives the launcher would keep it. Over network file systems flock is
-only as good as theirs.
+The lock ends with the process, however that ends. Programs that the launcher starts do not inherit
+it. A bare fork that outlives the launcher would keep it. Over a network file system, flock is only
+as reliable as that file system.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ from outlast.runtime import clock
 from outlast.runtime.given import read_small
 
 ROOT = Path("runs")
-_LOOKED_AT_COUNT = 1_000  # entries of a folder that was named by mistake
+# the number of entries that are read of a folder that was named by mistake
+_LOOKED_AT_COUNT = 1_000
 
 
 def folder_name(text: str) -> str:
-    """Return a text as a part of a folder's name; "" if nothing of it can stand there."""
+    """Return a text as a part of a folder's name; "" if none of it can be used there."""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("._-")
-    return name[:64]  # of a folder: it has no words
+    return name[:64]  # the folder has no words in its name
 
 
 def stamped(name: str) -> str:
@@ -88,7 +89,7 @@ class RunFolder:
         options: Mapping[str, object],
         root: Path = ROOT,
     ) -> RunFolder:
-        """Make the folder of a new run.
+        """Create the folder of a new run.
 
         Without a path, it is `root/<utc time>-<name>`. Raises RunFolderError if a run is there
         already, and CapacityError if the disk refuses.
@@ -136,9 +137,7 @@ class RunFolder:
         self._write_card(version, options)
 
     def missing(self) -> str:
-        """Say what of the folder is not where it was when it was opened; "" if nothing is
-        missing.
-        """
+        """Say what of the folder is no longer where it was; "" if nothing is missing."""
         held = os.fstat(self.lock_fd)
         try:
             there = os.stat(self.path / "lock")
@@ -153,11 +152,11 @@ class RunFolder:
         return "" if self.ledger.exists() else f"the ledger {self.ledger} was removed"
 
     def close(self) -> None:
-        """Let go of the lock. Call once."""
+        """Release the lock. Call it once."""
         os.close(self.lock_fd)
 
     def write_card(self, version: str, options: Mapping[str, object]) -> None:
-        """Write run.json for this launcher. Raises CapacityError where the disk refuses."""
+        """Write run.json for this launcher. Raises CapacityError if the disk refuses."""
         with _disk_errors(self.path):
             self._write_card(version, options)
 
@@ -171,7 +170,7 @@ class RunFolder:
         card |= {"pid": os.getpid(), "opened_wall_s": clock.wall_s(), "options": options}
         part = self.path / "run.json.part"
         part.unlink(missing_ok=True)
-        part.touch(mode=0o600)  # it holds the script's arguments
+        part.touch(mode=0o600)  # it contains the script's arguments
         part.write_text(json.dumps(card, indent=2, default=str) + "\n")
         part.replace(self.path / "run.json")
 
@@ -208,7 +207,7 @@ def read_card(path: Path) -> dict[str, object]:
 
 
 def _hint_within(path: Path) -> str:
-    """Return what to name instead of a folder that holds runs, and is none."""
+    """Return what to name instead of a folder that contains runs, and is not a run itself."""
     for folder in (path, path / ROOT):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             held = [
@@ -222,7 +221,7 @@ def _hint_within(path: Path) -> str:
 
 
 def find(run: str | None, *, root: Path = ROOT) -> Path:
-    """Return the folder that RUN means.
+    """Return the folder that RUN names.
 
     RUN is a folder's path, a name, or a run id under `root`. Without it, the newest run is meant.
     """
@@ -281,7 +280,7 @@ def holder(path: Path) -> int | None:
     except OSError:
         return 0
     try:
-        # for an instant: a launcher that comes just now is patient
+        # this lock is held for an instant only, and a launcher that starts now waits that long
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return _pid_in(fd)

@@ -20,7 +20,10 @@ def names(package: str, folder: str, suffix: str) -> tuple[str, ...]:
 
 
 def text(package: str, folder: str, name: str, suffix: str, *, what: str) -> str:
-    """Return the text of a file in `names`. UsageError for another; `what` is its word for them."""
+    """Return the text of a file in `names`. Raises UsageError for another name.
+
+    The error calls such a file `what`.
+    """
     known = names(package, folder, suffix)
     if name not in known:
         raise UsageError(f"there is no {what} {name!r}", hint=meant(name, known))

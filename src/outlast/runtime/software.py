@@ -11,18 +11,18 @@ _PACKAGES = ("outlast", "torch", "numpy")
 
 @functools.cache
 def installed() -> str:
-    """Return the releases of this node, as in "Python 3.12.3, outlast 0.4, torch 2.8.0"."""
+    """Return the versions on this node, as in "Python 3.12.3, outlast 0.4, torch 2.8.0"."""
     found = [f"Python {platform.python_version()}"]
     for name in _PACKAGES:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            continue  # a script need not use it
+            continue  # a script need not use this package
     return ", ".join(found)
 
 
 def difference(whose: str, theirs: str, ours: str) -> str:
-    """Return a warning that a node has other releases than this one; "" if it has the same."""
+    """Return a warning that a node has other versions than this one; "" if it has the same."""
     them, us = set(filter(None, theirs.split(", "))), set(filter(None, ours.split(", ")))
     if not them or not us or them == us:
         return ""

@@ -7,11 +7,11 @@ import sys
 
 
 def open_missing_streams() -> None:
-    """Open closed standard streams onto the device that swallows everything.
+    """Open closed standard streams, so that they write to /dev/null.
 
-    A service manager may start a process without them, and `>&-` does in a shell. The next file
-    that is opened would get the number of the stream, and would receive what is printed: a run's
-    ledger, say. Processes that are started from here inherit the streams.
+    A service manager may start a process without them, and so does `>&-` in a shell. The next file
+    that is opened would get the number of the stream, and would receive what is printed. That file
+    might be the ledger of a run. Processes that are started from here inherit the streams.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:

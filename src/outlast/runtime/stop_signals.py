@@ -33,7 +33,7 @@ def exit_code(number: int) -> int:
 
 
 def reason(number: int) -> str:
-    """Return the reason with which the signal stops a run, or takes a node out of it."""
+    """Return the reason with which the signal stops a run, or removes a node from it."""
     return f"the launcher received {signal.Signals(number).name}"
 
 
@@ -62,9 +62,9 @@ def raising() -> Iterator[None]:
 
 @contextlib.contextmanager
 def masked(how: int) -> Iterator[None]:
-    """Block these signals (signal.SIG_BLOCK), or let them through (SIG_UNBLOCK).
+    """Block these signals (signal.SIG_BLOCK), or let them through (SIG_UNBLOCK), in the block.
 
-    Afterwards they are as before.
+    After the block they are as before.
     """
     before = signal.pthread_sigmask(how, heeded())
     try:

@@ -5,9 +5,10 @@
     run.send(worker, signal.SIGKILL)    # False: it is gone, or it is not what it was
 
 A process gets a signal only if it is a child of that launcher, has the title that outlast gave it,
-and has the start time with which it was found. All of this is checked again once its pidfd is open.
-So a process that has got the same pid meanwhile never gets a signal. The launcher itself has to be
-the one that was started: its start time is kept. A run on several hosts has several launchers.
+and has the same start time as when it was found. All of this is checked again once its pidfd is
+open. So a process that has got the same pid meanwhile never gets a signal. The launcher itself has
+to be the one that was started, so its start time is kept. A run on several hosts has several
+launchers.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from pathlib import Path
 
 from outlast.runtime.linux import stat_fields
 
-_TITLE_BYTES = 15  # the kernel keeps so many
-_STATE, _PARENT, _THREADS, _BEGAN = 0, 1, 17, 19  # in the fields from the third on; see proc(5)
+_TITLE_BYTES = 15  # the kernel keeps this many bytes
+# indices in the fields from the third on; see proc(5)
+_STATE, _PARENT, _THREADS, _BEGAN = 0, 1, 17, 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Usage:
     zombies: int
 
     def most(self, other: Usage) -> Usage:
-        """Return the larger of both, one by one."""
+        """Return the larger of both, for each resource."""
         return Usage(
             max(self.descriptors, other.descriptors),
             max(self.threads, other.threads),
@@ -58,10 +60,13 @@ class Usage:
 
 
 class Target:
-    """The run whose processes may be struck. Its launchers descend from this process."""
+    """The run into whose processes faults may be injected.
+
+    Its launchers descend from this process.
+    """
 
     def __init__(self, *launchers: int) -> None:
-        self._launchers: dict[int, int] = {}  # the start time of each, by its pid
+        self._launchers: dict[int, int] = {}  # the start time of each launcher, by its pid
         for launcher in launchers:
             self.add(launcher)
 
@@ -70,7 +75,10 @@ class Target:
         self._launchers[launcher] = _began(launcher)
 
     def drop(self, launcher: int) -> None:
-        """Take a launcher out: it has ended, or is about to. Dropping it twice is no error."""
+        """Remove a launcher that has ended, or is about to end.
+
+        Removing it twice is not an error.
+        """
         self._launchers.pop(launcher, None)
 
     def find(self, title: str) -> RunProcess | None:
@@ -107,7 +115,7 @@ class Target:
         return _send(launcher, what, is_same)
 
     def usages(self) -> dict[int, Usage]:
-        """Return what each launcher that lives uses now, by its pid."""
+        """Return what each living launcher uses now, by its pid."""
         out, processes = {}, _processes()
         for launcher in filter(self._is_there, self._launchers):
             zombies = sum(
@@ -158,7 +166,7 @@ def titles_below(some: list[RunProcess]) -> set[str]:
 
 
 def still_there(some: set[RunProcess]) -> list[RunProcess]:
-    """Return those of the processes that live on."""
+    """Return those of the processes that are still alive."""
     found = []
     for one in some:
         now = _look(one.pid)

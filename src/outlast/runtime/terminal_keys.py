@@ -38,7 +38,7 @@ class Keys:
 
 @contextlib.contextmanager
 def typed_keys() -> Iterator[Keys]:
-    """Read keys as they are typed, and give the terminal back as it was. Stdin is a terminal."""
+    """Read keys as they are typed. Afterwards, the terminal is restored. Stdin is a terminal."""
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     tty.setcbreak(fd)

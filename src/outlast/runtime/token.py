@@ -1,6 +1,6 @@
-"""The secret that all nodes of a run share: from OUTLAST_TOKEN, or from a file.
+"""The secret that all nodes of a run share. It comes from OUTLAST_TOKEN, or from a file.
 
-It is taken out of the environment at once, so that no worker and no program that outlast starts
+It is removed from the environment at once, so that no worker and no program that outlast starts
 inherits it.
 """
 
@@ -18,14 +18,14 @@ _MAKE = "head -c 32 /dev/urandom | base64"
 
 
 def take_from_environment() -> str:
-    """Return what OUTLAST_TOKEN says, or "", and remove it from the environment."""
+    """Return the value of OUTLAST_TOKEN, or "", and remove it from the environment."""
     return os.environ.pop(VARIABLE, "").strip()
 
 
 def read_token(given: str, file: str) -> bytes | None:
-    """Return the token, or None if none was given. `file` "": the variable counts.
+    """Read the token, or return None if none was given. If `file` is "", the variable counts.
 
-    Raises UsageError for one that is too short, or a file that others may read.
+    Raises UsageError for a token that is too short, or for a file that other users may read.
     """
     where = f"--token-file {file}" if file else VARIABLE
     text = _read_file(Path(file)) if file else given
@@ -55,7 +55,7 @@ def _read_file(path: Path) -> str:
 
 
 def how_to_make(endpoint: str) -> UsageError:
-    """Return the error for an endpoint that a network reaches, and no token."""
+    """Return the error for an endpoint that other machines can reach, and no token."""
     return UsageError(
         f"--rdzv-endpoint {endpoint}: other machines reach it, and the run has no token, so anybody"
         " could join",

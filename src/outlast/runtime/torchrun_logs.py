@@ -1,4 +1,4 @@
-"""Find the files that torchrun's log folder holds of each attempt and rank."""
+"""Find the files in torchrun's log folder, by attempt and rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from outlast.errors import UsageError
 from outlast.runtime.agent.logs import ErrorRecord, read_error_file
 
-RANKS_MAX_COUNT = 100_000  # folders of ranks, over all attempts
+RANKS_MAX_COUNT = 100_000  # the most folders of ranks, over all attempts
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})")
 _RANK = re.compile(r"\d{1,6}")
 
@@ -33,7 +33,7 @@ class FoundRank:
 def find_ranks(path: str) -> list[FoundRank]:
     """Return the ranks under a log folder, or under the folder of one run in it.
 
-    Raises UsageError if it cannot be read, or holds too many.
+    Raises UsageError if it cannot be read, or contains too many.
     """
     root = Path(path)
     if not root.is_dir():
@@ -67,7 +67,7 @@ def _is_folder(path: Path) -> bool:
 
 def _rank(run: Path, attempt: int, folder: Path) -> FoundRank:
     times = list(_times(folder))
-    made_s = folder.stat().st_mtime  # when the last of its files was made
+    made_s = folder.stat().st_mtime  # when the last of its files was created
     error = folder / "error.json"
     record = read_error_file(error)
     error_s = error.lstat().st_mtime if record is not None else None

@@ -3,8 +3,8 @@
     with TrialFolder(home, cwd) as folder:
         run = folder.run("undisturbed", command, plan, ...)
 
-A run is an `outlast run` in a session of its own. However it ends, its processes and its shared
-memory are gone, and the files that the script has changed are put back, before `run` returns.
+A run is an `outlast run` in a session of its own. Before `run` returns, however the run ended, its
+processes and its shared memory are gone, and the files that the script has changed are restored.
 Leaving the block removes the folder.
 
 Limits   If this process is killed by SIGKILL, the run is stopped by its launcher, but the folder
@@ -90,7 +90,7 @@ class TrialFolder:
         spare_step: int = 0,
         until_s: float,
     ) -> TrialRun:
-        """Run `outlast run` with these words, and strike at ranks. `until_s`: then it is stopped.
+        """Run `outlast run` with these words, and kill ranks. `until_s`: the run is then stopped.
 
         mark   where ranks are killed (runtime/worker/marks.py)
         """
@@ -130,7 +130,10 @@ class TrialFolder:
     def _watched(
         self, folder: Path, command: Sequence[str], environment: dict[str, str], until_s: float
     ) -> int | None:
-        """Run the command to its end. If that does not come in time, or we are stopped, stop it."""
+        """Run the command to its end.
+
+        Stop it if it takes too long, or if this process is stopped.
+        """
         mine = os.getpid()
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as errors:
             process = subprocess.Popen(
@@ -179,7 +182,7 @@ def _spare_error(logs: Path) -> str:
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
         for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # cut off by a kill
+            with contextlib.suppress(ValueError):  # the line was cut off by a kill
                 yield json.loads(line)
 
 
@@ -195,9 +198,9 @@ def _notes(folder: Path) -> Iterator[tuple[tuple[int, str, int], RankNote]]:
 
 
 def _put_back(folder: Path, made_in: Sequence[str]) -> list[str]:
-    """Put back each file that the script has changed, and remove what it has made in `made_in`.
+    """Restore each file that the script has changed, and remove what it has created in `made_in`.
 
-    Return the paths. Calling it again does nothing more.
+    Return the paths. Calling it again has no effect.
     """
     changed = []
     for record in sorted(folder.glob("*.json")):
@@ -220,10 +223,10 @@ def _is_made(path: Path, made_in: Sequence[str]) -> bool:
 
 
 def _remove_empty(folder: Path, made_in: Sequence[str]) -> None:
-    """Remove the folders that the script has made, the innermost first."""
+    """Remove the folders that the script has created, the innermost first."""
     told = [json.loads(record.read_text()) for record in folder.glob("*.json")]
     made = [Path(one["path"]) for one in told if not one["existed"]]
     for path in sorted(made, key=lambda one: len(one.parts), reverse=True):
         if path.is_dir() and any(path.is_relative_to(one) for one in made_in):
-            with contextlib.suppress(OSError):  # something else is in it
+            with contextlib.suppress(OSError):  # it contains something else
                 path.rmdir()

@@ -1,9 +1,9 @@
 """Authentication of connections: both ends prove that they know the run's token.
 
-Each proves it for a nonce that the other has made and never used before. This stops strangers, and
-a proof that is used twice.
+Each proves it for a nonce that the other end has created and never used before. This keeps out
+strangers, and proofs that are used twice.
 
-Not promised: secrecy, because nothing is encrypted. It does not protect against somebody who can
+Not promised: secrecy, because nothing is encrypted. It does not protect against an attacker who can
 change messages between the two ends.
 """
 
@@ -36,7 +36,7 @@ def challenge(knocked: str = "", *, token: bytes = b"") -> Challenge:
 
 
 def answers(question: Challenge, knocked: str, *, token: bytes) -> bool:
-    """Return whether `question` came from somebody who knows the token and got this nonce."""
+    """Return whether `question` came from a process that knows the token and got this nonce."""
     return _same(question.digest, _digest(_COORDINATOR, knocked, question.nonce, token))
 
 
@@ -55,15 +55,15 @@ def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
 
 
 def image_key(token: bytes, run: str) -> bytes:
-    """Return the key by which workers and agents of a run hand images over.
+    """Return the key with which workers and agents of a run exchange images.
 
-    Workers have it. It does not reveal the token, so that no worker can lead the run with it.
+    Workers have it. The token cannot be derived from it, so no worker can lead the run with it.
     """
     return hmac.new(token, _IMAGES + run.encode(errors="surrogatepass"), hashlib.sha256).digest()
 
 
 def serves(asked: str, answered: str, *, key: bytes) -> str:
-    """Return what a server of images proves itself with: it was asked with the first nonce."""
+    """Return the proof of a server of images, for the first nonce that it was asked with."""
     return _digest(_SERVER, asked, answered, key)
 
 

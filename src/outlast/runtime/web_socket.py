@@ -15,7 +15,7 @@ LOCAL = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An open socket, and the address that a browser on this machine opens."""
+    """An open socket, and the address to open in a browser on this machine."""
 
     socket: socket.socket
     url: str
@@ -23,7 +23,7 @@ class Listening:
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[Listening]:
-    """Listen for browsers; port 0 takes any that is free. Raises UsageError if that cannot be."""
+    """Listen for browsers; port 0 takes any free one. Raises UsageError if that is not possible."""
     try:
         made = listen_at(host.strip("[]"), port)
     except (OSError, UnicodeError, OverflowError) as error:

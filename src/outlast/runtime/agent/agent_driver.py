@@ -1,7 +1,7 @@
 """The driver of a node's agent: it carries out what the agent decides on the node.
 
-It owns the processes of the node, the hosts of the store, and what is read of them: beacons, exits,
-evidence. It decides nothing, and knows nothing of other nodes.
+It owns the processes of the node, the hosts of the store, and what is read about them: beacons,
+exits, evidence. It decides nothing, and does not know of other nodes.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node starts its processes, and when it takes them for hung.
+    """How a node starts its processes, and when it regards them as hung.
 
     zygote         forks the workers; None: each is started as a fresh interpreter
     preload        modules that are imported before workers are forked
@@ -66,10 +66,10 @@ class NodeOptions:
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node. They are open already. The code that opened them closes them.
+    """The parts of a node, which are open already. The code that opened them also closes them.
 
-    missing   returns what is missing of the run's folder, in words; "": nothing is
-    keeper    keeps copies for ranks of other nodes; None if there is one node only
+    missing   returns in words what is missing of the run's folder; "": nothing is
+    keeper    keeps copies for ranks of other nodes; None if there is only one node
     """
 
     node: str
@@ -139,7 +139,7 @@ class AgentDriver:
             StartNews(given_up=self._given_up, tell=parts.tell),
             greets=parts.options.greets,
         )
-        self._looked_s = clock.now_s()  # the newest tick
+        self._looked_s = clock.now_s()  # the time of the newest tick
         self._held_up: HeldUp | None = None
         self._removals = Removals(parts.vault, missing=parts.missing, tell=parts.tell)
         self._is_over = False
@@ -162,11 +162,11 @@ class AgentDriver:
         self.host.stop_all(term_grace_s=0.0, then=then)
 
     def close(self) -> None:
-        """Kill and reap the processes that are left."""
+        """Kill and reap the remaining processes."""
         self.host.close()
 
     def look_after_files(self) -> None:
-        """Look whether the vault or the run's folder was removed. It is called once a second."""
+        """Check whether the vault or the run's folder was removed. It is called once a second."""
         self._removals.look_for_folder()
         self._hold_vault()
 
@@ -193,7 +193,10 @@ class AgentDriver:
         return True
 
     def add_place(self, message: FromAgent | FromWorker) -> FromAgent | FromWorker:
-        """Return the message; a WorkerLingers without a place gets it, as seen from outside."""
+        """Return the message.
+
+        A WorkerLingers without a place gets one, as it is seen from outside.
+        """
         if not isinstance(message, WorkerLingers) or message.where:
             return message
         pid = self.host.pids().get(message.worker, 0)
@@ -295,11 +298,11 @@ class AgentDriver:
         elif getattr(message, "worker", worker) == worker:
             self._starts.heard(worker)
             if isinstance(message, Joined) and self._removals.is_first_of(worker):
-                self._hold_vault()  # this rank has made its files by now
+                self._hold_vault()  # this rank has created its files by now
             self._events.on_worker(_from_worker(message))
 
     def on_channel_closed(self, worker: int, reason: str) -> None:
-        """Kill a worker that has no channel any more, because it cannot be led."""
+        """Kill a worker that has no channel any more, because it cannot get messages."""
         self.host.kill(worker)
 
     def on_zygote_ready(self, pid: int, imports_s: float) -> None:

@@ -1,7 +1,7 @@
 """The beacons of a node's workers: where each stands, and how it has spent its time.
 
-A worker writes its beacon into shared memory, and the agent reads it there. This is how the agent
-knows of hangs, and how the ledger knows of seconds and steps. It decides nothing.
+A worker writes its beacon into shared memory, and the agent reads it there. From the beacons the
+agent learns of hangs, and the ledger learns of seconds and steps. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 @dataclass(slots=True)
 class _Known:
-    """The facts known about one process. It counts as a spare until its beacon has a rank."""
+    """What is known about one process. It counts as a spare until its beacon has a rank."""
 
     worker: int
     kind: str
@@ -39,7 +39,7 @@ class _Known:
     rank: int = -1
     page: memoryview | None = None
     beacon: Beacon | None = None
-    starving: Starving | None = None  # while it is looked at closely
+    starving: Starving | None = None  # set while it is observed closely
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Beacons:
         if known is None:
             return None
         beacon = self._read(known)
-        # it is being written: what was read last still holds
+        # It is being written, so the last one that was read still counts
         if beacon is not None and beacon.torn:
             beacon = known.beacon
         if beacon is None:
@@ -168,7 +168,7 @@ class Beacons:
         )
 
     def lives(self) -> list[Life]:
-        """Return the lives of all that live, as their newest beacons show them."""
+        """Return the lives of all processes that are alive, as their newest beacons show them."""
         return [self._life(known) for known in self._known.values()]
 
     def gauges(self) -> Gauges | None:
@@ -187,5 +187,5 @@ class Beacons:
 
 
 def _some(seconds: dict[_Name, float]) -> dict[_Name, float]:
-    """Return the seconds that are not 0: the ledger is written each second."""
+    """Return the seconds that are not 0. The ledger is written each second, so it is kept short."""
     return {name: value for name, value in seconds.items() if value}

@@ -51,8 +51,9 @@ class CopyKeeper:
         self.parity = HeldParity(vault)
         self.on_kept: Callable[[CopyKept | ParityKept], object] = _nobody
         self._loop = loop
-        self._generations: dict[int, int] = {}  # rank -> the newest that it has sent a copy in
-        # by rank, and by the stripe of a part; -1: a whole copy
+        # rank -> the newest generation in which it has sent a copy
+        self._generations: dict[int, int] = {}
+        # The key is a rank and the stripe of a part. The stripe -1 stands for a whole copy.
         self._incoming_copies: dict[tuple[int, int], _IncomingCopy] = {}
 
     def kept_images(self) -> tuple[Images, ...]:
@@ -101,7 +102,7 @@ class CopyKeeper:
         self.held.close()
         self.parity.close()
 
-    # --- what a connection says ------------------------------------------------------------------
+    # --- what a connection reports ---------------------------------------------------------------
 
     def on_sealed(self, put: PutImage) -> None:
         """Tell the coordinator that a copy was sealed, or that a row is complete."""
@@ -121,7 +122,7 @@ class CopyKeeper:
     def refuse(self, sock: socket.socket, put: PutImage, error: OutlastError) -> None:
         """Tell the rank why there is no copy, and forget its older ones, or the rows of its stripe.
 
-        They are of steps that may be rolled back without any word to this node.
+        These are of steps that may be rolled back without a message to this node.
         """
         if put.share is None:
             self.held.forget(put.rank)
@@ -176,7 +177,7 @@ class _IncomingCopy:
         self._wait()
         self._loop.add_reader(self._sock.fileno(), self._read)
         if self._incoming.received == self._incoming.length:
-            self._finish()  # it is empty
+            self._finish()  # the image is empty
             return
         send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
 

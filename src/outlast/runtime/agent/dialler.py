@@ -5,8 +5,8 @@
      └──after a while─┴──────────── broken, or hung up on ─────────────────────┘
 
 It carries messages, and decides nothing. A connection that breaks is made again: first after
-RECONNECT_FIRST_S, then each time twice as long after the last, up to RECONNECT_S. Everything runs
-on one thread, the loop's.
+RECONNECT_FIRST_S, then after twice as long each time, up to RECONNECT_S. Everything runs on one
+thread, which is that of the loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LinkEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Say who dials, and what it says first. The fields are those of `Knock`."""
+    """Who dials, and what it says first. The fields are those of `Knock`."""
 
     wire: int
     release: str
@@ -83,7 +83,7 @@ class Dialler:
         self._token = token
         self._wait_s = limits.RECONNECT_FIRST_S
         self._timer: LoopTimer | None = (
-            None  # of the next attempt, or of the patience with this one
+            None  # of the next attempt, or of the time limit for this one
         )
         self._attempt: _Attempt | None = None
 
@@ -114,12 +114,12 @@ class Dialler:
         self._events = events
 
     def send(self, message: Message) -> None:
-        """Send a message. It is dropped where there is no connection."""
+        """Send a message. It is dropped if there is no connection."""
         if self._attempt is not None and self._attempt.admitted:
             self._attempt.send(message)
 
     def redirect(self, address: tuple[str, int]) -> None:
-        """Dial another address from now on: the coordinator is there."""
+        """Dial another address from now on, because the coordinator is there."""
         if address == self._address:
             return
         self._address, self._wait_s = address, limits.RECONNECT_FIRST_S
@@ -140,7 +140,7 @@ class Dialler:
             self._attempt.close()
             self._attempt = None
 
-    # --- what an attempt tells --------------------------------------------------------------------
+    # --- what an attempt reports ------------------------------------------------------------------
 
     def admitted(self, facts: Admitted) -> None:
         self._stop_timer()
@@ -155,7 +155,7 @@ class Dialler:
         self._events.on_refused(reason)
 
     def failed(self, reason: str, *, was_in: bool, strange: bool) -> None:
-        """Dial again after a while. `strange`: what answered is no coordinator."""
+        """Dial again after a while. `strange`: something answered that is not a coordinator."""
         self._stop_timer()
         self._since.strange += strange
         self._attempt, self._since.error = None, reason
@@ -179,9 +179,9 @@ class _Attempt:
         self._loop = loop
         self._knock = knock
         self._token = token
-        self._sock: socket.socket | None = None  # while it connects
+        self._sock: socket.socket | None = None  # set while it connects
         self._channel: Channel | None = None
-        self._proven = False  # the coordinator knows the token
+        self._proven = False  # the coordinator has proven that it knows the token
         self._over = False
 
     def begin(self, address: tuple[str, int]) -> None:

@@ -39,10 +39,11 @@ def worker_environment(
     attempt: int,
     error_file: str,
 ) -> dict[str, str]:
-    """Return `base` (the launcher's environment) with torchrun's variables over it.
+    """Return `base` (the launcher's environment) with torchrun's variables added.
 
-    A spare has no rank: OF_A_RANK is absent. `attempt` counts restarts of all ranks. Torch keys its
-    store with it, so that the ranks of a new attempt do not meet the old one's.
+    A spare has no rank, so the variables in OF_A_RANK are absent. `attempt` counts restarts of all
+    ranks. Torch uses it in the keys of its store, so that the ranks of a new attempt do not find
+    the keys of the old one.
     """
     env = {name: value for name, value in base.items() if name not in OF_A_RANK}
     env.update(

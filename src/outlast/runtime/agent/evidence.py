@@ -1,19 +1,21 @@
-"""The evidence of an interruption: secured before a process is gone, written once training goes on.
+"""The evidence of an interruption.
+
+It is secured before a process is gone, and is written once training goes on.
 
     evidence/interruption-<id>/
-      standing.json            each process that lived when the first one was given up: where it
-                               stood, what the kernel said, how it ended (schema 1)
+      standing.json            each process that was alive when the first one was given up: where
+                               it stood, what the kernel said, how it ended (schema 1)
       stacks-rank<r>.txt       what the process itself wrote while it stood still
                                (runtime/worker/witness.py)
       recorder-rank<r>.json    its copy of torch's flight recorder
       <stream>-rank<r>.log     the end of what it printed
-      verdict.json             what `outlast diagnose` makes of all that
+      verdict.json             what `outlast diagnose` concludes from all of these
 
 Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption, because
-recovery waits for it. Once that time is used up nothing more is read or waited for. What was read
-until then is kept. Only a single read of bounded size (`glance.py`) may end after it. A process of
-its own finds the verdict, at low priority, after training goes on. At the end of a run the launcher
-waits for it.
+recovery waits for it. Once that time is used up, the agent reads nothing more, waits for nothing
+more, and keeps what it has read until then. Only a single read of bounded size (`glance.py`) may
+end after it. A separate process finds the verdict, at low priority, after training goes on. At the
+end of a run the launcher waits for it.
 """
 
 from __future__ import annotations
@@ -73,13 +75,13 @@ class _Process:
 
 @dataclass
 class _Case:
-    """The facts known about the interruption that is being recorded.
+    """What is known about the interruption that is being recorded.
 
-    since_s     how old stacks may be that count, on the wall clock
+    since_s     stacks count only if they were written after this time, on the wall clock
     stands_s    by worker: since when it stands where it does, but not earlier than `since_s`. Older
                 stacks are of an earlier alarm, because slow steps are asked about too
     processes   by worker
-    stacks      by rank: what the process wrote, as it came
+    stacks      by rank: what the process wrote, unchanged
     logs        by rank: the files that the process prints to
     spent_s     how long recovery was held up for this evidence so far
     """
@@ -121,13 +123,13 @@ class EvidenceCollector:
         self._written: set[int] = set()
         self._verdict_queue = VerdictQueue(loop, command, on_verdict)
 
-    # --- while it happens ---
+    # --- while the interruption goes on ---
 
     def before_kill(self, worker: int, pid: int, *, hung: bool) -> None:
-        """Read what a process that still lives can tell, before it is killed.
+        """Read what a process that is still alive can tell, before it is killed.
 
-        That is what only the process can tell, and what others will overwrite as they go on.
-        `hung`: it is killed for a hang.
+        This covers what only the process can tell, and what other processes will overwrite as they
+        go on. `hung`: it is killed because it hangs.
         """
         began_s = self._glance.now_s()
         case = self._look(began_s)
@@ -172,8 +174,8 @@ class EvidenceCollector:
     def ended(self, exited: Exited) -> None:
         """Note how a process ended.
 
-        Recovery waits for its death, so nothing is read now. It can wait: what the process wrote is
-        not overwritten.
+        Recovery waits for its death, so nothing is read now. What the process wrote is not
+        overwritten, and can be read later.
         """
         process = self._look(self._glance.now_s()).processes.get(exited.worker)
         if process is not None:
@@ -201,7 +203,7 @@ class EvidenceCollector:
         return _Case(since_s=self._glance.wall_s() - limits.STACKS_FRESH_S)
 
     def _take_stacks(self, case: _Case, process: _Process, until_s: float) -> bytes:
-        """Keep the stacks that a process has written down, if it has. Return them."""
+        """Keep the stacks that a process has written, if it has written any. Return them."""
         text = self._stacks(case, process, until_s)
         if text:
             case.stacks[process.rank] = text
@@ -238,17 +240,19 @@ class EvidenceCollector:
         self._glance.signal(process.pid, limits.STACKS_SIGNAL)
         while self._glance.now_s() < until_s:
             before, seen = seen, self._take_stacks(case, process, until_s)
-            if seen and seen == before:  # it has reached its end
+            # its file has not grown since the last look, so it is complete
+            if seen and seen == before:
                 break
             self._glance.pause(0.001)
         return self._glance.now_s() - began_s
 
-    # --- once it is over ---
+    # --- once the interruption is over ---
 
     def close(self, interruption: Interruption) -> None:
         """Write the folder of an interruption that is over, and let its verdict be found."""
         if interruption.parent is not None:
-            return  # it came during another one, and its evidence is with that one's
+            # it came during another interruption, and its evidence is in the folder of that one
+            return
         if interruption.id in self._written:
             return
         case, self._case = self._case or self._new_case(), None
@@ -256,7 +260,7 @@ class EvidenceCollector:
         try:
             self._write(folder, interruption, case)
         except OSError:
-            return  # a disk that takes no evidence stops nothing
+            return  # a disk that cannot store the evidence does not stop the run
         self._written.add(interruption.id)
         self._verdict_queue.ask(interruption.id, folder)
 
@@ -277,7 +281,7 @@ class EvidenceCollector:
         }
         (folder / "standing.json").write_text(json.dumps(record, indent=1) + "\n")
         for one in case.processes.values():
-            # A process that has ended cannot write its stacks again, so they are of its end.
+            # A process that has ended cannot write its stacks again, so these show its end.
             over = one.exit_code is not None or one.signal is not None
             if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)

@@ -61,21 +61,21 @@ class ForkQueue:
         keeper: HelperKeeper,
         for_memory: Callable[[], bool] = bool,
     ) -> None:
-        """`for_memory` tells whether the kernel has just killed some process for memory."""
+        """`for_memory` returns whether the kernel has just killed some process for memory."""
         self._loop = loop
         self._keeper = keeper
         self._events = events
         self._started = started
         self._failed = failed
         self._spawn = spawn
-        # preload and its folder; None: children are spawned
+        # the modules to preload, and their folder; None: children are spawned
         self._imports: tuple[tuple[str, ...], str] | None = None
         self._client: ZygoteClient | None = None
         self._waiting: deque[Child] = deque()
         self._in_flight: dict[int, Child] = {}
-        # how long the zygote may be silent, while it owes an answer
+        # how long the zygote may be silent while it owes an answer
         self._patience: Patience | None = None
-        self._killed = ""  # why, if we did it
+        self._killed = ""  # why it was killed, if the launcher killed it
         self._last_words = ""
         self._losses = 0
         self._for_memory = for_memory
@@ -86,7 +86,7 @@ class ForkQueue:
 
     @property
     def busy(self) -> bool:
-        """Return True while a fork was asked for whose pid is not known yet."""
+        """Return True while a fork was requested whose pid is not known yet."""
         return bool(self._in_flight)
 
     def begin(self, preload: tuple[str, ...], first_path: str, client: ZygoteClient | None) -> None:
@@ -116,7 +116,10 @@ class ForkQueue:
         self._loop.call_soon(self._serve)
 
     def end(self) -> None:
-        """Start no more children, and fail those that wait. The zygote ends by itself."""
+        """End the queue: start no more children, and fail those that wait.
+
+        The zygote ends by itself.
+        """
         self._imports = None
         if self._client:
             self._keeper.forget(self._client.pid)
@@ -159,7 +162,7 @@ class ForkQueue:
 
     def _look(self, client: ZygoteClient, patience: Patience) -> None:
         if self._patience is patience:
-            client.drain()  # it may have answered while we had no processor ourselves
+            client.drain()  # it may have answered while the launcher itself had no processor
         if self._patience is not patience or self._client is not client:
             return
         left_s = patience.left_s(now_s=now_s())
@@ -178,7 +181,7 @@ class ForkQueue:
 
     def _answered(self, answer: dict[str, Any]) -> None:
         assert self._client is not None
-        if "last_words" in answer:  # no answer: its end follows
+        if "last_words" in answer:  # this is not an answer: the zygote's end follows
             self._last_words = answer["last_words"]
             return
         self._keeper.answered(self._client.pid)
@@ -234,7 +237,7 @@ class ForkQueue:
             self._loop.call_at(now_s() + wait_s, self._begin_again)
 
     def _begin_again(self) -> None:
-        """Start another zygote. If that fails, it is tried again, later each time."""
+        """Start another zygote. If that fails, try again, after a longer time each time."""
         if self._imports is None or self._client is not None:
             return
         try:
@@ -245,10 +248,10 @@ class ForkQueue:
             self._loop.call_at(now_s() + retry_wait_s(self._losses), self._begin_again)
 
     def _how_it_ended(self, pid: int, code: int) -> str:
-        """Return what is known of the zygote's end.
+        """Return what is known about the zygote's end.
 
-        If we killed it, this says so and why. Otherwise it is the kernel's report and the zygote's
-        own last message.
+        If the launcher killed it, the result says so and gives the reason. Otherwise it is the
+        kernel's report and the zygote's own last message.
         """
         if self._killed:
             return self._killed

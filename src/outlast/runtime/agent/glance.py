@@ -1,8 +1,8 @@
 """Read from processes that are about to be killed. Reads are bounded, and wait for no writer.
 
-A read cannot be called off once the kernel has it. So nothing is opened that could wait for another
-process (a FIFO, a socket, a device). /proc is read only where the kernel answers by itself. A long
-file comes in pieces, between which the reader may stop.
+A read cannot be cancelled once the kernel has begun it. So nothing is opened that could wait for
+another process (a FIFO, a socket, a device). /proc is read only where the kernel answers by itself.
+A long file is read in pieces, and the reader may stop between two pieces.
 
 Not promised: a file system that does not answer (a network mount that hangs). It would hold up the
 run's ledger as well, which is in the same folder.
@@ -45,7 +45,7 @@ class Glance:
             os.kill(pid, number)
 
     def kernel(self, pid: int, name: str) -> str:
-        """Return /proc/<pid>/<name>, or "" if the process is gone or we may not look."""
+        """Return /proc/<pid>/<name>, or "" if the process is gone or this user may not read it."""
         try:
             with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
                 return file.read(_PROC_BYTES).decode("ascii", "backslashreplace").strip()
@@ -58,7 +58,7 @@ class Glance:
         return bool(found) and bool(int(found[0], 16) >> (number - 1) & 1)
 
     def written_s(self, path: Path) -> float:
-        """Return when the file was written last, on the wall clock; 0 if there is no such file."""
+        """Return when the file was last written, on the wall clock; 0 if it does not exist."""
         try:
             found = path.lstat()
         except OSError:
@@ -77,7 +77,7 @@ class Glance:
     def pieces(self, path: Path, *, most_bytes: int, end: bool = False) -> Iterator[bytes]:
         """Yield the file's beginning, or its `end`, in pieces of PIECE_BYTES.
 
-        There are none if there is no such file, or it is no regular file.
+        There are no pieces if there is no such file, or if it is not a regular file.
         """
         try:
             fd = os.open(path, _FLAGS)

@@ -1,8 +1,8 @@
-"""Look after the zygote and the hosts of the stores: read their state, and ask them.
+"""Watch the zygote and the hosts of the stores: read their state, and send them questions.
 
-`engine/helpers.py` decides what is done about a helper. Here the kernel is asked for the state of
-each process, and questions are sent. The owner of a helper that is given up kills it; its end is
-then seen like any other.
+`engine/helpers.py` decides what is done about a helper. This module asks the kernel for the state
+of each process, and sends the questions. The owner of a helper that is given up kills it. The end
+of that helper is then handled like any other.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from outlast.runtime.loop import Loop
 
 @dataclass(slots=True)
 class _Helper:
-    """One process under watch.
+    """One process that is watched.
 
-    is_idle   returns True while it has no work that could hold up an answer
+    is_idle   returns True while it has no work that could delay an answer
     ask       sends it a question
-    give_up   kills it; gets the reason
+    give_up   kills it; it gets the reason
     """
 
     pid: int
@@ -32,7 +32,7 @@ class _Helper:
     is_idle: Callable[[], bool]
     ask: Callable[[], object]
     give_up: Callable[[str], object]
-    starving: Starving | None = None  # while it owes an answer
+    starving: Starving | None = None  # set while the helper owes an answer
 
 
 class HelperKeeper:
@@ -52,7 +52,10 @@ class HelperKeeper:
         ask: Callable[[], object],
         give_up: Callable[[str], object],
     ) -> None:
-        """Look after the process `pid` from now on. `name` is how people call it."""
+        """Watch the process `pid` from now on.
+
+        `name` is the name of the helper in messages for people.
+        """
         watch = HelperWatch(f"{name} (pid {pid})", now_s=now_s())
         self._helpers[pid] = _Helper(pid, watch, is_idle, ask, give_up)
         if not self._looking:

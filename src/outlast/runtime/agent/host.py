@@ -64,7 +64,7 @@ class ProcessHost:
         self._then: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Become the parent of all orphans, and watch for children that end and for OOM kills."""
+        """Become the parent of all orphans, and watch for OOM kills and ends of children."""
         become_subreaper()
         self._loop.add_signal(signal.SIGCHLD, self._schedule_housekeeping)
         self._look_for_oom()
@@ -190,15 +190,15 @@ class ProcessHost:
             child.kill()
 
     def terminate(self, worker: int, *, interrupt: bool = False) -> None:
-        """Send SIGTERM to a worker's process group, or SIGINT, as Ctrl-C does."""
+        """Send SIGTERM to a worker's process group. It may also be SIGINT, as Ctrl-C sends it."""
         if (child := self._children.get(worker)) is not None and child.pid and not child.exited:
             child.kill_group(signal.SIGINT if interrupt else signal.SIGTERM)
 
     def _seen_to_end(self, child: Child) -> None:
-        """Handle a death: end the rest of its group, read its last messages, then report it."""
+        """Handle a death: end the rest of its group, read its last messages, and report it."""
         ending = child.peek()
         if ending is None:
-            return  # it lives: the pidfd was readable for nothing
+            return  # it is alive; the pidfd became readable for another reason
         at_s = now_s()
         self._loop.remove_reader(child.pidfd)
         child.exited = True
@@ -252,7 +252,7 @@ class ProcessHost:
         ]
 
     def close(self) -> None:
-        """Kill and reap all that is left, at once. No event follows."""
+        """Kill and reap all remaining processes, at once. No event follows."""
         self._forks.kill()
         for child in list(self._children.values()):
             if child.pid and not child.exited:
@@ -274,7 +274,7 @@ class ProcessHost:
     # --- housekeeping -----------------------------------------------------------------------------
 
     def _schedule_housekeeping(self) -> None:
-        """Reap a little later: right after a death other work is urgent, and this is not."""
+        """Reap a little later: right after a death other work is urgent, and reaping is not."""
         if self._housekeeping is None:
             self._housekeeping = self._loop.call_at(now_s() + HOUSEKEEPING_S, self._housekeep)
 
@@ -282,7 +282,7 @@ class ProcessHost:
         self._housekeeping = None
         self._reap_exited()
         if self._forks.busy:
-            # an unknown zombie may be a worker whose pid has not been told yet
+            # an unknown zombie may be a worker whose pid is not known yet
             self._schedule_housekeeping()
         else:
             self._reap_unknown()
@@ -295,7 +295,8 @@ class ProcessHost:
     def _reap_unknown(self) -> None:
         """Reap zombies that workers have left to this process.
 
-        A zombie that is a child of its own is left to `_seen_to_end`; the rest is reaped later.
+        A zombie that is a child of this host is left to `_seen_to_end`. The others are reaped
+        later.
         """
         ours = {child.pid for child in self._children.values()} | {self._forks.pid}
         with contextlib.suppress(ChildProcessError):

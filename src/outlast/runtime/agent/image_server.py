@@ -39,8 +39,8 @@ from outlast.runtime.tiers.vault import Vault
 class ImageServer:
     """Serve the images of one vault. `listen`, then let the loop run, then `close`.
 
-    `key` is the run's for images (`trust.image_key`); None: anybody who can reach the address may
-    ask.
+    `key` is the run's key for images (`trust.image_key`). If it is None, anyone who can reach the
+    address may ask.
 
     keeper   keeps copies for ranks of other nodes
     """
@@ -70,12 +70,15 @@ class ImageServer:
 
     def _on_socket(self, sock: socket.socket) -> None:
         if len(self._senders) >= limits.IMAGE_READERS_COUNT:
-            sock.close()  # it tries again
+            sock.close()  # the other end tries again
             return
         self._senders.add(_Sender(self._loop, sock, self, self._key, self._senders.discard))
 
     def find(self, asked: AskImage) -> tuple[Path, Seal] | None:
-        """Return the image that is asked for, and the file it is in; None: it is not here."""
+        """Return the image that is asked for, and the file that contains it.
+
+        Return None if it is not here.
+        """
         if asked.stripe >= 0:
             return self.keeper.parity.find(asked.stripe, asked.row, asked.step)
         if asked.rank < 0:
@@ -86,7 +89,7 @@ class ImageServer:
 
 
 class _Sender:
-    """One connection: it is asked once, and sends one image, or hands one over to the keeper."""
+    """One connection. It is asked once, and sends one image, or hands one over to the keeper."""
 
     def __init__(
         self,
@@ -104,7 +107,8 @@ class _Sender:
         self._reader = FrameReader()
         self._asked: AskImage | PutImage | None = None
         self._question: Challenge | None = None
-        self._left: tuple[int, int, int] | None = None  # file, offset and end of what is to be sent
+        # file, offset and end of what remains to be sent
+        self._left: tuple[int, int, int] | None = None
         self._patience: LoopTimer = loop.call_at(now_s() + limits.LISTENER_WAIT_S, self.close)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -192,7 +196,7 @@ class _Sender:
             self._loop.call_soon(self.close)
 
     def _write(self) -> None:
-        """Send the next piece. Others get their turn between two of them."""
+        """Send the next piece. Other connections get their turn between two pieces."""
         if self._left is None:
             return
         file, offset, end = self._left

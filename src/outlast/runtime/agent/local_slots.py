@@ -9,8 +9,9 @@ from __future__ import annotations
 class LocalSlots:
     """Give each worker that holds a rank a place of its own on this node.
 
-    A rank gets the place that torchrun would give it, if that is free, and else the first free one:
-    it may have come from another node. On a single node the place is the rank itself.
+    A rank gets the place that torchrun would give it, if that place is free. Otherwise it gets the
+    first free place, because it may have come from another node. On a single node the place is the
+    rank itself.
     """
 
     def __init__(self, count: int) -> None:
@@ -27,7 +28,7 @@ class LocalSlots:
         return place
 
     def of(self, worker: int) -> int:
-        """Return the place of `worker`; -1: it has none."""
+        """Return the place of `worker`, or -1 if it has none."""
         return self._taken.get(worker, -1)
 
     def free(self, worker: int) -> None:

@@ -36,12 +36,12 @@ from outlast.model.limits import (
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
 
-STDOUT, STDERR = 1, 2  # torchrun's bits of --redirects and --tee
+STDOUT, STDERR = 1, 2  # torchrun's bits for --redirects and --tee
 _NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 # ("stdout" or "stderr", a line with its end, or the beginning of one)
 Sink = Callable[[str, str], None]
-Streams = Mapping[int, int] | int  # bits for all local ranks, or by local rank
+Streams = Mapping[int, int] | int  # bits for all local ranks, or for each local rank
 
 
 def parse_streams(text: str, flag: str) -> Streams:
@@ -161,7 +161,10 @@ class WorkerLogs:
         )
 
     def paths(self, worker: int) -> dict[str, Path]:
-        """Return where the worker's streams are written, by name; none without files."""
+        """Return the files to which the worker's streams are written, by name.
+
+        There are none without files.
+        """
         return {
             _NAMES[pipe.stream]: Path(pipe.file.name)
             for pipe in self._pipes.get(worker, ())
@@ -169,7 +172,7 @@ class WorkerLogs:
         }
 
     def heard_s(self) -> dict[int, float]:
-        """Return when each worker that printed anything did so last, on the monotonic clock."""
+        """Return when each worker last printed anything, on the monotonic clock."""
         return {
             worker: max(pipe.heard_s for pipe in pipes) for worker, pipes in self._pipes.items()
         }
@@ -177,7 +180,7 @@ class WorkerLogs:
     def drain(self, worker: int) -> None:
         """Read what is in the pipes of a dead worker, without waiting for the end of file.
 
-        A child of it may still hold them.
+        One of its children may still hold the pipes open.
         """
         for pipe in self._pipes.get(worker, ()):
             pipe.drain()
@@ -189,9 +192,9 @@ class WorkerLogs:
             pipe.close()
 
     def _place(self, attempt: int, place: int | str) -> Path | None:
-        """Return the folder of a place; None without files, or if the disk refuses it.
+        """Return the folder of a place. Return None without files, or if the disk refuses it.
 
-        Without a folder, the output goes to the console alone.
+        Without a folder, the output goes to the console only.
         """
         if self._folder is None:
             return None
@@ -208,14 +211,14 @@ class WorkerLogs:
 
 @dataclass
 class _Pipe:
-    """One stream of one worker, with the file that it is written to.
+    """One stream of one worker, with the file to which it is written.
 
-    prefix       the prefix of each line on the console; None: it is not shown there
-    unfinished   the beginning of a line whose end has not come
-    mid_line     the console has the beginning of this line already
+    prefix       the prefix of each line on the console; None: the stream is not shown there
+    unfinished   the beginning of a line whose end has not arrived
+    mid_line     the console shows the beginning of this line already
     tail         the last lines, if this is stderr
     timer        shows the unfinished line when it is due
-    heard_s      when anything came last
+    heard_s      when anything last arrived
     """
 
     loop: Loop
@@ -281,7 +284,7 @@ class _Pipe:
         return tuple(self.tail)
 
     def flush(self) -> None:
-        """Show the beginning of a line whose end has not come."""
+        """Show the beginning of a line whose end has not arrived."""
         self._stop_timer()
         if self.unfinished:
             self._emit(self.unfinished)
@@ -304,7 +307,7 @@ class _Pipe:
         for line in lines:
             self._emit(line)
         self.unfinished = rest
-        if lines:  # the line that the timer was set for has ended
+        if lines:  # the line for which the timer was set has ended
             self._stop_timer()
         if len(rest) > LOG_LINE_MAX_BYTES:
             self.flush()
@@ -348,7 +351,7 @@ class ErrorRecord:
 def read_error_file(path: str | Path) -> ErrorRecord | None:
     """Read an error file. Return None if it is missing or damaged.
 
-    A process that is killed while it writes leaves half of one.
+    A process that is killed while it writes its file leaves only a part of it.
     """
     try:
         with open(path, "rb") as file:

@@ -1,16 +1,17 @@
-"""Find out whether the kernel's out-of-memory killer has killed one of our processes.
+"""Find out whether the kernel's out-of-memory killer has killed a process of this run.
 
-The kernel counts its kills for the machine and for each control group, and writes each of them with
-the pid into its log. What can be read differs between machines:
+The kernel counts its kills for the machine and for each control group. It writes each kill with the
+pid into its log. What can be read differs between machines:
 
-    its log          names the process. It counts only where we see the kernel's own pids, and may
-                     read the log
+    its log          names the process. It can be used only if this process sees the kernel's own
+                     pids, and may read the log
     our group        its counter rises for a process of the group, and of the groups below it
-    the machine      its counter rises for any process: another tenant's may have been killed while
-                     somebody sent a SIGKILL to a worker. That is possible, and not known
+    the machine      its counter rises for any process. It may have been another tenant's process
+                     that was killed, while a person sent a SIGKILL to a worker. So the kill is
+                     possible, and not certain
 
-One kill of a group explains one death. Version 1 counts no groups below, so a worker that has left
-our group is counted by the machine alone.
+One kill of a group explains one death. Version 1 of control groups does not count the groups below,
+so a worker that has left our group is counted by the machine alone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from outlast.runtime.cgroups import OWN, memory_hierarchies
 FOR_MEMORY = "while the kernel counted an OOM kill: the machine or a control group is out of memory"
 MACHINE = Path("/proc/vmstat")
 KERNEL_LOG = Path("/dev/kmsg")
-_RECORDS_MAX = 4_096  # of the kernel's log are read at one look
+_RECORDS_MAX = 4_096  # how many records of the kernel's log are read at one look
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,9})[ ,]")
 _FIRST_PIDS = "pid:[4026531836]"  # the namespace of the kernel's own pids (PROC_PID_INIT_INO)
 
@@ -38,12 +39,12 @@ class OomKill(str, Enum):
 
     NOT_READ = "not read"
     NONE = "none"
-    SOMEBODY = "somebody's"  # a process was killed for memory, and nothing tells which
+    SOMEBODY = "somebody's"  # a process was killed for memory, and nothing shows which one
     OURS = "ours"
 
     @property
     def is_possible(self) -> bool:
-        """Return whether it may have been a process of ours."""
+        """Return whether the killed process may have been one of this run."""
         return self in (OomKill.SOMEBODY, OomKill.OURS)
 
 
@@ -51,9 +52,9 @@ class OomKill(str, Enum):
 class Sources:
     """The places where the kernel reports its OOM kills, as far as they can be read.
 
-    own      counters of the group that we are in
+    own      counters of the group that this process is in
     machine  the counter of all processes
-    log      the kernel's log, if its pids are those that we see
+    log      the kernel's log, if its pids are those that this process sees
     """
 
     own: tuple[Path, ...] = ()
@@ -62,18 +63,19 @@ class Sources:
 
 
 class OomWatch:
-    """Watch the kernel's counters and its log, from the making of the watch until `close`.
+    """Watch the kernel's counters and its log, from the creation of the watch until `close`.
 
-    Call `look` now and then, and `judge` at a death by SIGKILL. The owner of a watch closes it: it
-    holds a descriptor. A watch that is closed goes on with the counters.
+    Call `look` from time to time, and `judge` at a death by SIGKILL. The owner of a watch closes
+    it, because it holds a descriptor. A watch that is closed goes on with the counters.
     """
 
     def __init__(self, sources: Sources | None = None) -> None:
         self._sources = find_sources() if sources is None else sources
         self._seen: dict[Path, int] = {}
-        self._rises: dict[Path, list[float]] = {}  # when each kill was seen that explains no death
+        # when each kill was seen that does not explain a death yet
+        self._rises: dict[Path, list[float]] = {}
         self._log = _open_log(self._sources.log)
-        self._logged: dict[int, float] = {}  # pid -> when it was read
+        self._logged: dict[int, float] = {}  # pid -> when its record was read
 
     def look(self, now_s: float) -> None:
         """Read what the kernel has counted and logged since the last look."""
@@ -90,9 +92,9 @@ class OomWatch:
         self._read_log(now_s)
 
     def judge(self, now_s: float, pid: int = 0) -> OomKill:
-        """Tell whether the process that has just died by SIGKILL was killed for memory.
+        """Return whether the process that has just died by SIGKILL was killed for memory.
 
-        `pid` is 0 where it does not matter which process was killed.
+        `pid` is 0 if it does not matter which process was killed.
         """
         self.look(now_s)
         if not self._seen:
@@ -130,7 +132,7 @@ class OomWatch:
             except BrokenPipeError:
                 continue  # records were overwritten before they were read
             except OSError:
-                return  # there are no more
+                return  # there are no more records
             if found := _KILLED.search(record):
                 self._logged[int(found[1])] = now_s
         if len(self._logged) > _RECORDS_MAX:
@@ -138,7 +140,7 @@ class OomWatch:
 
 
 def find_sources(own_groups: Path = OWN) -> Sources:
-    """Return what can be read here. The group's counter may be under either hierarchy.
+    """Return the sources that can be read here. The group's counter may be under either hierarchy.
 
     In a container our group has the name that it has outside, and is at the root of what is
     mounted.
@@ -159,7 +161,7 @@ def find_sources(own_groups: Path = OWN) -> Sources:
 
 
 def _open_log(path: Path | None) -> int | None:
-    """Open the kernel's log at its end; None where it may not be read."""
+    """Open the kernel's log at its end. Return None if it may not be read."""
     if path is None:
         return None
     try:

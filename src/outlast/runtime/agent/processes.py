@@ -24,13 +24,13 @@ _TITLE_ROOM = " " * 256
 
 @dataclass(frozen=True)
 class Exited:
-    """The kernel's report of an ended process.
+    """The kernel's report of a process that has ended.
 
-    exit_code  None when a signal ended it
-    oom        after a SIGKILL that we did not send: whose OOM kill the kernel tells of at that
-               time. NONE after any other end
-    at_s       when we saw it
-    killed     we sent it SIGKILL
+    exit_code  None if a signal ended it
+    oom        after a SIGKILL that the launcher did not send: whose OOM kill the kernel reports at
+               that time. NONE after any other end
+    at_s       when the launcher saw the end
+    killed     the launcher sent it SIGKILL
     """
 
     worker: int
@@ -43,7 +43,7 @@ class Exited:
 
 
 def ending_words(exit_code: int | None, number: int | None) -> str:
-    """Say how a process has ended: `was ended by signal 9 (SIGKILL)`, `ended with exit code 1`."""
+    """Return how a process ended: `was ended by signal 9 (SIGKILL)`, `ended with exit code 1`."""
     if number is None:
         return f"ended with exit code {exit_code}"
     return f"was ended by signal {number} ({_signal_name(number)})"
@@ -52,7 +52,7 @@ def ending_words(exit_code: int | None, number: int | None) -> str:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # a real-time signal
+    except ValueError:  # it is a real-time signal
         return f"SIGRTMIN+{number - signal.SIGRTMIN}"
 
 
@@ -87,7 +87,7 @@ class Handover:
         """Close the child's sides, once, after the child has its copies."""
         for fd in self.theirs:
             os.close(fd)
-        self.theirs = ()  # type: ignore[assignment]  # spent
+        self.theirs = ()  # type: ignore[assignment]  # they are closed
 
     def open_gate(self) -> None:
         with contextlib.suppress(BrokenPipeError):
@@ -106,7 +106,7 @@ class Child:
     """One child and its state.
 
     It is asked for (pid 0), running, exited (a zombie that keeps its pid from being given to
-    another), or reaped (gone from the table).
+    another process), or reaped (removed from the process table).
     """
 
     spec: ChildSpec
@@ -114,7 +114,7 @@ class Child:
     channel: Channel
     pid: int = 0
     pidfd: int = -1
-    killed: bool = False  # by us
+    killed: bool = False  # by the launcher
     exited: bool = False
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -124,7 +124,10 @@ class Child:
         self.pid = pid
 
     def peek(self) -> tuple[int | None, int | None] | None:
-        """Return exit code and signal once it has ended, without reaping it; None until then."""
+        """Return exit code and signal once it has ended, without reaping it.
+
+        Return None until then.
+        """
         found = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if found is None:
             return None
@@ -135,7 +138,8 @@ class Child:
     def kill(self) -> None:
         """Send SIGKILL to the child and to its process group.
 
-        Safe until it is reaped: its pid, which is the group's number, cannot be given away.
+        This is safe until it is reaped: its pid, which is the group's number, cannot be given to
+        another process before that.
         """
         if not self.exited:
             with contextlib.suppress(ProcessLookupError):
@@ -147,7 +151,10 @@ class Child:
             os.killpg(self.pid, number)
 
     def reap(self) -> None:
-        """End the processes of its session in other process groups. Then give its pid back."""
+        """End the processes of its session that are in other process groups.
+
+        Then release its pid.
+        """
         for pid in session_members(self.pid):
             if pid != self.pid:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -156,7 +163,7 @@ class Child:
             os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
         os.close(self.pidfd)
         if self.process is not None:
-            self.process.returncode = 0  # reaped here; keeps Popen from looking for it
+            self.process.returncode = 0  # it was reaped here; this keeps Popen from waiting for it
 
 
 def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:

@@ -1,7 +1,7 @@
-"""An agent whose coordinator is reached over a connection, as on each of several nodes.
+"""An agent that reaches its coordinator over a connection, as on each of several nodes.
 
-It joins the agent's session (the lease, the numbered messages) with the connection on one side and
-the processes of the node on the other.
+It connects the agent's session (the lease and the numbered messages) with the connection on one
+side, and with the processes of the node on the other.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class Outside:
     dialler         the connection to it
     offer           what the node offers to the run
     left            is called once the run is over for this node
-    standby         this node's part in outliving the coordinator; None: the run has too few nodes
+    standby         the part of this node that can take over from the coordinator; None: the run has
+                    too few nodes for that
     hand_run_over   is called before this node leaves: a coordinator in this launcher hands the run
-                    over. It returns False if nobody can take it over, so that this launcher has to
-                    stay
+                    over. It returns False if no other node can take it over, so that this launcher
+                    has to stay
     """
 
     facts: Admitted
@@ -76,9 +77,9 @@ class Outside:
 class _Told:
     """The newest reports that the coordinator has got.
 
-    lives      by worker and rank
-    hung       workers that hang
-    preempted  that this node is about to be taken away
+    lives      reported lives, by worker and rank
+    hung       workers that were reported to hang
+    preempted  whether it was told that this node is about to be taken away
     """
 
     lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class RemoteAgent:
         self._told = _Told()
         if parts.keeper is not None:
             parts.keeper.on_kept = self._on_copy_kept
-        self._heard_s = clock.now_s()  # since when the coordinator was not heard
+        self._heard_s = clock.now_s()  # when this agent last heard from the coordinator
 
     def begin(self) -> None:
         """Start the zygote, and enrol over the connection that is there."""
@@ -120,7 +121,7 @@ class RemoteAgent:
         self.on_admitted(self._outside.facts)
 
     def close(self) -> None:
-        """Close the connections, and kill and reap the processes that are left."""
+        """Close the connections. Kill and reap the processes that remain."""
         if self._outside.standby is not None:
             self._outside.standby.close()
         self._outside.dialler.close()
@@ -146,14 +147,14 @@ class RemoteAgent:
 
     @property
     def is_in(self) -> bool:
-        """Return whether the coordinator can be told something now."""
+        """Return whether the agent can send a message to the coordinator now."""
         return self._session.is_in
 
     def _do(self, outputs: list[Output]) -> None:
         self._queue.do(outputs)
         self._lease.until_s = self._session.lent_until_s
 
-    # --- carrying out -----------------------------------------------------------------------------
+    # --- carrying out what the agent decides ------------------------------------------------------
 
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, SendOverLink):
@@ -213,7 +214,7 @@ class RemoteAgent:
             self.leave(1, f"the coordinator {waited}{f': {why}' if why else ''}")
 
     def tell_life(self, life: Life) -> None:
-        """Tell the coordinator of a life, if it has changed."""
+        """Report a life to the coordinator, if it has changed."""
         message, key = message_of(life), (life.worker, life.rank)
         if self._told.lives.get(key) == message:
             return
@@ -253,7 +254,7 @@ class RemoteAgent:
         if isinstance(message, RunOver):
             self._on_over(message)
         else:
-            # what is no word for an agent does nothing
+            # A message that is not for an agent is ignored.
             self._do(self._session.on_link(message, now_s=clock.now_s()))  # type: ignore[arg-type]
 
     def on_broken(self) -> None:
@@ -282,7 +283,7 @@ class RemoteAgent:
 
     @property
     def epoch(self) -> int:
-        """Return the newest coordinator that this agent has obeyed."""
+        """Return the epoch of the newest coordinator that this agent has obeyed."""
         return self._session.epoch
 
     def say(self, message: Message) -> None:
@@ -290,14 +291,14 @@ class RemoteAgent:
         self._outside.dialler.send(message)
 
     def prolong_lease(self, asked_s: float) -> None:
-        """Let the workers go on without the coordinator for a lease from `asked_s`."""
+        """Let the workers go on without the coordinator, for one lease from `asked_s`."""
         self._do(self._session.prolong_lease(asked_s=asked_s, now_s=clock.now_s()))
 
     def follow(self, address: tuple[str, int]) -> None:
         """Dial the coordinator at another address."""
         self._outside.dialler.redirect(address)
 
-    # --- what the agent's driver tells (AgentDriverEvents) ----------------------------------------
+    # --- what the agent's driver reports (AgentDriverEvents) --------------------------------------
 
     def on_event(self, message: FromAgent) -> None:
         self._do(self._session.on_event(message, now_s=clock.now_s()))
@@ -319,7 +320,7 @@ class RemoteAgent:
         self.leave(2, error)
 
     def zygote_ready(self, pid: int, imports_s: float) -> None:
-        """Do nothing: the ledger is the coordinator's."""
+        """Do nothing: the coordinator writes the ledger."""
 
     def is_hung(self, pid: int) -> bool:
         pids = self._node.host.pids()

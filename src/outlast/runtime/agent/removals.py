@@ -34,7 +34,7 @@ class Removals:
     def is_first_of(self, worker: int) -> bool:
         """Return True the first time that `worker` is in a generation: its files are new.
 
-        Looking at all files at each regroup would be work on the way of each recovery.
+        To look at all files at each regroup would delay each recovery.
         """
         if worker in self._joined:
             return False
@@ -58,7 +58,7 @@ class Removals:
             self._say_of_vault(f"{how} as long as this launcher lives ({len(lost)} files)")
 
     def _say_of_vault(self, how: str) -> None:
-        """Warn once: a removal may strike file after file."""
+        """Warn once, because removals may affect many files one after the other."""
         if not self._vault_reported:
             self._vault_reported = True
             causes = "a person, RemoveIPC of systemd-logind, or systemd-tmpfiles"

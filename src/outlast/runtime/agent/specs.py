@@ -49,7 +49,7 @@ class WorldSize:
 class Specs:
     """Describe the processes of one node. `options` go to every worker's session.
 
-    master      where this node hosts the store; port 0: any that is free
+    master      the address at which this node hosts the store; port 0: any that is free
     interface   the network interface by which ranks reach each other
     """
 
@@ -76,7 +76,7 @@ class Specs:
         self._max_restarts = max_restarts
         self._logs = logs
         self._options = dict(options)
-        # once: the folder may be gone when a replacement is started
+        # It is read once, because the folder may be gone when a replacement is started.
         self._cwd = os.getcwd()
         self._store: tuple[str, int] | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -134,8 +134,8 @@ class Specs:
         )
         if not {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"} & set(env):
             env["TORCH_FR_BUFFER_SIZE"] = str(limits.FLIGHT_RECORDER_ENTRIES)
-        # Without this gloo looks this machine's name up for each group, and listens on the
-        # interface it finds. Where all ranks are on one node, no other host need reach it.
+        # Without this, gloo looks up this machine's name for each group, and listens on the
+        # interface that it finds. If all ranks are on one node, no other host has to reach it.
         env.setdefault("GLOO_SOCKET_IFNAME", self._interface)
         if size.nodes > 1:
             env.setdefault("NCCL_SOCKET_IFNAME", self._interface)
@@ -149,7 +149,7 @@ class Specs:
         return self._master[1] != 0
 
     def store(self, number: int, *, standby: bool = False) -> ChildSpec:
-        """Describe a host of the store. One that stands ready listens at any free port."""
+        """Describe a host of the store. A host that stands ready listens at any free port."""
         host, port = self._master
         options = {
             "host": host,
@@ -163,8 +163,8 @@ class Specs:
     def takes_rank(self, worker: int, plan: Regroup) -> Regroup:
         """Return the plan with the worker's place on this node.
 
-        A spare that is given a rank gets a place now. From here on it prints to the console and
-        into that rank's files.
+        A spare that is given a rank gets a place now. From here on its output goes to the console
+        and to the files of that rank.
         """
         place = self.slots.take(worker, plan.rank)
         if worker in self._spares:
@@ -173,10 +173,11 @@ class Specs:
         return replace(plan, local_rank=place)
 
     def last_words(self, worker: int, *, killed: bool = False) -> str:
-        """Return what an ended worker left behind.
+        """Return the last message of a worker that has ended.
 
-        It is its error file's message, or the last line of its stderr. A process that was `killed`
-        by SIGKILL says nothing of that, so its last line is no error: it may be a progress bar.
+        It is the message in its error file, or the last line of its stderr. A process that was
+        `killed` by SIGKILL writes nothing about that, so its last line is not an error: it may be a
+        progress bar.
         """
         path = self._error_files.pop(worker, "")
         record = read_error_file(path) if path else None

@@ -48,13 +48,13 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """The things that an elected node needs to lead the run.
+    """What an elected node needs to lead the run.
 
     epoch      the number of its leadership
     named      the voters, this node first
     loyal      the voters that voted for this node
     claimed_s  when this node asked for their votes
-    listening  the socket at which agents will connect; it listens already
+    listening  the socket to which agents will connect; it listens already
     ledger     this node's copy of the run's ledger
     """
 
@@ -170,7 +170,7 @@ class Standby:
         """Return whether this launcher is a voter.
 
         A launcher that was started again on a voter's node does not know what the launcher before
-        it had promised. So it is no voter, which its other port shows.
+        it had promised. So it is not a voter, and it has another port, which shows this.
         """
         return self._port.address in self._named.addresses
 
@@ -214,7 +214,7 @@ class Standby:
         if agent is None or not self.votes:
             return
         if not self.voter.is_loyal(epoch, now_s=clock.now_s()):
-            return  # it is acknowledged with a later grant, and this node is a voter until then
+            return  # it is acknowledged with a later grant; this node stays a voter until then
         number = position.number if position.epoch == epoch else 0
         agent.say(Kept(epoch, number, seen_s))
         if self._kept.ends_voting is not None and position.epoch == epoch:
@@ -263,7 +263,7 @@ class Standby:
             self.voter.withdraw(now_s=clock.now_s())
 
     def _answer(self, message: Message) -> Message | None:
-        """Return the answer to another node's question; None: it gets none."""
+        """Return the answer to another node's question. Return None if it gets no answer."""
         now_s = clock.now_s()
         if isinstance(message, Ask):
             return self.voter.on_ask(message, now_s=now_s) if self.votes else self._name(message)
@@ -275,10 +275,10 @@ class Standby:
         return None
 
     def _name(self, ask: Ask) -> Answer:
-        """Answer an agent that asks who leads, as a node that is no voter.
+        """Answer an agent that asks which node leads. This node is not a voter.
 
         A new coordinator of two nodes names no voters. The old coordinator still asks the voters
-        that it had named, and would otherwise never learn who leads now.
+        that it had named. Without this answer it would never learn which node leads now.
         """
         promised, leader = self.voter.promised, self.voter.leader
         return Answer(ask.number, False, promised, leader, at_epoch=0, at_number=0)
@@ -301,9 +301,9 @@ class Standby:
     def _hear_of_leader(self, answer: Answer) -> None:
         """Follow the coordinator that a node names, unless a newer one has got this node's vote.
 
-        If the node that answers hears this coordinator, it was elected, and is followed whatever
-        this node has promised. Otherwise it may still be a candidate: it lets no agent in before a
-        majority has voted for it.
+        If the node that answers hears this coordinator, the coordinator was elected, and is
+        followed whatever this node has promised. Otherwise it may still be a candidate, which lets
+        no agent in before a majority has voted for it.
         """
         if not answer.missing:
             self.voter.note_leader(answer.epoch, answer.leader)
@@ -312,7 +312,7 @@ class Standby:
             self._follow(answer.leader)
 
     def _follow(self, leader: str) -> None:
-        """Let the agent connect to this leader, at HOST:PORT."""
+        """Let the agent connect to the node that leads, at HOST:PORT."""
         if self._agent is not None:
             self._agent.follow(split_address(leader))
 
@@ -332,7 +332,8 @@ class Standby:
         turn = self._named.nodes.index(self._place.caller.node) - 1
         waits_s = turn * limits.CLAIM_STAGGER_S
         if absence.inquiry.newest > self.voter.position:
-            waits_s += begins_s  # a voter with newer records would refuse its vote: it tries first
+            # a voter with newer records would refuse its vote, so that voter tries first
+            waits_s += begins_s
         if now_s >= absence.since_s + waits_s:
             self._claim(absence, now_s)
 
@@ -349,7 +350,7 @@ class Standby:
         claim = self.voter.stand(leader, above=self._named.epoch, now_s=now_s)
         if claim is None:
             listening.close()
-            return  # this node has promised its own vote to another one
+            return  # this node has promised its vote to another node
         absence.attempt = _Attempt(claim.epoch, now_s, listening, {place.caller.node})
         self._calls.ask(self._named, claim)
 
@@ -365,7 +366,8 @@ class Standby:
             return  # more votes are needed
         ledger = self._kept.hand_over()
         if ledger is None:
-            return  # the copy was lost since the attempt began; others miss the coordinator too
+            # the copy was lost since the attempt began; other voters can still take the run over
+            return
         own = nodes.index(self._place.caller.node)
         order = (own, *(place for place in range(len(nodes)) if place != own))
         named = Voters(
@@ -379,7 +381,7 @@ class Standby:
         try:
             self._lead(Election(attempt.epoch, named, votes, attempt.claimed_s, listening, ledger))
         except OutlastError as error:
-            # supervision boundary: the others miss this node, and elect another one
+            # Supervision boundary: the other nodes no longer hear this node, and elect another one.
             self._tell(f"warning: this node was elected to lead the run, and cannot: {error}")
             listening.close()
             self.voter.withdraw(now_s=clock.now_s())

@@ -94,7 +94,10 @@ class Starts:
         self._any_heard = True
 
     def killed(self, worker: int) -> bool:
-        """Note that a worker is to be killed. Return True if it has no process, and never will."""
+        """Note that a worker is to be killed.
+
+        Return True if it has no process now, and will not get one.
+        """
         start = self._starts.get(worker)
         if start is None or not start.waits:
             return False
@@ -131,8 +134,8 @@ class Starts:
     def tries_again(self, exited: Exited, error: str) -> bool:
         """Handle the end of a worker. Return True if it is tried again.
 
-        That is so if it ended by itself with an error before its script began. A worker that was
-        killed is not tried again, because nothing had kept it from starting.
+        It is tried again if it ended by itself with an error before its script began. A worker that
+        was killed is not tried again, because nothing had kept it from starting.
         """
         by_itself = exited.exit_code not in (None, 0) and not exited.killed
         if exited.worker not in self._starts or not self._greets or self._over or not by_itself:

@@ -1,12 +1,12 @@
-"""How long a process has been ready to run and had no processor.
+"""For how long a process was ready to run and had no processor.
 
 Such a process is slow. It does not hang.
 
-On a machine or in a control group with little processor time, a rank may make no progress as if it
-hung, and not answer. The kernel shows the difference. `/proc/<pid>/task/<tid>/schedstat` counts,
-for each thread, nanoseconds on a processor and nanoseconds that it waited for one. A wait that goes
-on is counted only once it is over. Until then it shows as a thread in state R whose counters do not
-move. Kernels without these counters say 0: then no process is excused.
+On a machine or in a control group with little processor time, a rank may make no progress and give
+no answer, as if it hung. The kernel shows the difference. `/proc/<pid>/task/<tid>/schedstat`
+counts, for each thread, the nanoseconds on a processor and the nanoseconds that it waited for one.
+A wait is counted only once it is over. Until then it shows as a thread in state R whose counters do
+not move. Kernels without these counters say 0. Then no process is excused.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Patience:
         self._starved_s = 0.0
 
     def left_s(self, *, now_s: float) -> float:
-        """Return the seconds that are left; not above 0 once it is over.
+        """Return the seconds that are left. The result is not above 0 once the time is over.
 
-        The more often it is asked, the better it knows.
+        The more often it is called, the more exact the result is.
         """
         self._starved_s = max(
             self._starved_s, min(self._starving.look_with_children(now_s=now_s), STARVED_MAX_S)
@@ -43,7 +43,7 @@ class Patience:
         return self._since_s + self._deadline_s + self._starved_s - now_s
 
     def __str__(self) -> str:
-        """Return for how long the process was waited for, in words for people."""
+        """Return in words for people how long the process was waited for."""
         starved = (
             f", {self._starved_s:.0f} s in which it had no processor not counted"
             if self._starved_s >= 1.0
@@ -123,7 +123,8 @@ def _names(folder: str) -> list[str]:
 def _children(pid: int) -> list[str]:
     """Return the children of the process's first thread.
 
-    There are none if the process is gone, or the kernel does not tell (CONFIG_PROC_CHILDREN).
+    There are none if the process is gone, or if the kernel does not list them
+    (CONFIG_PROC_CHILDREN).
     """
     try:
         with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
@@ -135,7 +136,7 @@ def _children(pid: int) -> list[str]:
 def _counters(folder: str) -> tuple[bytes, int, int] | None:
     """Return a thread's state, and its nanoseconds on a processor and waiting for one.
 
-    It is None if the thread is gone, or the kernel does not count.
+    The result is None if the thread is gone, or if the kernel does not count.
     """
     try:
         with open(f"{folder}/schedstat", "rb") as file:

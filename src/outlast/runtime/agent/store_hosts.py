@@ -42,9 +42,9 @@ class _Host:
 class _Failures:
     """The hosts that have ended before they listened.
 
-    count      how many in a row
+    count      how many hosts in a row have ended in this way
     any_up     some host of this run has listened, so starting one is possible here
-    reported   the failure that people were told of last
+    reported   the failure of which people were told last
     """
 
     count: int = 0
@@ -68,7 +68,7 @@ class StoreNews:
 
 
 class StoreHosts:
-    """Host the store. `order` puts one to use, and `news.said` reports where it listens.
+    """Host the store. `order` puts a store into use, and `news.said` reports where it listens.
 
     The driver calls the methods that begin with `on_` with events of processes whose numbers are
     FIRST_STORE_NUMBER or higher.
@@ -89,7 +89,7 @@ class StoreHosts:
     # --- what is ordered -------------------------------------------------------------------------
 
     def order(self, *, plain: bool) -> None:
-        """Put another store to use. `plain`: the script has made no outlast call so far."""
+        """Put another store into use. `plain`: the script has made no outlast call so far."""
         self._specs.store_is_gone()
         standby = self._standby
         verdict = decide_store(
@@ -126,7 +126,7 @@ class StoreHosts:
             self._host.kill(self._used.number)
 
     def _comes_up(self, message: StoreUp) -> None:
-        """Report the store that is in use now, and start another one in a while, to stand ready."""
+        """Report the store that is in use now, and start another one later, to stand ready."""
         self._specs.store_is_up(message)
         self._news.said(message)
         self._later(limits.SPARE_REFILL_DELAY_S, self._stand_by)
@@ -139,7 +139,7 @@ class StoreHosts:
     def _later(self, wait_s: float, call: Callable[[], None]) -> None:
         self._loop.call_at(clock.now_s() + wait_s, call)
 
-    # --- what the process host says --------------------------------------------------------------
+    # --- what the process host reports -----------------------------------------------------------
 
     def on_started(self, number: int, pid: int) -> None:
         """Note that the process runs. It has to say its port by STORE_DEADLINE_S."""
@@ -233,6 +233,9 @@ class StoreHosts:
             self._news.said(lost)
 
     def _of(self, number: int) -> _Host | None:
-        """Return the host of this number; None: it was given up, or another one took its place."""
+        """Return the host of this number.
+
+        Return None if it was given up, or if another host took its place.
+        """
         known = (one for one in (self._used, self._standby) if one is not None)
         return next((one for one in known if one.number == number), None)

@@ -1,6 +1,6 @@
-"""Find the verdicts of interruptions by a process of their own, at low priority.
+"""Find the verdicts of interruptions in a separate process, at low priority.
 
-Training goes on meanwhile, and nobody waits for a verdict before the run's end.
+Training goes on meanwhile, and nothing waits for a verdict before the end of the run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class VerdictQueue:
         self._loop.call_soon(self._begin)
 
     def finish(self, *, within_s: float) -> None:
-        """Find the verdicts that are left, now that the loop runs no more."""
+        """Find the remaining verdicts. The loop does not run any more."""
         until_s = clock.now_s() + within_s
         while self._at_work is not None or self._waiting:
             self._begin()
@@ -65,7 +65,7 @@ class VerdictQueue:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.DEVNULL,
-                    # however the launcher ends, also one that leads the run no longer
+                    # so that it ends with the launcher, also with one that no longer leads the run
                     preexec_fn=lambda: linux.die_with(mine),
                 )
             os.setpriority(os.PRIO_PROCESS, process.pid, 10)

@@ -52,7 +52,10 @@ class VoterCalls:
 
 
 class _VoterLink:
-    """The connection to one voter (`LinkEvents`). The newest message is sent once it is there."""
+    """The connection to one voter (`LinkEvents`).
+
+    The newest message is sent once it is connected.
+    """
 
     dialler: Dialler
 
@@ -79,5 +82,8 @@ class _VoterLink:
         self._open = False
 
     def on_refused(self, reason: str) -> None:
-        """Give this voter up: another process listens there now. The other voters are asked."""
+        """Give this voter up, because another process listens there now.
+
+        The other voters are asked.
+        """
         self._open = False

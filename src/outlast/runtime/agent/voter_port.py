@@ -22,12 +22,12 @@ from outlast.runtime.clock import now_s
 from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, LoopTimer
 
-_STRANGERS_COUNT = 64  # connections that have not proven yet whose they are
+_STRANGERS_COUNT = 64  # connections that have not yet proven that they belong to the run
 
 
 @dataclass(eq=False)
 class _Caller:
-    """One connection. `question` is what it has to answer; `admitted`: it may speak."""
+    """One connection. `question` is what it has to answer; `admitted`: it may ask."""
 
     channel: Channel
     patience: LoopTimer

@@ -1,6 +1,7 @@
 """The launcher's end of a zygote: start it, let it read the command line, then ask it for forks.
 
-Before `attach` calls block (there is no loop yet); after it answers arrive by callback.
+Calls made before `attach` block, because there is no loop yet. After it, answers arrive by
+callback.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
-# What the kernel, and Python in its place, says where no more processes or threads may be started.
+# What the kernel says where no more processes or threads may be started, or Python instead of it.
 _LIMITED = (os.strerror(errno.EAGAIN), os.strerror(errno.ENOMEM), "can't start new thread")
 LIMIT_HINT = (
     "a limit of the machine, of its user (`ulimit -u`) or of its control group (pids.max, memory)"
@@ -46,7 +47,7 @@ _TORCH = "its own words are above; is torch installed? `python -c 'import torch'
 
 
 class ZygoteClient:
-    """One zygote process. `ready` once it has said that it may be forked."""
+    """One zygote process. `ready` is True once it has said that it may be forked."""
 
     def __init__(self, process: subprocess.Popen[bytes], sock: socket.socket) -> None:
         self.process = process
@@ -87,15 +88,18 @@ class ZygoteClient:
             return self._await(patience, oom)
 
     def prepare(self, preload: tuple[str, ...], first_path: str) -> None:
-        """Let the zygote import. Its answer reaches `attach`'s callback."""
+        """Let the zygote import modules. Its answer goes to `attach`'s callback."""
         self._send({"do": "prepare", "preload": list(preload), "first_path": first_path})
 
     def fork(self, spec: ChildSpec, fds: tuple[int, int, int, int]) -> None:
-        """Ask for a fork. `fds` are channel, gate, stdout, stderr. The answer names the worker."""
+        """Ask for a fork.
+
+        `fds` are the channel, the gate, stdout and stderr. The answer names the worker.
+        """
         self._send({"do": "fork", "spec": spec.to_json()}, fds)
 
     def ping(self) -> None:
-        """Ask whether it still answers."""
+        """Ask whether the zygote still answers."""
         self._send({"do": "ping"})
 
     def attach(self, loop: Loop, on_answer: Callable[[dict[str, Any]], None]) -> None:
@@ -128,9 +132,9 @@ class ZygoteClient:
         return True
 
     def close(self) -> None:
-        """Close the socket; the zygote ends by itself when it sees that.
+        """Close the socket. The zygote sees that, and ends by itself.
 
-        A caller that wants to be sure kills it and waits.
+        A caller that has to be sure of its end kills it and waits.
         """
         if self._sock.fileno() >= 0:
             if self._loop is not None:
@@ -148,7 +152,7 @@ class ZygoteClient:
         try:
             send_packet(self._sock, request, fds)
         except OSError:
-            pass  # it is dead: the pid tells
+            pass  # it is dead; the exit of its pid shows that
 
     def _await(self, patience: Patience, oom: OomWatch) -> dict[str, Any]:
         """Wait for the zygote's answer. Raises CapacityError, with what ended it, if none comes."""
@@ -157,7 +161,8 @@ class ZygoteClient:
         while not readable and (left_s := patience.left_s(now_s=now_s())) > 0:
             readable, _, _ = select.select([self._sock], [], [], min(left_s, STARVING_LOOK_S))
         packet = None
-        with contextlib.suppress(OSError):  # reset: it has died without reading the request
+        # it is reset if the zygote has died without reading the request
+        with contextlib.suppress(OSError):
             packet = receive_packet(self._sock) if readable else None
         if packet is None or "last_words" in packet[0]:
             why = (

@@ -41,10 +41,11 @@ from outlast.runtime.collect.processes import (
 )
 
 STACKS_APART_S = 5.0
-RAN_SHARE = 0.2  # of the time between the looks: a machine may be shared
+# a share of the time between the looks; it is low because the machine may be shared
+RAN_SHARE = 0.2
 DUMP_WAIT_S = 15.0
 COMMAND_S = 30.0
-LOG_MAX_BYTES = 64 << 20  # of one log, its end is kept
+LOG_MAX_BYTES = 64 << 20  # of a longer log, the end is kept
 PIPES = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "OUTLAST_RECORD_PIPE")
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 RECORDED_NAME = "trace_rank_"  # as runtime/worker/flight_recorder.py names its files
@@ -54,7 +55,7 @@ PY_SPY_MISSING = "py-spy is not installed (pip install py-spy): no stacks of Pyt
 
 @dataclass(slots=True)
 class Collected:
-    """The gathered evidence, counted by kind, and sentences about what is lacking."""
+    """The evidence that was gathered, counted by kind, and sentences about what is missing."""
 
     folder: Path
     at_s: float = field(default_factory=time.time)
@@ -76,7 +77,7 @@ def collect(
     dump_wait_s: float = DUMP_WAIT_S,
     on_step: Callable[[str], None] = lambda what: None,
 ) -> Collected:
-    """Gather everything that is there into a new folder. Raises UsageError.
+    """Collect all available evidence into a new folder. Raises UsageError.
 
     Stacks are taken twice, `apart_s` apart. A flight recorder may answer within `dump_wait_s`.
     """
@@ -113,7 +114,7 @@ def collect(
     if gone := ended_here(processes):
         ranks = some([str(rank) for rank in gone])
         out.lack(f"no process of rank {ranks}: it has ended, or belongs to another user")
-    # First what changes: stacks of the moment, then dumps, then stacks of a later moment.
+    # What changes comes first: stacks of this moment, then dumps, then stacks of a later moment.
     before = {one.pid: _activity(one) for one in processes}
     _stacks(out, "first")
     began_s = time.monotonic()
@@ -140,7 +141,7 @@ def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
             launchers.setdefault(one.parent, one)
     if len(launchers) > 1:
         named = "; ".join(
-            # Of a process whose launcher is gone the parent is init, which has all orphans.
+            # If the launcher of a process is gone, its parent is init, which adopts all orphans.
             f"--pid {pid if pid > 1 else one.pid} (rank {one.rank}: {cut_at_word(one.command, 80)})"
             for pid, one in sorted(launchers.items())
         )
@@ -152,7 +153,7 @@ def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
 def ended_here(processes: Sequence[JobProcess]) -> list[int]:
     """Return the ranks of this node that have no process any more, if their numbers are known.
 
-    A launcher gives the ranks of a node numbers in a row.
+    A launcher gives consecutive numbers to the ranks of a node.
     """
     here = {one.rank for one in processes if one.is_rank}
     for one in processes:
@@ -164,7 +165,7 @@ def ended_here(processes: Sequence[JobProcess]) -> list[int]:
 
 
 def _record(out: Collected) -> dict[str, object]:
-    """Write down what was gathered, when, and what was not, for people who get the folder."""
+    """Record what was gathered, when, and what was not, for people who get the folder."""
     return {
         "collected_at_s": out.at_s,
         "ranks": {one.pid: one.rank for one in out.processes if one.is_rank},
@@ -241,7 +242,7 @@ def _dumps(out: Collected, wait_s: float) -> None:
         for path, one in wanted.items():
             with suppress(OSError):
                 if one.rank not in answered and path.stat().st_mtime >= asked_s - 0.1:
-                    time.sleep(0.05)  # NCCL writes in place: let it end
+                    time.sleep(0.05)  # NCCL writes the file in place, so give it time to finish
                     shutil.copy2(path, out.folder / "dumps" / f"trace_rank_{one.rank}")
                     answered.add(one.rank)
         time.sleep(0.1)
@@ -276,7 +277,7 @@ def _is_fifo(path: Path) -> bool:
 
 
 def _ask(pipe: Path) -> str:
-    """Write one byte, without waiting for a reader. Return why not, "" if it was written."""
+    """Write one byte, without waiting for a reader. Return why this failed, or ""."""
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -305,8 +306,9 @@ def _dump_paths(one: JobProcess, pipe: Path) -> list[Path]:
 
 
 def _logs(out: Collected) -> None:
-    """Return the files that ranks and launchers print to, and torchrun's folder of the newest
-    attempt.
+    """Return the files to which ranks and launchers print.
+
+    This includes torchrun's folder of the newest attempt.
     """
     target = out.folder / "logs"
     seen: set[tuple[int, int] | Path] = set()
@@ -444,8 +446,8 @@ def _activity(one: JobProcess) -> tuple[int, int] | None:
 def _moved(one: JobProcess, before: tuple[int, int] | None, apart_s: float) -> str:
     """Return whether the main thread moved since `before`, which is `apart_s` ago.
 
-    "still": it was never switched, "ran": it computed most of the time, "moved": anything else, but
-    "polls" where it uses a GPU, because waiting for one looks like that.
+    "still": it was never switched. "ran": it computed most of the time. "moved": anything else. But
+    "polls" if the process uses a GPU, because waiting for a GPU looks like that.
     """
     now = _activity(one)
     if before is None or now is None:
@@ -510,7 +512,7 @@ def lines_for_other_nodes(out: Collected) -> list[str]:
     """
     here = {one.rank for one in out.processes if one.is_rank}
     world = max((one.world_size for one in out.processes), default=0)
-    # Ranks of this node that have ended are nowhere else.
+    # Ranks of this node that have ended are not on another node.
     started_here = max((one.local_world_size for one in out.processes), default=0)
     if max(len(here), started_here) >= world:
         return []

@@ -12,7 +12,7 @@ _LISTENS = "0A"
 
 
 def holder_of(port: int) -> str:
-    """Say which process listens there, as far as this user may see."""
+    """Return in words which process listens there, as far as this user may see it."""
     inodes = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

@@ -1,12 +1,12 @@
 """The processes of a job on this node, as /proc shows them.
 
-A training process is one whose environment has RANK, as every launcher sets it. A data loader's
-workers and other children inherit it, and are processes of that rank too. A rank of `outlast run`
-is forked from a process that has no RANK, and /proc shows that one's environment; but its kernel
-name says which rank it is.
+A training process is one whose environment has RANK, as every launcher sets it. The workers of a
+data loader and other children inherit it. They are processes of that rank too. A rank of `outlast
+run` is forked from a process that has no RANK, and /proc shows the environment of that process; but
+the kernel's name of the forked process says which rank it is.
 
-Only this user's processes can be read without further rights; what may not be read is left out, and
-the collector names it.
+Without further rights, only this user's processes can be read. What may not be read is left out,
+and the collector names it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from outlast.runtime.linux import stat_fields
 
-# variables that name a job, by the launcher or scheduler that sets them
+# the variables that name a job, by the launcher or scheduler that sets them
 JOB_IDS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _OUTLAST_RANK = re.compile(r"outlast-rank(\d+)")
 
@@ -45,7 +45,7 @@ class JobProcess:
 
     @property
     def local_world_size(self) -> int:
-        """Return how many ranks the launcher started on this node; 0 if it does not say."""
+        """Return how many ranks the launcher started on this node, or 0 if it does not say."""
         return self._count("LOCAL_WORLD_SIZE")
 
     def _count(self, name: str) -> int:
@@ -54,9 +54,10 @@ class JobProcess:
 
 
 def find_processes(*, pids: Iterable[int] = (), job: str = "") -> list[JobProcess]:
-    """Find the job's processes: those named, those of the job's id, or else all with a RANK.
+    """Return the job's processes: those named, those of the job's id, or otherwise all with a RANK.
 
-    Processes named by `pids` bring their children, and a launcher brings its ranks.
+    With the processes that `pids` names, their children are found. With a launcher, its ranks are
+    found.
     """
     found: dict[int, JobProcess] = {}
     parents: dict[int, int] = {}
@@ -108,7 +109,10 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _with_role(one: JobProcess, ranks: Mapping[int, int]) -> JobProcess:
-    """Return the process with its role: a child of a process of the same rank is no rank itself."""
+    """Return the process with its role.
+
+    A child of a process of the same rank is not a rank itself.
+    """
     is_child = ranks.get(one.parent) == one.rank
     return replace(one, is_rank=not is_child)
 
@@ -126,7 +130,10 @@ def _parent_of(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the state on. Raises OSError if it is gone."""
+    """Return the fields of /proc/PID/stat, beginning with the state.
+
+    Raises OSError if it is gone.
+    """
     return stat_fields(Path(f"/proc/{pid}/stat").read_bytes())
 
 
@@ -149,9 +156,9 @@ def _read(pid: int) -> JobProcess | None:
 
 
 def activity_of(pid: int) -> tuple[int, int]:
-    """Return how often the main thread was switched, and how many ticks it computed.
+    """Return how often the main thread was switched, and for how many ticks it computed.
 
-    Raises OSError or ValueError where that cannot be read.
+    Raises OSError or ValueError if that cannot be read.
     """
     task = Path(f"/proc/{pid}/task/{pid}")
     switches = sum(
@@ -164,7 +171,7 @@ def activity_of(pid: int) -> tuple[int, int]:
 
 
 def uses_gpu(pid: int) -> bool:
-    """Return True if the process has a GPU's driver mapped, or if that cannot be read."""
+    """Return True if the process has mapped a GPU's driver, or if that cannot be read."""
     try:
         mapped = Path(f"/proc/{pid}/maps").read_text()
     except OSError:
@@ -182,7 +189,7 @@ def environment_of(pid: int) -> dict[str, str]:
 
 def command_of(pid: int) -> str:
     raw = Path(f"/proc/{pid}/cmdline").read_bytes()
-    # A script given by -c has lines of its own, and the tables have one line for each process.
+    # A script that is given by -c has several lines, and the tables have one line for each process.
     return " ".join(raw.replace(b"\0", b" ").decode("utf-8", "replace").split())
 
 

@@ -1,12 +1,12 @@
-"""Follow the logs of a running job of others, and say when it hangs or has failed.
+"""Follow the logs of a running job of another launcher, and say when it hangs or has failed.
 
-The logs are looked at again and again. Each file's new lines go to the readers of `outlast
-diagnose`. A failure shows in the launcher's own messages. It counts once the logs have been still
-for a moment, so that all of the end is read. `diagnose/quiet.py` decides whether the job hangs.
+The logs are read again and again. Each file's new lines go to the readers of `outlast diagnose`. A
+failure shows in the launcher's own messages. It counts once the logs have not changed for a moment,
+so that the end is read completely. `diagnose/quiet.py` decides whether the job hangs.
 
 The time of the newest file shows how long the logs were silent before watching began. So if a job
-hangs already, stacks are taken at once. Lines for people say what is waited for next, and until
-when.
+hangs already, stacks are taken at once. Lines for people say what the command waits for next, and
+until when.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from outlast.model.verdict import Role
 from outlast.runtime.collect.collector import STACKS_APART_S, Collected, collect
 from outlast.runtime.collect.processes import find_processes, writers_of
 
-NEW_BYTES_MAX = 4 << 20  # of one file at one look; of more, the end is read
+# the most bytes that are read of one file at one look; of more, the end is read
+NEW_BYTES_MAX = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class WatchPace:
     """The times by which logs are followed.
 
-    poll_s          between two looks at the logs
-    settle_s        the logs are still for so long before a failure is believed
-    stacks_apart_s  between two stacks of a process that is asked whether it moves
-    again_s         between two looks at a job whose usual gap is not known
+    poll_s          the time between two looks at the logs
+    settle_s        how long the logs have to be silent before a failure counts
+    stacks_apart_s  the time between two stacks of a process, which show whether it moves
+    again_s         the time between two looks at a job whose usual gap is not known
     """
 
     poll_s: float = 1.0
@@ -72,11 +73,14 @@ class Logs:
     sizes: dict[str, int] = field(default_factory=dict)
     gaps_s: list[float] = field(default_factory=list)
     last_line_s: float = 0.0
-    has_lines: bool = False  # some came since watching began
+    has_lines: bool = False  # some lines came since watching began
     failure: str = ""
 
     def silent_s(self) -> float:
-        """Return for how long no file was written, by the files' own times; 0 if there are none."""
+        """Return for how long no file was written, by the times of the files.
+
+        Return 0 without files.
+        """
         ages_s = []
         for path in self._files():
             with suppress(OSError):
@@ -93,23 +97,24 @@ class Logs:
                 continue  # it was rotated away between the listing and now
             before = self.sizes.get(path)
             if before is None or size == before:
-                # What is there at the start is no news: it may be an earlier attempt's.
+                # What is there at the start is not new. It may be from an earlier attempt.
                 self.sizes[path] = size
                 continue
             self.sizes[path] = size
             grew = True
             self._read(path, min(before, size), size)
         if grew:
-            # Before the first line the job started, or was not watched: that is no gap.
+            # Before the first line the job was starting, or was not watched. That does not count as
+            # a gap.
             if self.has_lines:
                 self.gaps_s.append(now_s - self.last_line_s)
                 del self.gaps_s[:-GAPS_KEPT]
             self.last_line_s, self.has_lines = now_s, True
 
     def writers(self) -> list[int]:
-        """Return the processes that write them: where several jobs run, these are the job's.
+        """Return the processes that write the logs. If several jobs run, these belong to the job.
 
-        Empty where the job prints into a pipe, and another process writes its log.
+        The result is empty if the job prints into a pipe, and another process writes its log.
         """
         found = writers_of(self._files())
         return found if find_processes(pids=found) else []
@@ -175,7 +180,7 @@ def watch(
             if look.state is JobState.HANGS:
                 extra = () if collected is None else (str(collected.folder),)
                 return WatchEnd("hangs", look.reason, (*paths, *extra))
-            if collected is not None:  # of a job that goes on, nobody asks for it
+            if collected is not None:  # it is from a job that goes on, so it is not needed
                 shutil.rmtree(collected.folder, ignore_errors=True)
         time.sleep(pace.poll_s)
     return WatchEnd("gone", "watching was ended", tuple(paths))
@@ -183,7 +188,7 @@ def watch(
 
 @dataclass(slots=True)
 class Looks:
-    """The looks at the processes of a quiet job: what the last one showed, and when the next is.
+    """The looks at the processes of a silent job: the last one's result, and when the next is due.
 
     stood  the frames by pid of a look in which no process moved
     """
@@ -197,7 +202,10 @@ class Looks:
     _announced: bool | None = None  # whether the usual gap was known when that was said
 
     def wait_for_silence(self, now_s: float, until_s: float, quiet: Look) -> None:
-        """Note that lines come. Say once, and once more when the usual gap is known, until when."""
+        """Note that lines come.
+
+        Say until when this waits, once at first, and once more when the usual gap is known.
+        """
         self.stood, self.next_s = None, 0.0
         if self._announced is not quiet.is_sure:
             self._announced = quiet.is_sure
@@ -209,13 +217,13 @@ class Looks:
     def take(
         self, quiet: Look, last_line_s: float, folder: Path, pids: Sequence[int], job: str
     ) -> tuple[Look, Collected | None]:
-        """Look at the processes, say what that shows, and set when to look again."""
+        """Look at the processes, say what they show, and set when to look again."""
         now_s = time.monotonic()
         silent_s = now_s - last_line_s
         collected, why = look_at(folder, pids, job, self.pace)
         first, second = ({}, {}) if collected is None else _frames(collected.folder / "stacks")
-        # Where there are no stacks only the silence that was watched counts: the logs may be those
-        # of a job that ended long ago.
+        # Without stacks, only the silence that was watched counts: the logs may be those of a job
+        # that ended long ago.
         watched_s = min(silent_s, now_s - self.began_s)
         blind_after_s = max(quiet.long_s, BLIND_FACTOR * self.min_s)
         look = decide_hang(
@@ -250,10 +258,10 @@ def _clock(in_s: float) -> str:
 def look_at(
     folder: Path, pids: Sequence[int], job: str, pace: WatchPace
 ) -> tuple[Collected | None, str]:
-    """Take stacks twice, and all else that a diagnosis wants.
+    """Take stacks twice, and everything else that a diagnosis needs.
 
-    Also return why there are no stacks; "" if there are. The processes may be on another node, or
-    another user's, and then nothing is collected.
+    Also return why there are no stacks, or "" if there are. The processes may be on another node,
+    or another user's. Then nothing is collected.
     """
     try:
         collected = collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s)

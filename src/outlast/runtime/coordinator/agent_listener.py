@@ -67,7 +67,10 @@ class _Options:
 
 @dataclass(slots=True)
 class _Queue:
-    """Outputs that are to be carried out. `busy`: they are; `held`: not now."""
+    """Outputs that are to be carried out.
+
+    `busy`: they are being carried out. `held`: they have to wait.
+    """
 
     outputs: deque[Output] = field(default_factory=deque)
     busy: bool = False
@@ -78,7 +81,7 @@ class _Queue:
 class _Connection:
     """One connection.
 
-    node     the name that its node gave; "" until it gives one
+    node     the name that its node gave; "" until it has given one
     knocks   True until it has named its run
     facts    the answer that it gets once its node is known
     """
@@ -86,7 +89,7 @@ class _Connection:
     address: str
     channel: Channel
     patience: LoopTimer
-    question: Challenge | None = None  # that it has not answered yet
+    question: Challenge | None = None  # the question that it has not answered yet
     knocks: bool = False
     facts: Admitted | None = None
     node: str = ""
@@ -96,10 +99,10 @@ class _Connection:
 class AgentListener:
     """Accept the connections of agents, and carry messages between them and the sessions.
 
-    Call `open`, then let the loop run. Making one raises UsageError if the process may not open
+    Call `open`, then let the loop run. Creating one raises UsageError if the process may not open
     enough files for all agents.
 
-    peers       how many agents are to be served
+    peers       how many agents will be served
     owner       is called with every output that is not for a link
     token       the run's token; None: every process that can reach the address may enrol
     admit       is called with each agent that knocks; None: agents enrol without knocking
@@ -134,9 +137,9 @@ class AgentListener:
         self._queue = _Queue()
 
     def open(self, *, host: str = "127.0.0.1", port: int = 0) -> tuple[str, int]:
-        """Listen, and return the address. `port` 0: one that is free.
+        """Listen, and return the address. `port` 0: any free port.
 
-        Raises UsageError for an address that cannot be had. The kernel limits the queue to
+        Raises UsageError for an address that cannot be used. The kernel limits the queue to
         net.core.somaxconn. An agent that finds it full tries again by itself, a second later.
         """
         return self.open_at(_listening(host, port, self._peers))
@@ -162,7 +165,7 @@ class AgentListener:
         self._links.clear()
 
     def tell(self, node: str, message: Message) -> None:
-        """Send a message to a node if it is connected, beside its numbered ones."""
+        """Send a message to a node if it is connected, outside its numbered messages."""
         if node in self._links:
             self._links[node].channel.send(message)
 
@@ -188,13 +191,13 @@ class AgentListener:
 
     @property
     def unsent_bytes(self) -> int:
-        """Return the bytes that the kernel has not taken yet, over all connections."""
+        """Return the bytes that the kernel has not accepted yet, over all connections."""
         return sum(connection.channel.unsent_bytes for connection in self._links.values())
 
     # --- carrying out -----------------------------------------------------------------------------
 
     def carry_out(self, outputs: Iterable[Output]) -> None:
-        """Carry out outputs in order. The outputs that they lead to come after them."""
+        """Carry out outputs in order. The outputs that these cause come after them."""
         if self._queue.held:
             # A lease is prolonged whether or not the newest decision counts already.
             outputs = [one for one in outputs if not self._granted(one)]
@@ -213,7 +216,7 @@ class AgentListener:
         self._queue.busy = False
 
     def _granted(self, output: Output) -> bool:
-        """Send a grant at once. Return whether it was one."""
+        """Send a grant at once. Return whether the output was one."""
         if not isinstance(output, SendOverLink) or not isinstance(output.message, Grant):
             return False
         if self._options.may_speak():
@@ -244,12 +247,12 @@ class AgentListener:
             connection.channel.close()
             self._gone(connection)
 
-    # --- connections come -------------------------------------------------------------------------
+    # --- new connections --------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while self._listener is not None:
             if len(self._strangers) >= limits.LISTENER_STRANGERS_COUNT:
-                # until one of them is known, or gone
+                # until one of them is known, or closed
                 self._loop.remove_reader(self._listener.fileno())
                 return
             try:
@@ -257,8 +260,8 @@ class AgentListener:
             except (BlockingIOError, ConnectionError):
                 return
             except OSError:
-                # no descriptor, no memory: it stays in the queue, and would be offered again at
-                # once
+                # if there is no descriptor or no memory, the connection stays in the queue, and
+                # would be offered again at once
                 self._loop.remove_reader(self._listener.fileno())
                 self._loop.call_at(now_s() + limits.RECONNECT_S, self._accept_again)
                 return
@@ -291,7 +294,7 @@ class AgentListener:
             connection.question = trust.challenge()
             channel.send(connection.question)
 
-    # --- what they say ----------------------------------------------------------------------------
+    # --- their messages ---------------------------------------------------------------------------
 
     def _on_message(self, connection: _Connection, message: Message) -> None:
         if connection.enrolled:
@@ -316,7 +319,7 @@ class AgentListener:
             self._on_enrol(connection, message)
 
     def _on_knock(self, connection: _Connection, message: Message) -> None:
-        """Ask an agent that means this run for its proof, or admit it."""
+        """Ask an agent that names this run for its proof, or admit it."""
         if not isinstance(message, Knock) or self._options.admit is None:
             self._refuse(connection, f"it has to knock, and says {_name(message)}")
             return
@@ -350,10 +353,10 @@ class AgentListener:
                 connection.channel.send(connection.facts)
 
     def _on_enrol(self, connection: _Connection, message: Enrol) -> None:
-        """Let a newer connection of an agent take the place of the older one, if there is one.
+        """Let a newer connection of an agent replace the older one, if there is one.
 
-        The older one is dead, or about to be. This holds for connections of one agent only. Another
-        agent of the same name is turned away, and the older connection stays.
+        The older one is dead, or will be soon. This holds for connections of one agent only.
+        Another agent of the same name is turned away, and the older connection stays.
         """
         outputs = self._sessions.on_link(message.node, message, now_s=now_s())
         if outputs and isinstance(outputs[0], TurnAway):
@@ -372,7 +375,7 @@ class AgentListener:
         self.carry_out(outputs)
         self._options.heard(message.node, message)
 
-    # --- connections go ---------------------------------------------------------------------------
+    # --- the end of connections -------------------------------------------------------------------
 
     def _refuse(self, connection: _Connection, reason: str) -> None:
         connection.channel.close()
@@ -416,9 +419,9 @@ def make_room_for(peers: int) -> None:
 def collect_seldom(peers: int) -> None:
     """Let this process's garbage collector run about once in a regroup.
 
-    By default it runs hundreds of times in a regroup, twice through every known rank, and finds
-    nothing. Messages make no cycles, so their reference counts free them. A connection that closes
-    does make a cycle. It is found as before, only later.
+    By default it runs hundreds of times in a regroup, goes twice through every known rank, and
+    finds nothing. Messages form no cycles, so their reference counts free them. A connection that
+    closes does form a cycle. It is found as before, only later.
     """
     often, *rarer = gc.get_threshold()
     gc.set_threshold(max(often, limits.OBJECTS_PER_AGENT_COUNT * peers), *rarer)

@@ -41,10 +41,10 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 class Bookkeeping:
     """Write the ledger.
 
-    records      what the ledger holds at the start, the new session included
-    start_step   the step that this session goes on from
+    records      what the ledger contains at the start, including the new session
+    start_step   the step from which this session goes on
     living       returns the lives that have not ended
-    gauges       returns what the first rank says of its training
+    gauges       returns what the first rank reports about its training
     show         gets each snapshot
     also         gets each record that is written
     """
@@ -73,7 +73,7 @@ class Bookkeeping:
     # --- lives and steps ---
 
     def life_over(self, life: Life) -> None:
-        """Write down a life that has ended."""
+        """Record a life that has ended."""
         self._tally.ended(life)
         self.record(life)
 
@@ -104,7 +104,7 @@ class Bookkeeping:
 
         deadlines   the timers of the coordinator that are set, by name
 
-        Raises OutlastError when the disk refuses.
+        Raises OutlastError if the disk refuses.
         """
         for life in self._living():
             self.record(life)
@@ -123,9 +123,9 @@ class Bookkeeping:
         return snapshot
 
     def close(self, end: End) -> None:
-        """Close the books: the run is over.
+        """Write the last records: the run is over.
 
-        A ledger that cannot take it does not change how the run ends.
+        If the ledger cannot be written, that does not change how the run ends.
         """
         for bucket in self._steps.buckets(self._gauges()):
             self.record(bucket)
@@ -185,14 +185,14 @@ class Bookkeeping:
 
 
 class _Interruptions:
-    """The interruptions that are open, and the newest that are over. All are in the ledger.
+    """The interruptions that are open, and the newest that are over. All of them are in the ledger.
 
     cost_is_known   it is known how many steps each of them cost
     """
 
     def __init__(self) -> None:
         self._kept: dict[int, Interruption] = {}
-        self._unknown_before = False  # of one that is not kept any more
+        self._unknown_before = False  # of an interruption that is not kept any more
 
     def note(self, record: Interruption) -> None:
         self._kept[record.id] = record
@@ -222,7 +222,7 @@ class _Tally:
         self._held_before_s = earlier.held_s
         self._started_s = records.sessions[-1].session.started_s
         self._zero_s = records.sessions[-1].session.started_s - earlier.wall_s
-        # rank-seconds of lives that are over
+        # rank-seconds of lives that have ended
         self._productive_s = earlier.rank_seconds[Cause.PRODUCTIVE]
 
     def ended(self, life: Life) -> None:
@@ -238,7 +238,7 @@ class _Tally:
 
 
 def _productive_s(life: Life, now_s: float) -> float:
-    """Return the productive seconds of a life that goes on, with the step in flight."""
+    """Return the productive seconds of a life that goes on, including the step in flight."""
     settled_s = life.seconds.get(Cause.PRODUCTIVE, 0.0)
     if life.opened_s is None or life.cause is not Cause.PRODUCTIVE:
         return settled_s
@@ -248,23 +248,23 @@ def _productive_s(life: Life, now_s: float) -> float:
 class _Steps:
     """Committed steps as the beacons show them, at the resolution of a tick.
 
-    The session goes on from `start_step`. A worker's beacon says less until it has the state of
-    that step, so lower numbers count for nothing.
+    The session goes on from `start_step`. A worker's beacon shows a lower number until the worker
+    has the state of that step, so lower numbers are ignored.
     """
 
     def __init__(self, now_s: float, start_step: int) -> None:
         self.newest = start_step
-        self._begun = False  # a beacon was seen
+        self._begun = False  # whether a beacon was seen
         self._from_s = now_s
         self._from_step = start_step
         self._last_s = now_s
         self._lasted: list[float] = []
-        self._logged_step = 0  # of the values in the newest bucket that has some
+        self._logged_step = 0  # the step of the newest bucket that has logged values
         self._recent: deque[tuple[float, int]] = deque()
 
     def seen(self, step: int, now_s: float) -> None:
         if not self._begun and step <= self.newest:
-            # what came before was no step: the workers were started
+            # what came before was not a step: the workers were started
             self._from_s = self._last_s = now_s
         self._begun = True
         if step > self.newest:
@@ -277,7 +277,7 @@ class _Steps:
     def buckets(self, said: Gauges | None) -> list[StepsBucket]:
         """Return the bucket of the steps since the last call, if there are any.
 
-        said   what the first rank says of its training: its values go in once
+        said   what the first rank reports about its training; its values are used once
         """
         if not self._lasted:
             return []
@@ -308,7 +308,8 @@ class _Steps:
             return 0.0
         (from_s, from_step), (last_s, to_step) = self._recent[0], self._recent[-1]
         steps, lasted_s = to_step - from_step, last_s - from_s
-        # a step may be longer than the window; one that takes twice as long as usual does not come
+        # a step may be longer than the window; if it takes more than twice as long as usual,
+        # the rate is 0
         late = now_s - last_s > max(_RATE_WINDOW_S, 2 * lasted_s / steps)
         return 0.0 if late else steps / max(now_s - from_s if steps > 1 else lasted_s, 1e-9)
 
@@ -316,7 +317,7 @@ class _Steps:
 def _waits_for(
     coordinator: Coordinator, now_s: float, deadlines: Mapping[str, float]
 ) -> dict[str, object] | None:
-    """Return what the run waits for, and for how long at most; None while it trains."""
+    """Return what the run waits for, and for how long at most. Return None while it trains."""
     wait = describe_wait(coordinator.run, deadlines)
     if wait is None:
         return None
@@ -327,7 +328,7 @@ def _waits_for(
 def _state_of_run(coordinator: Coordinator) -> str:
     """Return the state of the run for `outlast status`.
 
-    "ending": all scripts are past their last step, and some process has not ended.
+    "ending": all scripts are past their last step, and some processes have not ended.
     """
     plain = coordinator.runs_plain
     if not plain and coordinator.stage is not Stage.TRAINING:
@@ -341,8 +342,8 @@ def _state_of_run(coordinator: Coordinator) -> str:
 def _state(member: Member, *, at_work: bool) -> str:
     """Return the state of a process for `outlast status`.
 
-    "ended": its process is over and has done its part. "dead": its process is over and has not, so
-    its rank is given away.
+    "ended": its process has ended and has done its part. "dead": its process has ended before that,
+    so its rank is given to another process.
     """
     if member.life.dead:
         return "ended" if member.life.done else "dead"

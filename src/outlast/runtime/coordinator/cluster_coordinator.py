@@ -1,7 +1,7 @@
 """The coordinator of a run on several nodes: its sessions, its listener and its driver.
 
-It lives in the launcher of the node that --rdzv-endpoint names, and after a takeover in that of a
-voter. All agents reach it over connections, the one in the same launcher too.
+It is in the launcher of the node that --rdzv-endpoint names, and after a takeover in that of a
+voter. All agents reach it over connections. This includes the agent in the same launcher.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Admission:
 
     listening  the socket at which agents are awaited. It listens already
     run        the run, as --rdzv-id names it
-    script     the digest of the script that the coordinator's node runs; "" where there is no file
-    token      of the run; None: anybody who can reach the address may come
+    script     the digest of the script that the coordinator's node runs; "" if there is no file
+    token      the run's token; None: any process that can reach the address may join
     """
 
     listening: socket.socket
@@ -61,9 +61,9 @@ class Admission:
 class Succession:
     """The things that a coordinator takes over from the one before it.
 
-    state    what the copy of the ledger tells
+    state    what the copy of the ledger says
     named    the voters; `loyal` have voted for it, when it claimed the run at `claimed_s`
-    records  all that the copy holds, to be sent to the other voters
+    records  all records of the copy, to be sent to the other voters
     """
 
     state: RecoveredState
@@ -76,9 +76,9 @@ class Succession:
 class ClusterCoordinator:
     """Lead a run on several nodes. `listen`, `start`, let the loop run, and then `close`.
 
-    place    where it leads
-    lives    what agents tell of their workers
-    ended    is called once the run is over and every agent has gone, or had time to
+    place    the node on which it leads
+    lives    what agents report about their workers
+    ended    is called once the run is over, and every agent has left or has had time to leave
     """
 
     def __init__(
@@ -119,16 +119,16 @@ class ClusterCoordinator:
         self._launchers = LauncherWatch(parts.loop, ended=self.driver.on_launcher_ended)
 
     def listen(self) -> None:
-        """Let agents in."""
+        """Accept agents."""
         self._listener.open_at(self._admission.listening)
 
     def start(self) -> None:
-        """Begin the run: it trains once enough nodes are in."""
+        """Begin the run. It trains once enough nodes have joined."""
         self._flush()
         self.driver.start()
 
     def take_over(self, after: Succession) -> None:
-        """Lead the run after a coordinator that is gone. Training goes on all the time."""
+        """Lead the run after a coordinator that is gone. Training goes on meanwhile."""
         self.driver.coordinator.remember(after.state)
         lease_s = self._admission.facts.lease_s
         heard_s = elected_s(after.claimed_s, lease_s)
@@ -150,7 +150,7 @@ class ClusterCoordinator:
             self._parts.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
             self.driver.flush()
 
-    # --- who comes --------------------------------------------------------------------------------
+    # --- agents that connect ----------------------------------------------------------------------
 
     def _receive(self, knock: Knock) -> Admitted | str:
         """Return the answer to an agent that knocks: the facts of the run, or why it is refused."""
@@ -179,14 +179,17 @@ class ClusterCoordinator:
         return replace(here.facts, begun=self.quorum.named)
 
     def _compare(self, enrol: Enrol) -> None:
-        """Warn of a node on which other releases are installed than here."""
+        """Warn of a node on which other versions are installed than on this one."""
         text = difference(f"node {enrol.node}", enrol.software, installed())
         if text and text not in self._warned:
             self._warned.add(text)
             self._carry_out(Tell(text))
 
     def _heard(self, node: str, message: Message) -> None:
-        """Note committed steps, for the rate that is shown and the ledger; and what voters say."""
+        """Note committed steps, and what voters report.
+
+        The steps are for the rate that is shown, and for the ledger.
+        """
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
         elif isinstance(message, Enrol):
@@ -197,7 +200,7 @@ class ClusterCoordinator:
         elif isinstance(message, FromNode) and isinstance(message.message, Progress):
             self._parts.books.step_seen(message.message.newest, clock.now_s())
 
-    # --- carrying out -----------------------------------------------------------------------------
+    # --- carrying out what the coordinator decides ------------------------------------------------
 
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, Record) and isinstance(output.record, Life):
@@ -219,7 +222,7 @@ class ClusterCoordinator:
             self.quorum.wrote_at_once()
 
     def _name_voters(self) -> None:
-        """Name the voters before the first generation is written: all nodes are in by then."""
+        """Name the voters before the first generation is written. All nodes have joined by then."""
         if self.quorum.named:
             return
         voters = self.quorum.begin()
@@ -243,11 +246,11 @@ class ClusterCoordinator:
             self.quorum.lose(str(event.data["node"]))
 
     def _on_end(self, end: End) -> None:
-        """Tell all agents that the run is over, and wait a while for them to go."""
+        """Tell all agents that the run is over, and wait a while for them to leave."""
         if self.end is not None:
             return
         self.end = end
-        self.quorum.close()  # voters that leave now are no majority that is lost
+        self.quorum.close()  # if voters leave now, this must not count as the loss of the majority
         self._launchers.close()
         reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"
         self._listener.tell_all(RunOver(end.exit_code, end.state, reason))

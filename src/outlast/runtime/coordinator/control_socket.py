@@ -1,11 +1,12 @@
 """The control socket: how a person's command reaches the launcher of a run.
 
 It is a Unix socket in the run's folder, `control`, which only the owner of the run may open. The
-kernel says who connects. Its name is resolved below a descriptor of the folder, because the name of
-a Unix socket has 108 bytes at most, and a folder may have more.
+kernel says which user connects. The name of the socket is resolved below a descriptor of the
+folder, because the name of a Unix socket has 108 bytes at most, and the path of a folder may have
+more.
 
-A caller may be silent, hostile or gone: it is one of a bounded number, has a deadline, and is never
-waited for.
+A caller may be silent, hostile or gone. So the number of callers is bounded, each has a deadline,
+and the launcher never waits for one.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class _Caller:
     """One connection.
 
     by        who is at the other end, in words for people
-    patience  the timer after which the connection is closed; None: it is not limited now
-    number    of its request; 0 before it has asked
+    patience  the timer after which the connection is closed; None: it has no limit now
+    number    the number of its request; 0 before it has sent one
     stays     the connection is kept open after the last answer
     """
 
@@ -51,7 +52,7 @@ class _Caller:
     stays: bool = False
 
     def end_patience(self) -> None:
-        """Wait for it without a limit."""
+        """Remove the time limit of this connection."""
         if self.patience is not None:
             self.patience.cancel()
             self.patience = None
@@ -89,7 +90,7 @@ class ControlSocket:
         self._acceptor = Acceptor(self._loop, listener, self._on_socket)
 
     def stop_listening(self) -> None:
-        """Remove the socket. Requests that have come already are still answered."""
+        """Remove the socket. Requests that have arrived already are still answered."""
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -105,10 +106,10 @@ class ControlSocket:
         self._callers.clear()
 
     def answer(self, number: int, state: str, text: str) -> None:
-        """Send an answer to the caller with this request, if its connection is still there.
+        """Send an answer to the caller with this request, if its connection still exists.
 
-        The other end hangs up once it knows enough. A caller that asked for a stop sees by the end
-        of the connection that the launcher has ended.
+        The other end closes the connection once it knows enough. A caller that asked for a stop
+        sees from the end of the connection that the launcher has ended.
         """
         for caller in self._callers:
             if caller.number == number:
@@ -117,7 +118,7 @@ class ControlSocket:
                     self._limit(caller)
                 return
 
-    # --- who comes --------------------------------------------------------------------------------
+    # --- callers that connect ---------------------------------------------------------------------
 
     def _on_socket(self, sock: socket.socket) -> None:
         if len(self._callers) >= limits.CONTROL_CALLERS_COUNT:
@@ -134,7 +135,7 @@ class ControlSocket:
         self._limit(caller)
 
     def _limit(self, caller: _Caller) -> None:
-        """Hang up unless something is asked, or the other end hangs up, in time."""
+        """Close the connection after a while, unless a request comes before that."""
         caller.end_patience()
         due_s = clock.now_s() + limits.CONTROL_WAIT_S
         caller.patience = self._loop.call_at(due_s, lambda: self._hang_up(caller))
@@ -169,7 +170,7 @@ def _listen(folder: Path) -> socket.socket:
     """Return a listening socket. One that a killed launcher has left is removed first."""
     at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # nobody else may connect, from the first moment on
+    before = os.umask(0o177)  # no other user may connect, from the first moment on
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(NAME, dir_fd=at)
@@ -193,4 +194,4 @@ def _who(sock: socket.socket) -> str:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:
         name = f"user {uid}"
-    return f"{name} (process {pid})" if pid else name  # 0: of another container
+    return f"{name} (process {pid})" if pid else name  # 0: the process is in another container

@@ -1,7 +1,7 @@
 """`CoordinatorDriver`: carries out what the coordinator decides, except what goes to agents.
 
-That is timers, the ledger, checkpoints, lines for people, and answers to requests. The driver makes
-no decisions.
+These are timers, the ledger, checkpoints, lines for people, and answers to requests. The driver
+makes no decisions.
 """
 
 from __future__ import annotations
@@ -93,11 +93,14 @@ class CoordinatorDriver:
         self._carry = do
         self._ended = ended
         self._timers: dict[str, LoopTimer] = {}
-        self._unflushed = 0  # flushes of the ledger in a row that failed
+        self._unflushed = 0  # how many flushes of the ledger in a row have failed
         self._pruner = Pruner(parts.checkpoint_root, parts.retention)
 
     def listen(self) -> None:
-        """Take requests, and the signals that stop a run, which raise no exception from now on."""
+        """Handle requests, and the signals that stop a run.
+
+        These raise no exception from now on.
+        """
         for number in stop_signals.heeded():
             self._parts.loop.add_signal(
                 number,
@@ -108,7 +111,7 @@ class CoordinatorDriver:
         self.take_requests()
 
     def take_requests(self) -> None:
-        """Take what people ask of the run by a command."""
+        """Receive the requests that people send with a command."""
         if self._parts.control is not None:
             self._parts.control.open(self._on_request)
 
@@ -123,7 +126,10 @@ class CoordinatorDriver:
         self._carry(lead.rebuild(now_s=clock.now_s(), nodes=nodes, patience_s=patience_s))
 
     def on_launcher_ended(self, node: str) -> None:
-        """Count a node out whose launcher has ended, with all processes that it had started."""
+        """Count a node as lost, because its launcher has ended.
+
+        All processes that this launcher had started are lost with it.
+        """
         lead = self._lead
         assert isinstance(lead, CoordinatorSessions)
         self._carry(lead.on_launcher_ended(node, now_s=clock.now_s()))
@@ -146,7 +152,7 @@ class CoordinatorDriver:
     # --- what the coordinator asks for ------------------------------------------------------------
 
     def carry_out(self, output: Output) -> bool:
-        """Carry out one output. Return False if it is no output of a coordinator."""
+        """Carry out one output. Return False if it is not an output of a coordinator."""
         books = self._parts.books
         if isinstance(output, SetTimer):
             self._set_timer(output)
@@ -216,7 +222,10 @@ class CoordinatorDriver:
             )
 
     def ask_stop(self, reason: str, exit_code: int) -> None:
-        """Stop the run: the step in flight is committed first, unless it was asked before."""
+        """Stop the run.
+
+        The step in flight is committed first, unless a stop was requested before.
+        """
         self.do(self.coordinator.ask_stop(now_s=clock.now_s(), reason=reason, exit_code=exit_code))
 
     def _on_request(self, request: RunRequest) -> None:
@@ -245,7 +254,7 @@ class CoordinatorDriver:
         )
 
     def _save_last(self, order: SaveLast) -> None:
-        """Write the newest state to the disk, because the run gives up. Say where it is."""
+        """Write the newest state to the disk, because the run gives up. Return where it is."""
         parts = self._parts
         folder, error = save_images(
             parts.vault,

@@ -43,11 +43,11 @@ class Launcher:
         self._end: End | None = None
 
     def listen(self) -> None:
-        """Take the signals that stop a run. They raise nothing from now on."""
+        """Handle the signals that stop a run. From now on they raise no exception."""
         self._lead.listen()
 
     def run(self) -> End:
-        """Run until the end, and return it."""
+        """Run until the end, and return how the run ended."""
         self._node.open()
         self._flush()
         self._lead.start()
@@ -86,7 +86,7 @@ class Launcher:
         """Pass the verdict of a diagnosis on to the coordinator."""
         self._lead.on_verdict(interruption, verdict)
 
-    # --- what the agent's driver tells (AgentDriverEvents) ----------------------------------------
+    # --- what the agent's driver reports (AgentDriverEvents) --------------------------------------
 
     def on_event(self, message: FromAgent) -> None:
         self.queue.do(self._agent.on_event(message, now_s=clock.now_s()))

@@ -32,26 +32,29 @@ Address = tuple[str, int]
 class LauncherWatch:
     """Look for launchers whose connections have closed.
 
-    `learn` where each node listens, then `look` for one, or `forget` it once it has connected
-    again. `ended` is called with the name of a node whose launcher has ended.
+    Call `learn` with the address at which each node listens. Then call `look` for a node, or
+    `forget` once it has connected again. `ended` is called with the name of a node whose launcher
+    has ended.
     """
 
     def __init__(self, loop: Loop, *, ended: Callable[[str], object]) -> None:
         self._loop = loop
         self._ended = ended
-        self._reached: dict[str, Address] = {}  # where launchers listen, as was found
-        self._learned: deque[tuple[str, Address]] = deque()  # to be tried, one after the other
+        # the addresses at which launchers listen, as they were found
+        self._reached: dict[str, Address] = {}
+        # addresses that are to be tried, one after the other
+        self._learned: deque[tuple[str, Address]] = deque()
         self._trial: _Trial | None = None
         self._looks: dict[str, _Look] = {}
 
     def learn(self, node: str, address: str, *, reached: bool = False) -> None:
-        """Note the address, HOST:PORT, at which only a node's launcher listens. "": it has none.
+        """Note the address, HOST:PORT, at which only a node's launcher listens. "" means none.
 
         `reached` is True if other nodes have reached it there. Otherwise this node tries it.
         """
         listens_at = split_address(address) if address else None
         if self._reached.get(node) == listens_at:
-            return  # it has connected again, and listens where it did
+            return  # it has connected again, and listens at the same address
         self._reached.pop(node, None)
         if listens_at is None:
             return
@@ -62,7 +65,7 @@ class LauncherWatch:
             self._try_next()
 
     def look(self, node: str, *, until_s: float) -> None:
-        """Look for a node's launcher until then, if it was reached before."""
+        """Look for a node's launcher until that time, if it was reached before."""
         self.forget(node)
         if node in self._reached:
             self._looks[node] = _Look(
@@ -70,13 +73,13 @@ class LauncherWatch:
             )
 
     def forget(self, node: str) -> None:
-        """Look for a node's launcher no more."""
+        """Stop looking for a node's launcher."""
         look = self._looks.pop(node, None)
         if look is not None:
             look.close()
 
     def close(self) -> None:
-        """Look for no launcher any more."""
+        """Stop looking for all launchers."""
         self._learned.clear()
         if self._trial is not None:
             self._trial.close()
@@ -84,7 +87,7 @@ class LauncherWatch:
             self.forget(node)
 
     def _try_next(self) -> None:
-        """Try the next address that was learned, unless another one is tried now."""
+        """Try the next address that was learned, unless another one is being tried now."""
         if self._trial is None and self._learned:
             node, address = self._learned.popleft()
             self._trial = _Trial(
@@ -106,7 +109,11 @@ class LauncherWatch:
 
 
 class _Trial:
-    """One connection. `over` is called later: with 0 if it was made, or with the error's number."""
+    """One connection.
+
+    `over` is called later: with 0 if the connection was made, otherwise with the number of the
+    error.
+    """
 
     def __init__(
         self, loop: Loop, address: Address, within_s: float, *, over: Callable[[int], object]
@@ -172,7 +179,7 @@ class _Look:
             self._trial.close()
 
     def _try(self) -> None:
-        if now_s() < self._until_s:  # otherwise its lease is void
+        if now_s() < self._until_s:  # otherwise its lease has run out
             within_s = limits.LAUNCHER_LOOK_S
             self._trial = _Trial(self._loop, self._address, within_s, over=self._tried)
 

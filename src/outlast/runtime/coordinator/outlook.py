@@ -1,4 +1,4 @@
-"""How far the training has come and how long it still takes, for the people who watch a run.
+"""How far the training has come and how long it will still take, for the people who watch a run.
 
 Nothing here decides anything. Times are monotonic seconds of this launcher. Only the `at_s` of a
 checkpoint counts from the start of the run, as the times of interruptions do.
@@ -58,7 +58,7 @@ class Outlook:
     def note_gauges(self, said: Gauges | None) -> None:
         """Remember the target and the logged values of the first rank.
 
-        None, or a rank that has logged nothing yet, leaves the values as they are.
+        If there are no gauges, or if the rank has logged nothing yet, the values stay as they are.
         """
         if said is not None:
             # a replacement has a target before it has logged anything
@@ -93,10 +93,11 @@ class Outlook:
     def _time_left_s(self, step: int, target: int | None, now_s: float) -> float | None:
         """Return the seconds to the target step at the pace of the last PACE_WINDOW_S.
 
-        The time of interruptions counts. The result is None if there is no target or no pace yet.
+        The time of interruptions is included. The result is None if there is no target or no pace
+        yet.
         """
         if len(self._pace) == 1 and self._pace[0][1] == step:
-            self._pace.clear()  # the start is no part of the pace
+            self._pace.clear()  # the start does not belong to the pace
         if not self._pace or now_s >= self._pace[-1][0] + PACE_WINDOW_S / _SAMPLES_COUNT:
             self._pace.append((now_s, step))
         while len(self._pace) > 1 and self._pace[1][0] <= now_s - PACE_WINDOW_S:

@@ -1,6 +1,6 @@
 """Pages: messages to a person, sent when the policy decides so.
 
-Each page is sent by a process of its own (runtime/page_sender.py), which repeats failed tries. The
+Each page is sent by a separate process (runtime/page_sender.py), which repeats failed tries. The
 launcher starts this process, and the loop reports its end. While the run goes on, the launcher
 never waits for it.
 
@@ -36,7 +36,8 @@ from outlast.runtime.loop import Loop
 AT_ONCE_COUNT = 4
 WAITING_MAX_COUNT = 100
 LAST_S = 5.0
-_TEXT_BYTES = 4096  # of each text in a page: a pipe takes a whole page at once
+# the most bytes of each text in a page, so that a pipe takes a whole page at once
+_TEXT_BYTES = 4096
 _VERDICTS_COUNT = 20
 _SENDER = module_command("outlast.runtime.page_sender")
 
@@ -82,7 +83,7 @@ class Pager:
             del self._verdicts[next(iter(self._verdicts))]
 
     def note(self, event: Event) -> None:
-        """Send a page, if this event is the policy's decision to page."""
+        """Send a page, if this event is the policy's decision to page a person."""
         if not is_page(event):
             return
         number = event.data.get("interruption")
@@ -109,7 +110,7 @@ class Pager:
             "webhook": self._targets.webhook or None,
         }
         self._waiting.append((number, json.dumps(asked).encode()))
-        # not now: a recovery may be under way
+        # This does not happen now, because a recovery may be in progress.
         self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
@@ -135,7 +136,7 @@ class Pager:
             os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
             pidfd = os.pidfd_open(process.pid)
         except OSError:
-            # without a pidfd, nobody would notice the end of the process
+            # without a pidfd, the launcher would not notice the end of the process
             process.kill()
             process.wait()
             raise
@@ -168,7 +169,7 @@ class Pager:
             self._tell(f"warning: the page about interruption {number} did not arrive: {error}")
 
     def close(self) -> None:
-        """Give the pages that are left a moment to leave. What is not done then goes on alone."""
+        """Wait for a moment until the remaining pages are sent. The processes then go on alone."""
         until_s = clock.now_s() + LAST_S
         self._begin()
         while self._at_work and clock.now_s() < until_s:
@@ -197,7 +198,7 @@ def _streams(process: subprocess.Popen[bytes]) -> list[typing.IO[bytes]]:
 
 
 def _read(fd: int) -> str:
-    """Return what is in a pipe, without waiting for those who hold its other end."""
+    """Return what is in a pipe, without waiting for processes that hold its other end."""
     os.set_blocking(fd, False)
     with contextlib.suppress(OSError):
         return os.read(fd, 65_536).decode("utf-8", "replace")

@@ -20,9 +20,9 @@ from outlast.runtime.tiers import local
 class Pruner:
     """Remove what `retention` does not keep, in a thread that runs while there is work.
 
-    Call `ask` after each checkpoint; it never waits. Call `finish` at the end of the run. In
-    between, more checkpoints than `retention` says may be there: one that is written while another
-    is being read is handled after that.
+    Call `ask` after each checkpoint. It never waits. Call `finish` at the end of the run. In
+    between, there may be more checkpoints than `retention` says: a checkpoint that is written while
+    another one is being read is handled after that.
     """
 
     def __init__(self, root: Path, retention: Retention) -> None:
@@ -42,7 +42,8 @@ class Pruner:
             self._thread = threading.Thread(target=self._run, name="outlast-pruner", daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError as error:  # no more threads: the next checkpoint asks again
+            # no more threads can be started; the next checkpoint asks again
+            except RuntimeError as error:
                 self._thread, self._error = None, str(error)
 
     def take_error(self) -> str:

@@ -34,10 +34,10 @@ LOOKS_PER_LEASE = 5
 class QuorumPlace:
     """The node on which a coordinator leads, and the services that it uses there.
 
-    node      its own
+    node      the name of that node
     epoch     the number of the coordinator
-    records   returns what the ledger holds
-    nodes     returns the nodes that are in
+    records   returns what the ledger contains
+    nodes     returns the nodes that take part
     wrote     is called with how much the coordinator has written
     resigned  is called once the coordinator has resigned
     tell      shows people a line
@@ -66,13 +66,14 @@ class Quorum:
 
     def __init__(self, place: QuorumPlace) -> None:
         self._place = place
-        self._votes_at: dict[str, str] = {}  # where each node answers as a voter
+        self._votes_at: dict[str, str] = {}  # the address at which each node answers as a voter
         self._listener: AgentListener | None = None
-        self._awaited = 0  # the record that a majority has to hold before anything goes on; 0: none
-        self._ends_with = 0  # the record that ends the voting, once a majority has it; 0: none
+        # the record that a majority has to hold before messages are sent again; 0: none
+        self._awaited = 0
+        self._ends_with = 0  # the record that ends the voting, once a majority holds it; 0: none
         self._timer: LoopTimer | None = None
         self.is_over = False
-        self.named = False  # voters were named, or that there are none
+        self.named = False  # voters were named, or it was said that there are none
         self.copies = VoterCopies(
             epoch=place.epoch,
             own=place.node,
@@ -82,7 +83,7 @@ class Quorum:
         )
 
     def stand_before(self, listener: AgentListener) -> None:
-        """Set the listener whose messages are held back until a majority has what was decided."""
+        """Set the listener whose messages are held back until a majority holds what was decided."""
         self._listener = listener
 
     def _send(self, node: str, message: Message) -> None:
@@ -98,12 +99,12 @@ class Quorum:
 
     @property
     def successors(self) -> tuple[str, ...]:
-        """Return the nodes of which one takes the run over if this one goes; () if none can."""
+        """Return the nodes of which one takes the run over if this one leaves; () if none can."""
         if self._ends_with or self.is_over:
             return ()
         return tuple(node for node in self.copies.voters if node != self._place.node)
 
-    # --- who votes --------------------------------------------------------------------------------
+    # --- the voters -------------------------------------------------------------------------------
 
     def let_in(self, enrol: Enrol) -> None:
         """Tell a node that has enrolled who the voters are."""
@@ -115,13 +116,17 @@ class Quorum:
             self._name_later()
 
     def begin(self) -> tuple[str, ...]:
-        """Name voters among the nodes that are in, and return them; () if there are too few."""
+        """Name voters among the connected nodes, and return them.
+
+        Return () if there are too few.
+        """
         self.named, able = True, self._able()
         voters = choose_voters(self._place.node, able) if self._place.node in able else ()
         try:
             records = self._place.records()
         except OutlastError as error:
-            # supervision boundary: the ledger is tried again each second, the voters are not
+            # supervision boundary: the ledger is tried again each second, but naming the voters is
+            # not
             self._place.tell(f"warning: nobody can take the run over: {error}")
             return ()
         if voters:
@@ -137,11 +142,11 @@ class Quorum:
         return voters
 
     def _able(self) -> list[str]:
-        """Return the nodes that are in, and can vote."""
+        """Return the connected nodes that can vote."""
         return [node for node in self._place.nodes() if node in self._votes_at]
 
     def lose(self, node: str) -> None:
-        """Handle the loss of a node. If it was a voter, others will be named."""
+        """Handle the loss of a node. If it was a voter, new voters will be named."""
         self._votes_at.pop(node, None)
         if node in self.copies.voters and not self._ends_with:
             self._note_voters(())
@@ -187,7 +192,7 @@ class Quorum:
         data = {"node": self._place.node, "epoch": self._place.epoch, "voters": list(voters)}
         self._place.note(Event(clock.now_s(), clock.wall_s(), LEADS, data))
 
-    # --- with a majority --------------------------------------------------------------------------
+    # --- leading with a majority ------------------------------------------------------------------
 
     def wrote_at_once(self) -> None:
         """Hold all messages to agents back until a majority of the voters has the newest record."""
@@ -198,7 +203,7 @@ class Quorum:
             self._listener.hold()
 
     def hear(self, node: str, kept: Kept) -> None:
-        """Note which records a voter has, and release messages that waited for that."""
+        """Note which records a voter holds, and release messages that waited for that."""
         self.copies.hear(node, kept)
         if self._ends_with and self.copies.counts(self._ends_with):
             self._end()

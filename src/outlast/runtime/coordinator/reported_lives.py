@@ -11,7 +11,7 @@ from outlast.model.records import Life
 
 
 class ReportedLives:
-    """The lives that have not ended, by the reports of agents."""
+    """The lives that have not ended, according to the reports of agents."""
 
     def __init__(self) -> None:
         self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # with the time of the report
@@ -29,7 +29,7 @@ class ReportedLives:
         return [life for life, _ in self._lives.values()]
 
     def lose(self, node: str) -> list[Life]:
-        """Return the lives that end because `node` is lost, and forget them."""
+        """Return the lives that end because `node` is lost, and forget these lives."""
         gone = [(key, *one) for key, one in self._lives.items() if one[0].node == node]
         for key, _, _ in gone:
             del self._lives[key]

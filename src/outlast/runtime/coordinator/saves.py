@@ -49,11 +49,11 @@ def write_checkpoint(
 def save_images(
     vault: Vault, root: Path, order: SaveLast, run_id: str, generation: int, world_size: int
 ) -> tuple[str, str]:
-    """Write the ranks' images, or their copies, as a checkpoint. Return its folder, or "" and why
-    not.
+    """Write the ranks' images, or their copies, as a checkpoint.
 
-    Under replicated state, rank 0's shard also holds the replicated part. Rank 0's copy has that
-    part. Its image does not, so the part is taken from the transfer image.
+    Return its folder, or "" and why it could not be written. Under replicated state, rank 0's shard
+    also contains the replicated part. Rank 0's copy has that part. Its image does not have it, so
+    the part is taken from the transfer image.
     """
     folder = local.checkpoint_folder(root, order.step)
     kind = "sharded" if order.sharded else "replicated"
@@ -134,7 +134,7 @@ def find_checkpoint(root: Path, run: str | None = None) -> tuple[int, str, list[
 
 
 def why_foreign(manifest: Manifest, run: str | None) -> str:
-    """Return why a checkpoint is not for `run` (None: any run) to go on from, or ""."""
+    """Return why a run cannot go on from this checkpoint, or "". `run` None: any run."""
     if manifest.kind not in OF_RUNS:
         return "it was written by outlast.checkpoint.Writer, and not by `outlast run`"
     if run is not None and manifest.run != run:
@@ -150,8 +150,9 @@ def _put_aside(folder: Path) -> str:
 
 
 def _newest_whole(vault: Vault, world_size: int) -> int | None:
-    """Return the newest step of which every rank's image has its whole (sharded) state,
-    verified.
+    """Return the newest step at which the images of all ranks contain their whole (sharded) state.
+
+    The images are verified.
     """
 
     def is_whole(step: int) -> bool:

@@ -1,7 +1,7 @@
 """A program beside the run for which nothing waits, such as the one that serves metrics.
 
 It has a session of its own, so that Ctrl-C does not reach it, and the lowest priority. It ends with
-the launcher: its own code asks the kernel for that. If it ends before, that is reported once, and
+the launcher: its own code asks the kernel for that. If it ends earlier, that is reported once, and
 the run goes on without it.
 """
 
@@ -21,7 +21,7 @@ _WORDS_COUNT = 300
 
 
 class SideProcess:
-    """Start `command` now, and tell with `what` in the sentence if it ends too early."""
+    """Start `command` now. If it ends too early, report that in a sentence that contains `what`."""
 
     def __init__(
         self, loop: Loop, command: Sequence[str], *, what: str, tell: Callable[[str], None]
@@ -49,7 +49,7 @@ class SideProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the number of the process, or None if there is none any more."""
+        """Return the pid of the process, or None if it does not run any more."""
         return None if self._process is None else self._process.pid
 
     def _over(self) -> None:
@@ -59,7 +59,10 @@ class SideProcess:
         self._tell(f"warning: {self._what}: its process has ended, the run goes on{because}")
 
     def _last_words(self) -> str:
-        """Return the error that it has told. A pipe that others hold is not awaited."""
+        """Return the error that it has reported.
+
+        This does not wait for a pipe that others hold open.
+        """
         assert self._process is not None and self._process.stderr is not None
         fd = self._process.stderr.fileno()
         os.set_blocking(fd, False)
@@ -72,7 +75,7 @@ class SideProcess:
         return cut_at_word("".join(errors[-1:]).removeprefix("error: "), _WORDS_COUNT)
 
     def close(self) -> None:
-        """End the process, if it is still there. It has nothing to save."""
+        """End the process, if it still runs. It has nothing to save."""
         if self._process is not None:
             self._process.kill()
             self._forget()
@@ -84,6 +87,6 @@ class SideProcess:
             self._loop.remove_reader(self._pidfd)
             os.close(self._pidfd)
         process.kill()
-        process.wait()  # it is dead, or about to be
+        process.wait()  # it is dead, or will be in a moment
         if process.stderr is not None:
             process.stderr.close()

@@ -6,11 +6,11 @@
     uploader.close()
 
 The process (runtime/objects/program.py) has a session of its own and the lowest priority. The loop
-reads its reports, and never waits for it. If it dies it is started again; what it had begun begins
-again. In the ledger an upload is an event `uploaded`, and a failed try `upload_failed`.
+reads its reports, and never waits for it. If it dies it is started again, and repeats what it had
+begun. In the ledger an upload is an event `uploaded`, and a failed try an event `upload_failed`.
 
-Bounds     `finish` waits as long as bytes go up, until UPLOAD_SILENT_S without news, or a signal.
-           It changes nothing about how the run has ended.
+Bounds     `finish` waits as long as bytes are uploaded, until UPLOAD_SILENT_S have passed without
+           news, or a signal arrives. It does not change how the run has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from outlast.runtime.objects.upload_order import FINISH, PROGRAM, UploadOrder
 
 _LINE_BYTES = 65_536
 _WORDS_COUNT = 300
-_QUICKLY_S = 1.0  # an end of the run that takes no longer needs no line that says why
+_QUICKLY_S = 1.0  # an end of the run that takes no longer needs no line that explains the wait
 
 
 @dataclass(slots=True)
@@ -55,14 +55,14 @@ class _Child:
         return self.process.stdout.fileno()
 
     def end(self) -> str:
-        """Kill it unless it has ended, and say how it has: "" for the exit code 0."""
+        """Kill it unless it has ended, and return how it has ended: "" for the exit code 0."""
         self.process.kill()
         code = self.process.wait()
         self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _WORDS_COUNT))
         said = self.errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         self.errors.close()
         for end in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):  # what could not be written is not missed
+            with contextlib.suppress(OSError):  # text that could not be written is not needed
                 if end is not None:
                     end.close()
         because = f": {said}" if said else ""
@@ -108,15 +108,15 @@ class UploadProcess:
         self._record = record
         self._child: _Child | None = None
         self._again: LoopTimer | None = None
-        self._deaths = 0  # in a row, without an upload between them
-        self._is_last = False  # the run is over: it is not started again
-        self._end = ""  # how the last process has ended, unless well
-        self._failure = ""  # why the newest try has failed; "" after one that has not
+        self._deaths = 0  # in a row, without an upload in between
+        self._is_last = False  # whether the run is over, so that the process is not started again
+        self._end = ""  # how the last process has ended, unless its exit code was 0
+        self._failure = ""  # why the newest try has failed; "" after a try that has not failed
         self._start()
 
     @property
     def pid(self) -> int | None:
-        """Return the number of the process, or None if there is none now."""
+        """Return the pid of the process, or None if it does not run now."""
         return None if self._child is None else self._child.process.pid
 
     # --- while the run goes on --------------------------------------------------------------------
@@ -132,9 +132,9 @@ class UploadProcess:
         self._loop.add_reader(child.fd, self._read)
 
     def _read(self) -> bool:
-        """Take the reports that have come, and note the end of the process.
+        """Take the reports that have arrived, and note the end of the process.
 
-        Return whether bytes went up.
+        Return whether bytes were uploaded.
         """
         child = self._child
         assert child is not None
@@ -145,7 +145,7 @@ class UploadProcess:
         moved = False
         *lines, child.unread = (child.unread + data).split(b"\n")
         for line in lines:
-            # What the interpreter's own start-up files print is no report.
+            # Lines that the interpreter's own start-up files print are not reports.
             with contextlib.suppress(ValueError):
                 if isinstance(report := json.loads(line), dict):
                     moved |= report.get("what") in ("sent", "uploaded")
@@ -221,12 +221,13 @@ class UploadProcess:
             )
 
     def _wait(self) -> str:
-        """Read reports until the process ends. Return why that was not waited for, or ""."""
+        """Read reports until the process ends. Return why the wait ended earlier, or ""."""
         told, until_s = False, clock.now_s() + _QUICKLY_S
         while self._child is not None:
             left_s = until_s - clock.now_s()
             if left_s > 0:
-                # A failure is no news: a server that is gone would be waited for a long time.
+                # A failure does not count as news. Otherwise a lost server would be awaited for a
+                # long time.
                 if select.select([self._child.fd], [], [], left_s)[0] and self._read() and told:
                     until_s = clock.now_s() + UPLOAD_SILENT_S
             elif not told:
@@ -240,7 +241,7 @@ class UploadProcess:
         return self._end and (self._failure or self._end)
 
     def close(self) -> None:
-        """End the process, if it is still there. Call `finish` before, unless the run failed."""
+        """End the process, if it still runs. Call `finish` before, unless the run failed."""
         self._is_last = True
         if self._again is not None:
             self._again.cancel()
@@ -248,7 +249,7 @@ class UploadProcess:
             self._forget()
 
     def _forget(self) -> None:
-        """End the process, and keep how it has ended."""
+        """End the process, and remember how it has ended."""
         child, self._child = self._child, None
         assert child is not None
         self._loop.remove_reader(child.fd)
@@ -256,12 +257,12 @@ class UploadProcess:
 
 
 class _InterruptedBySignal(BaseException):
-    """Unwinds the wait at the end of a run."""
+    """Ends the wait at the end of a run."""
 
 
 @contextlib.contextmanager
 def _interrupted_by_signals() -> Iterator[None]:
-    """Let each signal that ends a run raise in the block."""
+    """Let each signal that ends a run raise this error in the block."""
 
     def leave(number: int, _frame: object) -> None:
         raise _InterruptedBySignal

@@ -3,8 +3,9 @@
     begin ──Voters, and a Keep for each record that the ledger holds──> each voter
     add   ──Keep──> each voter ──Kept──> hear
 
-A voter that comes back is sent again what it has not acknowledged. A voter that lags too far behind
-is sent nothing more, and acknowledges nothing. Everything runs on one thread, the loop's.
+If a voter comes back, everything that it has not acknowledged is sent again. A voter that lags too
+far behind gets nothing more, and acknowledges nothing. Everything runs on one thread, which is that
+of the loop.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from outlast.model.records import Record, Records
 from outlast.runtime import clock
 from outlast.runtime.ledger import record_text
 
-_LONGEST = limits.MESSAGE_MAX_BYTES // 2  # characters of a record; a longer one is not copied
+# the most characters of a record; a longer one is not copied
+_LONGEST = limits.MESSAGE_MAX_BYTES // 2
 
 
 @dataclass
 class _Waiting:
-    """The records that one voter has not acknowledged. `lags`: there were too many to keep."""
+    """The records that one voter has not acknowledged. `lags`: there were too many to keep them."""
 
     copies: deque[Keep] = field(default_factory=deque)
     lags: bool = False
@@ -60,16 +62,16 @@ class VoterCopies:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Return the voters; there are none if no node may take over."""
+        """Return the voters. There are none if no node can take over."""
         return () if self._named is None else self._named.nodes
 
     def begin(
         self, named: Voters, records: Records, *, loyal: Iterable[str], heard_s: float
     ) -> None:
-        """Name the voters, and send them what the ledger holds so far.
+        """Name the voters, and send them what the ledger contains so far.
 
-        loyal    those that count as heard at `heard_s`: of a first coordinator all, else those that
-                 voted for it
+        loyal    those that count as heard at `heard_s`: for a first coordinator all voters,
+                 otherwise those that voted for it
         """
         self._named = named
         self.authority = Authority(
@@ -86,7 +88,10 @@ class VoterCopies:
         self._waiting.clear()
 
     def introduce(self, node: str) -> None:
-        """Tell a node that was let in who the voters are, and a voter what it lacks."""
+        """Tell a node that was admitted who the voters are.
+
+        If it is a voter, it also gets the records that it lacks.
+        """
         if self._named is None:
             return
         self._send(node, self._named)

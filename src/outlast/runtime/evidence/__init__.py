@@ -1,1 +1,1 @@
-"""From files to findings: a walk through folders and archives, and processes that read dumps."""
+"""Turn files into findings: a walk through folders and archives, and processes that read dumps."""

@@ -1,4 +1,4 @@
-"""`outlast.diagnose(paths)`: the verdict, for programs that alert on it.
+"""`outlast.diagnose(paths)`: the verdict, for programs that raise alerts.
 
 The command line prints the same verdict. Its JSON has a version (`Verdict.public()["schema"]`), and
 its schema is docs/reference/verdict.schema.json.

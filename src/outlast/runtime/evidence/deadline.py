@@ -17,7 +17,7 @@ from types import FrameType
 
 DEFAULT_LIMIT_S = 120.0
 READING_SHARE = 0.75
-ENDS_SHARE = 0.85  # the ends of files that were not read as a whole are read until then
+ENDS_SHARE = 0.85  # the ends of files that were not read completely are read until then
 LINES_BETWEEN_LOOKS = 1024  # a look at the clock costs as much as a few lines
 
 
@@ -39,7 +39,7 @@ class TimeBudget:
         return self._began_s + self.limit_s - self._now_s()
 
     def reading_is_over(self) -> bool:
-        """Return True once no more may be read; the budget remembers that it said so."""
+        """Return True once no more may be read. The budget remembers that it has returned True."""
         over = self._now_s() - self._began_s >= self.limit_s * READING_SHARE
         self.stopped_reading = self.stopped_reading or over
         return over

@@ -1,7 +1,7 @@
 """Read gzip, bzip2, xz and Zstandard as streams, in bounded memory.
 
-Memory stays bounded however much a few bytes unfold to. Zstandard needs a Python or a package that
-can read it.
+Memory stays bounded however much a few bytes expand to. Zstandard needs a version of Python or a
+package that can read it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from outlast.runtime.evidence.kinds import FileKind
 from outlast.runtime.evidence.opening import ByteSource
 
 _READ_BYTES = 64 << 10
-_ZSTD_WINDOW_LOG = 27  # 128 MB, what zstd itself accepts without being told
+_ZSTD_WINDOW_LOG = 27  # 128 MB, which zstd itself accepts by default
 
 
 class Damaged(Exception):
-    """The bytes are not what the first ones promised. What was read before still counts."""
+    """The bytes do not fit the format that the first ones announced.
+
+    What was read before is valid.
+    """
 
 
 class CannotRead(Exception):
-    """Say that this Python cannot read the format, and what to do."""
+    """This Python cannot read the format. The text says what to do."""
 
 
 class _Decompressor(Protocol):
@@ -64,8 +67,8 @@ class _Gzip:
 class Unpacked:
     """The content of a compressed stream, all of its members one after the other.
 
-    Bytes after the last member that begin no other are not read. `read` raises Damaged, and
-    EOFError if the stream was cut short.
+    If the bytes after the last member do not begin another one, they are not read. `read` raises
+    Damaged, and EOFError if the stream was cut short.
     """
 
     def __init__(self, stream: ByteSource, make: Callable[[], Any]) -> None:
@@ -73,7 +76,7 @@ class Unpacked:
         self._make = make
         self._one: _Decompressor = make()
         self._members = 1
-        self._begun = False  # this member has taken something in
+        self._begun = False  # whether this member has consumed any bytes
 
     def read(self, size: int, /) -> bytes:
         while not self._one.eof or self._next():
@@ -94,7 +97,7 @@ class Unpacked:
     def _next(self) -> bool:
         """Go to the member after the one that ended. Return False if there is none.
 
-        Zeros between members are filling.
+        Zeros between members are padding.
         """
         rest = self._one.unused_data.lstrip(b"\x00")
         while not rest:
@@ -108,7 +111,7 @@ class Unpacked:
 
 
 class _Before:
-    """Some bytes, then a stream."""
+    """Some bytes, followed by a stream."""
 
     def __init__(self, first: bytes, then: ByteSource) -> None:
         self._first = first
@@ -122,7 +125,7 @@ class _Before:
 
 
 def decompressed(stream: ByteSource, kind: FileKind) -> ByteSource:
-    """Return what `stream` holds, unpacked. Raises CannotRead."""
+    """Return what `stream` contains, unpacked. Raises CannotRead."""
     if kind is FileKind.GZIP:
         return Unpacked(stream, _Gzip)
     if kind is FileKind.BZIP2:
@@ -133,7 +136,7 @@ def decompressed(stream: ByteSource, kind: FileKind) -> ByteSource:
 
 
 def _zstd(stream: ByteSource) -> ByteSource:
-    # Python 3.14, and its twin for older ones
+    # Python 3.14 has this module, and the package is its equivalent for older versions.
     module = _first_of("compression.zstd", "backports.zstd")
     if module is not None:
         options = {module.DecompressionParameter.window_log_max: _ZSTD_WINDOW_LOG}
@@ -157,7 +160,7 @@ def _first_of(*names: str) -> Any:
 
 
 class _ZstandardStream:
-    """The package `zstandard`, whose reader bounds what it gives at once."""
+    """The package `zstandard`, whose reader limits how much it returns at once."""
 
     def __init__(self, package: Any, stream: ByteSource) -> None:
         self._error = package.ZstdError

@@ -50,8 +50,8 @@ _MAGIC = (
 _BZIP2_BLOCK = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _TAR_BLOCK_BYTES = 512
 
-# names that the recorder writes (torch/csrc/distributed/c10d/FlightRecorder.hpp); two of them are
-# no accident
+# names that the recorder writes (torch/csrc/distributed/c10d/FlightRecorder.hpp); two of them do
+# not occur by chance
 _RECORDER_KEYS = (
     b"pg_config",
     b"pg_status",
@@ -84,9 +84,9 @@ _REPORTS = re.compile(
     rb"apiVersion|\b(?:kind|status|reason|message|nodeName)\b\"?:|[a-z]Payload|insertId|Traceback \("
 )
 
-# a log that was preallocated, or cut off by a crash of its host, has runs of zeros
+# a log that was preallocated, or cut off by a crash of its host, contains runs of zeros
 _LONG_ZEROS = re.compile(rb"\x00{16,}")
-# not those that terminals are sent: \b \t \n \v \f \r ESC
+# except those that are sent to terminals: \b \t \n \v \f \r ESC
 _CONTROL = bytes([*range(8), *range(14, 27), *range(28, 32), 127])
 _CONTROL_SHARE, _CONTROL_SHARE_UTF8 = 0.03, 0.3  # noise has 0.1
 
@@ -122,7 +122,7 @@ def named_like_a_dump(name: str) -> bool:
 
 
 def is_tar_header(head: bytes) -> bool:
-    """Return True for a first block whose checksum is right, whatever its age and dialect."""
+    """Return True for a first block whose checksum is right, in any version or dialect of tar."""
     if len(head) < _TAR_BLOCK_BYTES or not head[0]:
         return False
     try:
@@ -133,7 +133,7 @@ def is_tar_header(head: bytes) -> bool:
 
 
 def is_text(head: bytes) -> bool:
-    """Return True for text in UTF-8, in UTF-16 with its mark, or with one byte a letter."""
+    """Return True for text in UTF-8, in UTF-16 with its mark, or with one byte per character."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return len(head) >= 4 and 0 in head[2:4]
     body = _LONG_ZEROS.sub(b"", head)
@@ -161,7 +161,7 @@ def _kind_of_structured(head: bytes, name: str) -> FileKind | None:
 
 
 def _is_utf8(body: bytes) -> bool:
-    for missing in range(4):  # the head may end within a letter
+    for missing in range(4):  # the first bytes may end within a character
         try:
             body[: len(body) - missing].decode()
         except UnicodeDecodeError as error:

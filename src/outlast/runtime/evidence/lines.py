@@ -1,12 +1,12 @@
 """Read a log as a stream of lines, each of bounded length.
 
 No more of the file is read than was there when it was found. A line ends at a newline. A progress
-bar draws over itself with carriage returns. If such a line is long, only what was drawn last is
+bar overwrites itself with carriage returns. If such a line is long, only what was written last is
 returned. Of any other line longer than EVIDENCE_LINE_MAX_BYTES, the beginning and the end are
-returned. Zero bytes, which a crash leaves in logs, are left out. UTF-16 with its mark is turned
-into UTF-8.
+returned. Zero bytes, which a crash leaves in logs, are left out. UTF-16 with its mark is converted
+to UTF-8.
 
-An export that holds many records on one line is given record by record (`log_answers.py`).
+An export that has many records on one line is returned record by record (`log_answers.py`).
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class Lines:
 
 
 def last_lines(piece: Piece, *, size: int = EVIDENCE_LINE_MAX_BYTES) -> list[bytes]:
-    """Return the whole lines within the last `size` bytes, as they stand. Raises OSError.
+    """Return the complete lines within the last `size` bytes, unchanged. Raises OSError.
 
-    A progress bar may take all of them: then what it drew is returned.
+    If a progress bar takes all of these bytes, what it wrote is returned.
     """
     assert piece.path is not None, piece.name
     fd, _ = open_regular(piece.path)

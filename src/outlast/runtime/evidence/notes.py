@@ -8,7 +8,7 @@ NAMED_COUNT = 3
 
 
 class Notes:
-    """Collect the notes about a reading: what was left out, and what was never there."""
+    """Collect the notes about what was read: what was left out, and what was never there."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[str]] = {}
@@ -29,7 +29,10 @@ class Notes:
             self._said.append(text)
 
     def lack(self, what: str) -> None:
-        """Note what was never there to be read. The verdict's sentence does not mention it."""
+        """Note what did not exist and so could not be read.
+
+        The verdict's sentence does not mention it.
+        """
         if what not in self._lacking:
             self._lacking.append(what)
 

@@ -14,13 +14,13 @@ from outlast.model.limits import EVIDENCE_READ_BYTES
 
 
 class ByteSource(Protocol):
-    """A source of bytes: at most `size` of them at once, and none at the end."""
+    """A source of bytes. One call returns `size` bytes at most, and none at the end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class NotRegular(OSError):
-    """The path is no regular file any more, but a FIFO, a device or a link."""
+    """The path is not a regular file any more, but a FIFO, a device or a link."""
 
 
 def open_regular(path: str) -> tuple[int, os.stat_result]:
@@ -71,7 +71,7 @@ class Bounded:
 
 
 class Peeked:
-    """A stream whose beginning can be looked at before it is read."""
+    """A stream whose beginning can be read in advance."""
 
     def __init__(self, stream: ByteSource) -> None:
         self._stream = stream

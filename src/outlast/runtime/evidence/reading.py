@@ -1,12 +1,12 @@
-"""From evidence to a verdict: this reads the files, and `diagnose/pipeline.py` decides.
+"""From evidence to a verdict: this module reads the files, and `diagnose/pipeline.py` decides.
 
 Files are read in this order: what outlast itself recorded, dumps, logs, error files, beacons.
 
-Memory   that of one archive's directory, one line, the dumps' small states, and the findings that
-         are kept (`diagnose/bounded_findings.py`); not that of the files.
-Files    archives are unpacked into a folder of their own under the system's temporary one (TMPDIR),
-         which is gone at the end, also after SIGTERM (`scratch.py`).
-Time     reading stops when most of the time limit is over (`deadline.py`). The verdict is then
+Memory   The memory holds the directory of one archive, one line, the small states of the dumps, and
+         the findings that are kept (`diagnose/bounded_findings.py`), but not the files.
+Files    Archives are unpacked into a separate folder under the system's temporary one (TMPDIR),
+         which is removed at the end, also after SIGTERM (`scratch.py`).
+Time     Reading stops when most of the time limit is over (`deadline.py`). The verdict is then
          decided from what was read, and a note says what is missing.
 """
 
@@ -42,7 +42,7 @@ from outlast.runtime.evidence.unpickling import read_dumps
 from outlast.runtime.evidence.walk import Gathered, gather
 
 NAMED_UNREADABLE_COUNT = 3
-END_BYTES = 1 << 20  # of a file that time did not suffice for
+END_BYTES = 1 << 20  # the most bytes of a file for which there was not enough time
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
 
 
 def _written_s(pieces: Iterable[Piece]) -> dict[str, float]:
-    """Return when each file was last written, if the file system says so."""
+    """Return when each file was last written, if the file system has that time."""
     found: dict[str, float] = {}
     for piece in pieces:
         if piece.path is not None and piece.is_original:
@@ -262,7 +262,7 @@ def _text(piece: Piece, reading: _Reading) -> None:
 
 
 def _end_alone(piece: Piece, reading: _Reading) -> None:
-    """Read the end of a file that time did not suffice for: that is where a log tells a failure."""
+    """Read the end of a file for which there was not enough time. A log reports a failure there."""
     if reading.budget.ends_are_over():
         return
     with suppress(OSError):

@@ -1,7 +1,8 @@
-"""Files with a form of their own: torchelastic's error files, and our ledger.
+"""Files that have a defined format: torchelastic's error files, and outlast's ledger.
 
 A ledger may come from a stranger. It is copied, so that nothing is written beside the evidence. The
-copy is read with a time limit, plain tables only, and with SQLite told not to trust its schema.
+copy is read with a time limit. Only plain tables are read, and SQLite is told not to trust the
+schema of the file.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from outlast.runtime.evidence.opening import Bounded
 from outlast.runtime.ledger.rows import TABLES
 from outlast.runtime.ledger.store import Ledger
 
-_OPERATIONS_COUNT = 100_000  # of SQLite's machine, between two looks at the clock
+# how many operations of SQLite's machine run between two looks at the clock
+_OPERATIONS_COUNT = 100_000
 
 
 def error_lines(piece: Piece) -> list[bytes]:
     """Return the message and the traceback that torchelastic's `record` wrote.
 
-    Raises OSError, and ValueError if the file is no such thing.
+    Raises OSError, and ValueError if the file is not such a file.
     """
     assert piece.path is not None, piece.name
     if piece.size_bytes > GIVEN_FILE_MAX_BYTES:
@@ -72,7 +74,7 @@ def read_standing(piece: Piece) -> LedgerContents:
 
 
 def read_beacon(piece: Piece) -> Beacon:
-    """Return where one worker said that it stood.
+    """Return where one worker stood, by its own report.
 
     Raises OSError, and ValueError if the file is cut, or of another version.
     """

@@ -46,7 +46,7 @@ def remove_abandoned(parent: str) -> None:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # One that was just made may not be locked yet: it is empty.
+                # A folder that was just created may not be locked yet. It is empty.
                 if any(path.iterdir()):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
@@ -55,7 +55,10 @@ def remove_abandoned(parent: str) -> None:
 
 @contextmanager
 def _orderly_end() -> Iterator[None]:
-    """Turn signals that ask to end into SystemExit, if they have no other handler."""
+    """Turn signals that ask for the end of the process into SystemExit.
+
+    Signals that have another handler are left alone.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

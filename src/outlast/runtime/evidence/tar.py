@@ -1,10 +1,10 @@
-"""tar, read as a stream.
+"""Read tar archives as a stream.
 
 The headers are parsed here, so that no header decides how much memory or time is spent.
 
 Read       regular members, under names of the ustar, GNU (L) and pax (x, path) kinds.
-Not read   links, devices, FIFOs (told as such); sparse members, whose bytes are not where their
-           names are.
+Not read   links, devices and FIFOs, which are reported as such; sparse members, whose bytes are not
+           where their names are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outlast.runtime.evidence.decompress import Damaged
 from outlast.runtime.evidence.opening import Peeked
 
 _BLOCK = tarfile.BLOCKSIZE
-_HOLES_GO_ON_AT, _MORE_HOLES_GO_ON_AT = 482, 504  # of the old GNU format
+_HOLES_GO_ON_AT, _MORE_HOLES_GO_ON_AT = 482, 504  # offsets in the old GNU format
 _NAMES = {
     tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
@@ -36,8 +36,8 @@ _KINDS = {
 class ArchiveMember:
     """One member of an archive.
 
-    `body` gives the member's bytes until the next member is asked for; None where there is
-    nothing to read, and `why` says so.
+    `body` returns the member's bytes until the next member is requested. It is None if there is
+    nothing to read. Then `why` gives the reason.
     """
 
     name: str
@@ -62,12 +62,12 @@ class _Body:
 
 
 def members(stream: Peeked) -> Iterator[ArchiveMember]:
-    """Yield all members but folders, in order. Raises Damaged, EOFError, or as `stream`."""
+    """Yield all members except folders, in order. Raises Damaged, EOFError, or as `stream` does."""
     name, pax_size, sparse = "", None, False
     while True:
         block = stream.peek(_BLOCK)
         if len(block) < _BLOCK or not block.strip(b"\x00"):
-            return  # the two empty blocks, or an end without them
+            return  # these are the two empty blocks, or the archive ends without them
         info = _header(stream.exactly(_BLOCK))
         more_holes = info.type == tarfile.GNUTYPE_SPARSE and block[_HOLES_GO_ON_AT]
         while more_holes:

@@ -1,8 +1,8 @@
 """Unpack archives into files in a scratch folder, under limits.
 
-The limits are on bytes, files, nesting, and how much a packed byte may unfold to. If a limit is
-met, what was unpacked before stays, and a note says so. Members are written under numbers, so no
-name inside an archive becomes a path.
+The limits are on bytes, files, nesting, and on how much a compressed byte may expand to. If a limit
+is reached, what was unpacked before is kept, and a note says so. Members are written under numbers,
+so no name inside an archive becomes a path.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ENCRYPTED = 0x1
 
 
 class Enough(Exception):
-    """A limit was met. The text says which one."""
+    """A limit was reached. The text says which one."""
 
 
 @dataclass(slots=True)
 class UnpackBudget:
-    """The number of bytes that archives may still unfold to.
+    """How many bytes archives may still expand to.
 
-    Call `begin` for each archive on the disk. What is nested in it counts as part of it.
+    Call `begin` for each archive on the disk. Archives that are nested in it count as part of it.
     """
 
     left_bytes: int
@@ -72,7 +72,7 @@ class Metered:
 
 @dataclass(slots=True)
 class Inside:
-    """Something in an archive: what to read of it, or why it is not read."""
+    """Something in an archive: what can be read of it, or why it is not read."""
 
     name: str
     body: Peeked | None
@@ -133,7 +133,7 @@ def _zip_members(archive: zipfile.ZipFile, name: str, budget: UnpackBudget) -> I
             yield Inside(full, None, "encrypted")
             continue
         if info.header_offset < 0:
-            # In a cut file the directory points before the beginning.
+            # In a file that was cut, the directory points to a place before the beginning.
             yield Inside(full, None, "damaged: it begins before the file")
             continue
         try:
@@ -172,8 +172,8 @@ class MemberDamaged(Exception):
 def _refuse_endless_directory(file: BinaryIO) -> None:
     """Refuse a zip whose directory is too long, because zipfile reads all of it into memory.
 
-    It is as long as its end record says. A zip64 record may say otherwise, but never less than is
-    there.
+    The directory is as long as its end record says. A zip64 record may give another length, but
+    never less than is there.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES - _ZIP_COMMENT_MAX_BYTES))
@@ -190,7 +190,7 @@ def _refuse_endless_directory(file: BinaryIO) -> None:
 
 
 def without_suffix(name: str) -> str:
-    """Return what a compressed file was called before."""
+    """Return the name that a compressed file had before it was compressed."""
     return next(
         (
             name[: -len(suffix)]
@@ -202,7 +202,7 @@ def without_suffix(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a member's name as people should see it, without leading slashes and ways up."""
+    """Return a member's name as people should see it, without leading slashes and `..`."""
     return (
         "/".join(part for part in name.replace("\\", "/").split("/") if part not in ("", ".", ".."))
         or "unnamed"

@@ -1,22 +1,24 @@
 """Read the dumps of strangers in separate processes, under limits of memory and time.
 
-All cores that may be used are used.
+All cores that this process may use are used.
 
 A reading process is forked, because a fresh interpreter would cost more than a hundred dumps. It
-keeps none of our descriptors but its two pipes. It gets the names of files through one pipe, reads
-each file, and answers through the other. The answers are small states
+keeps none of our descriptors except its two pipes. It gets the names of files through one pipe,
+reads each file, and answers through the other. The answers are small states
 (`diagnose/collectives/packed.py`) as JSON, so nothing that comes back is unpickled. These limits
 hold whatever a dump may do to the process:
+
     memory    RLIMIT_AS: what it had at its start, and `memory_bytes`
     time      a timer of processor time for each file, `limit_s`; the kernel ends the process.
-              WALL_S for a file that a disk never gives
+              WALL_S for a file that a disk never delivers
     files     RLIMIT_FSIZE 0: it can write to its pipes only
+
 If a process ends while it reads a batch of files, another one reads them one by one. So the bad
 file is found and named, and the others are read.
 
-Not promised: protection from a dump that breaks into the interpreter. It can read what this user
-may read. Forking is safe beside our threads, because the child uses nothing of theirs: no logging,
-no standard streams, no locks.
+Not promised: protection from a dump that executes code in the interpreter. Such code can read what
+this user may read. Forking is safe beside our threads, because the child uses nothing of theirs: no
+logging, no standard streams, no locks.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ from outlast.runtime.linux import keep_heap
 
 MEMORY_BYTES = 1 << 30  # for one process
 LIMIT_S = 20.0  # of processor time for one file; 2,000 entries with stacks take 0.05 s
-WALL_S = 60.0  # for as many files as a process is given at once
+WALL_S = 60.0  # the limit for all files that a process is given at once
 BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
-# processes that had to be ended; after more of them, what was read so far is all there is
+# so many processes may have to be ended; after more of them, only what was read so far is returned
 ENDED_MAX_COUNT = 16
 _ANSWER_BYTES_MAX = 1 << 30
 _LENGTH = struct.Struct("<Q")
@@ -66,11 +68,11 @@ def read_dumps(
     on_progress: Callable[[int, int], None] | None = None,
     is_over: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Dump], dict[str, str]]:
-    """Return the dumps that could be read, in order, and why each other piece could not.
+    """Return the dumps that could be read, in order, and why each other piece could not be read.
 
-    processes    how many read at once; None: one for each core that this process may use
-    on_progress  is called now and then with (pieces done, pieces in all)
-    is_over      is called now and then; once it returns True, no more dumps are read
+    processes    how many processes read at once; None: one for each core that this process may use
+    on_progress  is called from time to time with (pieces done, pieces in all)
+    is_over      is called from time to time; once it returns True, no more dumps are read
     """
     if not (given := list(pieces)):
         return [], {}
@@ -84,7 +86,7 @@ def read_dumps(
 
 
 class _Reader:
-    """One reading process and what it is reading: places in the list of pieces."""
+    """One reading process, and the places in the list of pieces that it is reading."""
 
     def __init__(self, memory_bytes: int, limit_s: float, unpacker: Unpacker) -> None:
         self.unpacker = unpacker
@@ -107,10 +109,10 @@ class _Reader:
         try:
             _send(self._to, json.dumps(rows).encode())
         except OSError:
-            pass  # it has ended: so its pipe says, when it is read from
+            pass  # it has ended, which shows when its pipe is read
 
     def take(self) -> dict[str, Any] | None:
-        """Return a whole answer, if one is there. Raises EOFError if the process has ended."""
+        """Return a whole answer, if there is one. Raises EOFError if the process has ended."""
         more = os.read(self.answers.fileno(), 1 << 20)
         if not more:
             raise EOFError
@@ -126,8 +128,9 @@ class _Reader:
         return dict(json.loads(body))
 
     def end(self) -> int:
-        """Return what the process ended with, as subprocess says it. A process that lives is
-        killed.
+        """Return how the process ended, as subprocess says it.
+
+        A process that is alive is killed.
         """
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
@@ -137,7 +140,7 @@ class _Reader:
             try:
                 pipe.close()
             except OSError:
-                pass  # what was not yet written to a process that has ended
+                pass  # the pipe has what was not yet written to a process that has ended
         return os.waitstatus_to_exitcode(status)
 
 
@@ -147,7 +150,7 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 
 
 class _ReaderPool:
-    """Read dumps in several processes, and keep the list of those that are left."""
+    """Read dumps in several processes, and keep the list of the remaining ones."""
 
     def __init__(self, pieces: list[Piece], most: int, memory_bytes: int, limit_s: float) -> None:
         self.pieces, self.memory_bytes, self.limit_s = pieces, memory_bytes, limit_s
@@ -171,8 +174,8 @@ class _ReaderPool:
         self._selector.close()
 
     def work(self, on_progress: Callable[[int, int], None], is_over: Callable[[], bool]) -> None:
-        # the collector would look through all dumps again and again as they come; nothing in them
-        # is a ring
+        # the garbage collector would go through all dumps again and again as they arrive, and none
+        # of them contains a cycle
         with_collector = gc.isenabled()
         gc.disable()
         try:
@@ -188,7 +191,7 @@ class _ReaderPool:
                 gc.enable()
 
     def _stop(self) -> None:
-        """Read no more: what is not read by now is named as unreadable."""
+        """Stop reading. What is not read by now is named as unreadable."""
         left = [place for batch in self._batches for place in batch]
         for reader in list(self._readers):
             left += reader.batch
@@ -236,7 +239,7 @@ class _ReaderPool:
             self.unreadable[self.pieces[reader.batch[place]].name] = why
 
     def _lost(self, reader: _Reader, *, late: bool) -> None:
-        """Handle a process that ended over what it was reading, or is ended now.
+        """Handle a process that ended while it was reading, or is ended now.
 
         Its pieces are read again, one by one. If there was only one, that piece is named.
         """
@@ -277,9 +280,9 @@ def _send(pipe: IO[bytes], body: bytes) -> None:
 
 
 def _serve(requests: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: float) -> NoReturn:
-    """Read the dumps that are asked for, until the pipe ends.
+    """Read the dumps that are requested, until the pipe ends.
 
-    Never returns into what the other process was doing.
+    It never returns into the code of the process that forked it.
     """
     code = _ENDED_BADLY
     try:
@@ -288,7 +291,7 @@ def _serve(requests: IO[bytes], answers: IO[bytes], memory_bytes: int, limit_s: 
         for number in range(1, signal.NSIG):
             if signal.getsignal(number) not in (signal.SIG_DFL, signal.SIG_IGN, None):
                 signal.signal(number, signal.SIG_DFL)
-        # Ctrl-C is for the process that asked: with it, the pipe ends
+        # Ctrl-C is handled by the process that asked. When that one ends, the pipe ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.setsid()
         kept = sorted((requests.fileno(), answers.fileno()))
@@ -340,12 +343,12 @@ def _read(
             places.append(place)
         except (OversizedDump, MemoryError):  # the latter if the bytes alone are too many
             unreadable.append((place, f"needs more than {memory_bytes >> 20} MB of memory"))
-            gc.collect()  # what was half read may hold on to itself
+            gc.collect()  # objects that were partly read may refer to each other
         except (UnreadableDump, OSError) as error:
             unreadable.append((place, str(error)))
             gc.collect()
         except Exception as error:  # boundary: one file, of strangers
-            # The others are read anyway
+            # The others are read in any case.
             why = f"{type(error).__name__}: {cut_at_word(str(error), 120)}"
             unreadable.append((place, f"not a dump: {why}"))
     signal.setitimer(signal.ITIMER_PROF, 0)
@@ -358,7 +361,8 @@ def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
     except UnreadableDump as error:
         if error.refused or path is None or (now_bytes := os.stat(path).st_size) <= size_bytes:
             raise
-        return read_dump(_bytes_of(path, now_bytes), name=name)  # written again since it was found
+        # it was written again since it was found
+        return read_dump(_bytes_of(path, now_bytes), name=name)
 
 
 def _bytes_of(path: str | None, size_bytes: int) -> bytes:
@@ -373,7 +377,7 @@ def _bytes_of(path: str | None, size_bytes: int) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError("not a regular file")
         raw = os.read(descriptor, size_bytes)
-        # a call gives two gigabytes at most
+        # one call returns two gigabytes at most
         while len(raw) < size_bytes and (more := os.read(descriptor, size_bytes - len(raw))):
             raw += more
         return raw

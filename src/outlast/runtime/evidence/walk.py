@@ -1,11 +1,11 @@
-"""From the paths on the command line to pieces.
+"""Turn the paths on the command line into pieces of evidence.
 
 Folders, files and archives are walked in one order, and each thing is read once.
 
-Never   symbolic links followed (but those that were named themselves), anything but regular files
-        opened, a name inside an archive used as a path.
-Bounds  files, nesting, unpacked bytes: `model/limits.py`. What is left out is said in `notes`,
-        counted by reason.
+Never   Symbolic links are never followed, except those that were named themselves. Only regular
+        files are opened. A name inside an archive is never used as a path.
+Bounds  Files, nesting and unpacked bytes are limited: `model/limits.py`. What is left out is said
+        in `notes`, counted by reason.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.
 
 @dataclass(slots=True)
 class Gathered:
-    """Pieces by what they are, each list in the order of names.
+    """Pieces of evidence by their kind, each list in the order of names.
 
-    said     what is odd about the evidence, in sentences: cut, damaged, too much
+    said     what is unusual about the evidence, in sentences: it is cut, damaged, or too much
     skipped  what was left out, by reason
     """
 
@@ -80,8 +80,8 @@ class Gathered:
     def leave_out_history(self) -> int:
         """Leave out the evidence of older interruptions. Return how many folders were left out.
 
-        A run's folder has one of evidence for each interruption, and only the newest is in
-        question.
+        A run's folder has a folder of evidence for each interruption, and only the newest one
+        matters.
         """
         folders = {
             piece.name.rpartition("/")[0]: found
@@ -104,9 +104,9 @@ class Gathered:
         return len(old)
 
     def leave_out_suspicions(self, quiet: Collection[str]) -> int:
-        """Leave out stacks that workers of a live run wrote when asked if they still answer.
+        """Leave out stacks that workers of a live run wrote when they were asked for an answer.
 
-        Of workers that were given up, copies are with their interruption. `quiet` are the names of
+        For workers that were given up, copies are with their interruption. `quiet` are the names of
         ledgers without an interruption: no worker was given up in these runs. Return how many were
         left out.
         """
@@ -126,10 +126,11 @@ def gather(
 ) -> Gathered:
     """Return all pieces below `paths`.
 
-    Archives are unpacked into the folder `scratch`, which must outlive the pieces. `is_over` is
-    asked now and then; once it says so, nothing more is looked for or unpacked.
+    Archives are unpacked into the folder `scratch`, which must exist longer than the pieces.
+    `is_over` is called from time to time. Once it returns True, nothing more is searched or
+    unpacked.
 
-    Raises UsageError where a path does not exist or cannot be read, or nothing in all of them can
+    Raises UsageError if a path does not exist or cannot be read, or if nothing in all of them can
     be read as evidence.
     """
     walk = _Walk(scratch, is_over)
@@ -150,9 +151,9 @@ def gather(
 
 
 def _prefixes(paths: Sequence[str]) -> list[str]:
-    """Return what names begin with.
+    """Return the beginnings of the names of the pieces.
 
-    That is nothing below a single folder. Otherwise it is each path's last part, or all of it if
+    For a single folder that is nothing. Otherwise it is each path's last part, or the whole path if
     two are alike.
     """
     if len(paths) == 1 and os.path.isdir(paths[0]):
@@ -175,7 +176,7 @@ class _Walk:
         self._is_over = is_over
         self._notes = Notes()
         self._found: list[tuple[FileKind, Piece]] = []
-        # nothing by its bytes; by the names around it perhaps a dump that was cut or overwritten
+        # its bytes do not say what it is; by the names around it, it may be a damaged dump
         self._undecided: list[tuple[FileKind, Piece]] = []
         self._seen: set[tuple[int, int]] = set()
         self._roots: list[str] = []
@@ -207,7 +208,7 @@ class _Walk:
                 self._entry(full, name, entry_mode)
 
     def _below(self, folder: str, prefix: str) -> Iterator[tuple[str, str, int]]:
-        """Yield everything below a folder that is no folder: path, name and mode."""
+        """Yield everything below a folder that is not a folder: path, name and mode."""
         waiting = [(folder, prefix)]
         count = 0
         while waiting and not self._is_over():
@@ -280,7 +281,7 @@ class _Walk:
             self._undecided.append((kind, piece))
 
     def _say_what_lacks(self, piece: Piece) -> bool:
-        """Note what `--collect` could not get. Return False if the file is no record of that."""
+        """Note what `--collect` could not get. Return False if the file does not record that."""
         if piece.path is None:
             return False
         lacking = not_collected(read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0])
@@ -305,7 +306,7 @@ class _Walk:
     def _open(
         self, stream: Peeked, kind: FileKind, name: str, *, depth: int, path: str | None = None
     ) -> None:
-        """Open an archive. `path`: where it lies, if it is a file of its own."""
+        """Open an archive. `path`: the path of the archive, if it is a file of its own."""
         assert self._budget is not None
         if depth > limits.EVIDENCE_NESTING_MAX_COUNT:
             self._notes.skip(
@@ -350,7 +351,7 @@ class _Walk:
             self._notes.say(f"{one.name} is damaged ({error}): read up to there")
 
     def _write(self, stream: Peeked, name: str, kind: FileKind | None = None) -> Piece:
-        """Write a member as a file of its own. What was written before an error counts."""
+        """Write a member as a file of its own. What was written before an error is kept."""
         self._written += 1
         path = os.path.join(self._scratch, str(self._written))
         size = 0
@@ -397,7 +398,7 @@ class _Walk:
 
 
 def _stem(name: str) -> str:
-    """Return a name without its numbers: the dumps of one job share that."""
+    """Return a name without its numbers. The dumps of one job have this in common."""
     return re.sub(r"\d+", "#", name)
 
 

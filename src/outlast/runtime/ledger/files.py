@@ -10,18 +10,19 @@ from pathlib import Path
 from outlast.errors import CorruptError
 from outlast.runtime import clock
 
-_LOOK_S = 0.02  # a lock of another program is tried again this often
-BESIDE = ("-wal", "-shm", "-journal")  # endings of the files that SQLite keeps beside the ledger
+_LOOK_S = 0.02  # the time between two tries of a lock that another program holds
+# the endings of the files that SQLite keeps beside the ledger
+BESIDE = ("-wal", "-shm", "-journal")
 
 
 def refuse_odd_files(path: Path) -> None:
-    """Refuse a pipe in place of one of SQLite's files: SQLite would wait for it for ever."""
+    """Refuse a pipe in place of one of SQLite's files: SQLite would wait for it without end."""
     for name in (path, *(Path(f"{path}{ending}") for ending in BESIDE)):
         try:
             ordinary = stat.S_ISREG(name.stat().st_mode)
         except FileNotFoundError:
             continue
-        except OSError:  # a link to itself
+        except OSError:  # the path is a link to itself
             ordinary = False
         if not ordinary:
             raise CorruptError(

@@ -1,4 +1,4 @@
-"""Make a run's folder of records that outlast has not written itself (`outlast import`)."""
+"""Create a run's folder from records that outlast has not written itself (`outlast import`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from outlast.runtime.run_folder import RunFolder
 
 
 def write_records(path: Path | None, records: Records, *, options: dict[str, object]) -> Path:
-    """Write the records as the ledger of a new run, whole or not at all. Return its folder.
+    """Write the records as the ledger of a new run, as a whole or not at all. Return its folder.
 
-    Without a path, it is one under runs/. Raises RunFolderError if there is a run already, and
+    Without a path, the folder is under runs/. Raises RunFolderError if there is a run already, and
     CapacityError if the disk refuses.
     """
     is_new = path is None or not path.exists()

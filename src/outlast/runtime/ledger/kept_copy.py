@@ -1,8 +1,8 @@
 """The copy of a run's ledger that a voter keeps, on its own clock and its own disk.
 
-What comes from the coordinator replaces the copy first (`Keep` of part "first" to "last"), and then
-adds to it. Record by record, it says up to where it is whole: `position`. A copy that is replaced
-stays as it was until the new one is there as a whole.
+The records that come from the coordinator first replace the copy (`Keep` of part "first" to
+"last"), and are then added to it one by one. `position` says up to which record the copy is
+complete. A copy that is replaced stays as it was until the new one has arrived completely.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from outlast.runtime.ledger.store import Ledger
 class KeptCopy:
     """Keep a copy of the leading node's ledger at `path`.
 
-    A new copy comes in parts and then record by record. Records are numbered, and one that comes
+    A new copy comes in parts and then record by record. Records are numbered. A record that comes
     twice, or before its turn, is ignored: the leading node sends again from `position` on.
 
-    position     the newest record that the copy holds
-    ledger       the copy; None until a whole one has come
-    ends_voting  the record that says that nobody votes any more, if it has come; the voter sets
-                 None again once it has acted on it
+    position     the newest record that the copy contains
+    ledger       the copy; None until a complete one has arrived
+    ends_voting  the record that ends the voting, if it has arrived; the voter sets None once it
+                 has acted on it
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,7 +35,8 @@ class KeptCopy:
         self.position = Position(0, 0)
         self.ledger: Ledger | None = None
         self.ends_voting: Position | None = None
-        self._coming = Position(0, 0)  # the newest record that has come, also of an unfinished copy
+        # the newest record that has arrived, also of an unfinished copy
+        self._coming = Position(0, 0)
         self._parts: list[str] = []
         self._offset = Offset()
 
@@ -49,7 +50,7 @@ class KeptCopy:
         if keep.part == "first" and (keep.epoch, keep.number) > self._coming:
             self._coming, self._parts = Position(keep.epoch, keep.number - 1), []
         if (keep.epoch, keep.number) != (self._coming.epoch, self._coming.number + 1):
-            return  # this record came before, or one before it is missing and will be sent again
+            return  # this record came earlier, or one before it is missing and will be sent again
         self._coming = Position(keep.epoch, keep.number)
         by_s = self._offset.hear(sent_s=keep.sent_s, now_s=now_s)
         if keep.part:
@@ -88,7 +89,7 @@ class KeptCopy:
         return ledger
 
     def remove(self) -> None:
-        """Remove the copy, and its folder if nothing else is in it: the run is over here."""
+        """Remove the copy, and its folder if that is empty: the run is over on this node."""
         self.close()
         with contextlib.suppress(OSError):
             for path in self.path.parent.glob(f"{self.path.name}*"):

@@ -1,4 +1,4 @@
-"""Which nodes are in a run, and who votes, as the newest events of its ledger say.
+"""Which nodes are in a run, and which are voters, according to the newest events of its ledger.
 
 This reads a few rows of the file, where `read_ledger` reads all of it. A run writes its ledger once
 a second, so what is read may be as old.
@@ -28,14 +28,17 @@ _SQL = (
 
 @dataclass(frozen=True, slots=True)
 class NodesIn:
-    """The nodes of a run. `since_wall_s`: when each joined last; `voters`: () while none vote."""
+    """The nodes of a run.
+
+    `since_wall_s`: when each node last joined. `voters`: the voters; () while there are none.
+    """
 
     since_wall_s: Mapping[str, float] = field(default_factory=dict)
     voters: tuple[str, ...] = ()
 
 
 def read_nodes(ledger: Path) -> NodesIn:
-    """Return the nodes that are in. There are none where the file cannot be read now."""
+    """Return the nodes that are in the run. There are none if the file cannot be read now."""
     since: dict[str, float] = {}
     voters: tuple[str, ...] = ()
     with contextlib.suppress(sqlite3.Error, ValueError):

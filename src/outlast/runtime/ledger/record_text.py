@@ -3,8 +3,8 @@
     record     ["Life", SESSION, {column: value, ...}]
     ledger     a text for Meta, then for each session one for itself and those of its records
 
-A copy is on the clock of the node that keeps it: there, a coordinator may go on writing it. So
-`moved` adds the difference of the two clocks to all times of a record.
+A copy uses the clock of the node that keeps it, because a coordinator there may go on writing it.
+So `moved` adds the difference of the two clocks to all times of a record.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KINDS = {kind.__name__: kind for kind in _TIMES}
 
 
 def write(record: Written, session: int = 0) -> str:
-    """Return a record as text. `session`: which one it belongs to, where there are several."""
+    """Return a record as text. `session`: the session it belongs to, if there are several."""
     return json.dumps([type(record).__name__, session, to_row(record)])
 
 
@@ -76,7 +76,7 @@ def ends_voting(text: str) -> bool:
 
 
 def moved(record: Any, by_s: float) -> Any:
-    """Return the record with its times moved to another clock."""
+    """Return the record with its times converted to another clock."""
     times = {name: getattr(record, name) for name in _TIMES[type(record)]}
     return replace(
         record, **{name: at_s + by_s for name, at_s in times.items() if at_s is not None}

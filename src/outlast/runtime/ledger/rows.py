@@ -1,7 +1,7 @@
-"""Records to SQLite rows and back: a table per record type, a column per field.
+"""Convert records to SQLite rows and back: a table per record type, a column per field.
 
-Whole numbers, reals and texts are columns of their own, so that anyone can query them; tuples and
-mappings are JSON text. Text that is not valid Unicode (a path, a traceback) is kept with `?` in
+Whole numbers, reals and texts are columns of their own, so that anyone can query them. Tuples and
+mappings are JSON text. Text that is not valid Unicode (a path, a traceback) is kept, with `?` in
 place of what cannot be encoded.
 """
 
@@ -57,8 +57,8 @@ _READERS: dict[type, dict[str, Callable[[Any], Any]]] = {}
 def schema() -> str:
     """Return the whole schema as one script.
 
-    Rows that were added stay: events and steps cannot be changed, and nothing can be deleted, but
-    for buckets of steps that were merged into one.
+    Rows that were added are kept: events and steps cannot be changed, and nothing can be deleted,
+    except buckets of steps that were merged into one.
     """
     lines = [
         _table("meta", Meta, (), extra=()),
@@ -104,7 +104,7 @@ def _stay(table: str, *, but: str = "") -> str:
     )
 
 
-# Buckets of steps may give way to the newest one, if that covers them.
+# Buckets of steps may be replaced by the newest one, if that covers them.
 _STEPS_STAY = _stay(
     "steps",
     but=" WHEN NOT EXISTS (SELECT 1 FROM steps AS new WHERE new.rowid = (SELECT max(rowid) FROM"
@@ -115,7 +115,7 @@ _STEPS_STAY = _stay(
 
 
 def put_sql(table: str, kind: type, *, keyed: tuple[str, ...], with_session: bool) -> str:
-    """Return the INSERT, or for a keyed record the INSERT ... ON CONFLICT DO UPDATE.
+    """Return the INSERT, or for a record with a key the INSERT ... ON CONFLICT DO UPDATE.
 
     Its parameters are named.
     """
@@ -182,7 +182,7 @@ def _readers(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def _required(hint: Any) -> tuple[Any, bool]:
-    """Return the type without `| None`, and whether None was in it."""
+    """Return the type without `| None`, and whether None was part of it."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next(arg for arg in typing.get_args(hint) if arg is not type(None)), True
     return hint, False
@@ -230,7 +230,7 @@ def _read_tuple(hint: Any) -> Callable[[str], tuple[Any, ...]]:
     of = typing.get_args(hint)[0]
     read = _SCALARS.get(of, str)
 
-    # The ranks and nodes of thousands of interruptions are the same few.
+    # Thousands of interruptions name the same few ranks and nodes.
     @functools.lru_cache(maxsize=1024)
     def read_tuple(text: str) -> tuple[Any, ...]:
         return tuple(read(one) for one in json.loads(text))
@@ -241,7 +241,7 @@ def _read_tuple(hint: Any) -> Callable[[str], tuple[Any, ...]]:
 def _read_seconds(of: type[Cause] | type[Tier]) -> Callable[[str], dict[Any, float]]:
     members = {one.value: one for one in of}
 
-    # a torn beacon may have said anything: the accounts cut it to what can be
+    # a torn beacon may contain any number, so the accounts limit it to what is possible
     def read_seconds(text: str) -> dict[Any, float]:
         return {members[key]: float(item) for key, item in _read_object(text).items()}
 

@@ -31,7 +31,7 @@ _ORDER: dict[type, Callable[[Any], Any]] = {
     Life: lambda one: (one.assigned_s, one.worker),
     Interruption: lambda one: one.id,
     StepsBucket: lambda one: one.to_step,
-    Event: lambda one: 0,  # as they were added
+    Event: lambda one: 0,  # in the order in which they were added
 }
 _FURTHEST = 1 << 62
 
@@ -48,7 +48,7 @@ class Salvage:
         self._tables: dict[str, list[tuple[int | None, Any]]] = {}
 
     def rows(self, table: str, kind: type, session: int | None) -> list[Any]:
-        """Return the records of a table that can be read; of one session, or all."""
+        """Return the records of a table that can be read, for one session or for all."""
         if table not in self._tables:
             self._tables[table] = self._read(table, kind)
         found = [one for of, one in self._tables[table] if session is None or of == session]

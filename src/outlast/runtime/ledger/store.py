@@ -75,9 +75,9 @@ _BUSY_FLUSH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The highest numbers ever given, for a launcher that goes on: the next ones are one more.
+    """The highest numbers ever given. A launcher that goes on gives the next ones.
 
-    If there is none it is -1, and 0 for the step.
+    If no number was given, the value is -1, and 0 for the step.
     """
 
     generation: int
@@ -100,7 +100,7 @@ class Ledger:
         self._merged_s = -math.inf
         self._connection = connection
         self._queue: list[Record] = []
-        self._snapshot: tuple[float, str] | None = None  # when it was taken, and its JSON
+        self._snapshot: tuple[float, str] | None = None  # when it was taken, and its JSON text
         self._queueing = threading.Lock()
         self._writing = threading.Lock()
 
@@ -108,11 +108,11 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, meta: Meta, *, pid: int, lasts: bool = True) -> Ledger:
-        """Make a new ledger, and begin its first session at meta's start. The file must not
+        """Create a new ledger, and begin its first session at meta's start. The file must not
         exist.
 
-        lasts   True if the file must survive a power loss. Then writes wait for the disk, and
-                otherwise they never do
+        lasts   True if the file must survive a power loss. Then writes wait for the disk. Otherwise
+                they never do
         """
         if path.exists():
             raise RunFolderError(
@@ -139,7 +139,7 @@ class Ledger:
     ) -> Ledger:
         """Open an existing ledger, and begin one more session.
 
-        world_size   the ranks that it asks for; 0: as many as the first session
+        world_size   how many ranks the session asks for; 0: as many as the first session
         """
         connection = _checked(path, writable=True)
         with _as_our_errors(path):
@@ -154,8 +154,9 @@ class Ledger:
 
     @classmethod
     def copy_of(cls, path: Path, records: Records) -> Ledger:
-        """Make a ledger with these records, in place of what is there, and write its last session
-        on. It does not outlast a power loss.
+        """Create a ledger with these records, in place of what is there, and go on with it.
+
+        The new records are of its last session. It does not survive a power loss.
         """
         for name in (path, *(Path(f"{path}{ending}") for ending in BESIDE)):
             name.unlink(missing_ok=True)
@@ -169,7 +170,7 @@ class Ledger:
             ledger.session = part.session.session
             ledger._queue = [
                 *part.generations, *part.lives, *part.interruptions, *part.steps, *part.events
-            ]  # fmt: skip  # one argument a line would hide what happens
+            ]  # fmt: skip  # with one argument per line, this would be hard to read
             ledger.flush(patience_s=_BUSY_S)
         return ledger
 
@@ -181,7 +182,7 @@ class Ledger:
         self.flush(patience_s=_BUSY_S)
         there = _connect(path, writable=True)
         with self._writing, _as_our_errors(path):
-            # The coordinator does this while agents wait for it: the disk may take its time later.
+            # The coordinator does this while agents wait for it, so it does not wait for the disk.
             there.execute("PRAGMA synchronous = OFF")
             self._connection.backup(there)
             write_ahead(there, patience_s=_BUSY_S)
@@ -192,7 +193,7 @@ class Ledger:
         return ledger
 
     def taken_over(self, *, pid: int) -> None:
-        """Note that the launcher `pid` writes the last session on."""
+        """Note that the launcher `pid` goes on with the last session."""
         with self._writing, _as_our_errors(self.path), self._connection:
             self._connection.execute(
                 "UPDATE sessions SET pid = ? WHERE session = ?", (pid, self.session)
@@ -208,7 +209,8 @@ class Ledger:
     def add(self, record: Record) -> None:
         """Queue a record.
 
-        Past LEDGER_QUEUE_MAX_COUNT (the disk is full, say) the oldest are dropped, and counted.
+        If more than LEDGER_QUEUE_MAX_COUNT are queued (because the disk is full, for example), the
+        oldest are dropped, and counted.
         """
         with self._queueing:
             self._queue.append(record)
@@ -216,9 +218,7 @@ class Ledger:
                 self._shorten()
 
     def set_snapshot(self, snapshot: Mapping[str, object], *, now_s: float) -> None:
-        """Set what `outlast status` shows from the next flush on. It is also the session's sign
-        of life.
-        """
+        """Set what `outlast status` shows after the next flush, and the session's sign of life."""
         text = json.dumps(snapshot, default=str)
         with self._queueing:
             self._snapshot = (now_s, text)
@@ -268,14 +268,14 @@ class Ledger:
             )
 
     def close(self) -> None:
-        """Close without flushing. Safe to call twice."""
+        """Close without flushing. It may be called twice."""
         self._keep_index_whole()
         self._connection.close()
 
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self) -> Records:
-        """Return everything, as of one moment. What is queued and not flushed is not in it."""
+        """Return everything that is flushed, as of one moment."""
         with self._writing, _as_our_errors(self.path):
             self._connection.execute("BEGIN")
             try:
@@ -299,7 +299,7 @@ class Ledger:
         return None if row is None else _object(row[0])
 
     def newest(self) -> Newest:
-        """Return the highest numbers given so far, over all sessions."""
+        """Return the highest numbers that were given so far, over all sessions."""
         with self._writing, _as_our_errors(self.path):
             highest = [
                 self._connection.execute(f"SELECT max({column}) FROM {table}").fetchone()[0]
@@ -313,14 +313,14 @@ class Ledger:
         generation, worker, interruption = (-1 if value is None else value for value in highest[:3])
         return Newest(generation, worker, interruption, step=highest[3] or 0)
 
-    # --- inside -----------------------------------------------------------------------------------
+    # --- internal functions -----------------------------------------------------------------------
 
     def _keep_index_whole(self) -> None:
-        """Give the file ledger.db-shm its length back, if it was cut short.
+        """Restore the length of the file ledger.db-shm, if it was cut short.
 
         SQLite maps that file, and a process that reads past the end of a mapped file dies of
-        SIGBUS. SQLite sees by its checksum that what the file held is gone, and makes it again. A
-        cut in the microseconds that a transaction takes is not covered.
+        SIGBUS. SQLite sees from its checksum that the content of the file is gone, and creates it
+        again. A cut in the microseconds that a transaction takes is not covered.
         """
         with contextlib.suppress(OSError):
             index = f"{self.path}-shm"
@@ -399,7 +399,7 @@ class Ledger:
             for session, began_s in zip(sessions, began_on_each_clock(sessions), strict=True)
         )
         newest = sessions[-1]
-        # a launcher that has just begun has said nothing yet: what is there is of the one before
+        # a launcher that has just begun has reported nothing yet: the snapshot is an older one
         begun = newest.seen_s > newest.started_s
         return Records(meta[0], parts, self._said(salvage) if begun else None)
 
@@ -447,8 +447,8 @@ class Ledger:
 
 
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
-    # A reader opens the file for reading only. In a folder that it may not write, and with no
-    # launcher about (no -wal file), SQLite needs to be told that nothing will change.
+    # A reader opens the file for reading only. In a folder in which it may not write, and without a
+    # launcher (no -wal file), SQLite has to be told that nothing will change.
     mode = "rwc" if writable else "ro"
     with _as_our_errors(path):
         try:
@@ -467,7 +467,7 @@ def _open(path: Path, mode: str) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     try:
         if mode.startswith("ro"):
-            # Otherwise SQLite reads nothing of a file that is shorter than its head says.
+            # Otherwise SQLite reads nothing of a file that is shorter than its header says.
             connection.execute("PRAGMA writable_schema = ON")
         connection.execute("PRAGMA user_version").fetchone()
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -526,7 +526,7 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 def _object(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except (ValueError, TypeError, RecursionError) as error:  # TypeError: the page was torn off
+    except (ValueError, TypeError, RecursionError) as error:  # TypeError: the page was cut off
         raise CorruptError(
             f"the ledger's snapshot cannot be read: {error}",
             hint="the file was damaged or changed; restore it, or start a new run",
@@ -535,7 +535,7 @@ def _object(text: str) -> dict[str, object]:
 
 
 class _as_our_errors:  # noqa: N801 - reads as a statement
-    """Raise SQLite's errors as ours, with what to do about them."""
+    """Raise SQLite's errors as outlast's errors, which say what to do about them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -574,7 +574,7 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
 
 
 def _room_hint() -> str:
-    """Say what makes room. SQLite does not tell a full disk from a limit of this process."""
+    """Say how to make room. SQLite reports a full disk and a limit of the process alike."""
     most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     other = "free space on that disk, or name another folder with --run-dir"
     if most == resource.RLIM_INFINITY:

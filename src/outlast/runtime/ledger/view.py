@@ -1,4 +1,4 @@
-"""A run as seen from outside: its folder, its ledger, and whether its launcher is still there."""
+"""A run as seen from outside: its folder, its ledger, and whether its launcher still runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "st
 class RunView:
     """A run at one moment.
 
-    `now_s` is the monotonic reading up to which seconds count, or None if it is not running any
+    `now_s` is the monotonic time up to which seconds count, or None if the run does not go on any
     more.
     """
 
@@ -28,7 +28,7 @@ class RunView:
 
     @functools.cached_property
     def books(self) -> Accounting:
-        """Return the account of the run. It is computed once: a long run takes a while."""
+        """Return the account of the run. It is computed once, because a long run takes a while."""
         return account(self.records, now_s=self.now_s)
 
     @property
@@ -51,20 +51,20 @@ class RunView:
     def step(self) -> int:
         """Return the last committed step.
 
-        For a live run it is what the launcher said last. For a run that is over it comes from the
-        ledger, because the last snapshot is up to a second older than the end.
+        For a live run it is what the launcher reported last. For a run that is over it comes from
+        the ledger, because the last snapshot is up to a second older than the end.
         """
         said = (self.records.snapshot or {}).get("step")
         return said if isinstance(said, int) and not self.is_over else self.records.newest_step
 
 
 def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
-    """Look at the run that RUN names (see run_folder.find). Raises RunFolderError, CorruptError."""
+    """Read the run that RUN names (see run_folder.find). Raises RunFolderError, CorruptError."""
     path = run_folder.find(run, root=root)
     was_held = run_folder.holder(path) is not None
     records = read_ledger(path / "ledger.db")
     if records.sessions[-1].session.ended_s is None and run_folder.holder(path) is None:
-        if was_held:  # it may have said its end between the two looks
+        if was_held:  # it may have recorded its end between the two looks
             records = read_ledger(path / "ledger.db")
         return RunView(path, records, None)
     session = records.sessions[-1].session

@@ -1,7 +1,7 @@
-"""Copy a checkpoint from the disk to object storage, and back, with every byte compared.
+"""Copy a checkpoint from the disk to object storage, and back, and compare every byte.
 
-Both ways are the same: files first, each summed as it passes, then the manifest. So a source that
-is damaged gives no checkpoint at the target.
+Both directions work in the same way: the files are copied first, each with a checksum over its
+bytes, then the manifest. So a source that is damaged gives no checkpoint at the target.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class BytePace:
-    """Let bytes pass no faster than `bytes_per_s` (0: as fast as they come), and count them."""
+    """Let bytes pass no faster than `bytes_per_s` (0: as fast as possible), and count them."""
 
     def __init__(
         self,
@@ -36,10 +36,10 @@ class BytePace:
         self._seen = seen
         self._now = now
         self._pause = pause
-        self._free_s = 0.0  # until then, the bytes so far use up the rate
+        self._free_s = 0.0  # the bytes so far use up the rate until this time
 
     def through(self, chunks: Iterable[memoryview]) -> Iterator[memoryview]:
-        """Yield the chunks, each once its time has come."""
+        """Yield the chunks, each at the time at which the rate allows it."""
         for chunk in chunks:
             if self._bytes_per_s:
                 now_s = self._now()
@@ -62,7 +62,7 @@ def held(folder: Path, manifest: Manifest) -> Iterator[Callable[[FileEntry], Ite
     with contextlib.ExitStack() as closing:
         fds: dict[str, int] = {}
         for entry in manifest.files:
-            # `opened` explains the errors of its block as its own. Those of the target are not.
+            # `opened` takes errors of its block for its own. Those of the target are not.
             with local.opened(folder / entry.name, entry) as file:
                 fds[entry.name] = fd = os.dup(file.fileno())
             closing.callback(os.close, fd)

@@ -1,14 +1,14 @@
-"""Bring the newest good checkpoint of a run from object storage to the disk.
+"""Download the newest good checkpoint of a run from object storage to the disk.
 
-`outlast run --resume` does this before anything else, so that all that follows finds it where it
-finds every checkpoint: in the folder on the disk.
+`outlast run --resume` does this before anything else. All later parts then find the checkpoint
+where they find every checkpoint: in the folder on the disk.
 
     disk   10 good   20 damaged
     URL    10        20           30 damaged      ->  30 refused, 20 downloaded
 
-Nothing is downloaded if the disk has the newest. A checkpoint at the URL that is damaged is
-downloaded DOWNLOAD_TRIES_COUNT times before it is refused: bytes may also be damaged on their way.
-It is set aside at the URL, so that its step can be uploaded again.
+Nothing is downloaded if the disk has the newest checkpoint. A damaged checkpoint at the URL is
+downloaded DOWNLOAD_TRIES_COUNT times before it is refused, because bytes may also be damaged during
+a download. It is set aside at the URL, so that its step can be uploaded again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Hold what was brought. Step 0: nothing, because the disk has the newest, or there is none."""
+    """What was downloaded.
+
+    Step 0: nothing, because the disk has the newest checkpoint, or because there is none.
+    """
 
     step: int = 0
     size_bytes: int = 0
@@ -48,7 +51,7 @@ def fetch(
     """
     disk = DiskTier(root)
     newest = next((one.step for one in disk.step_folders() if one.has_manifest), 0)
-    good: int | None = None  # the newest good one on the disk; None: not looked for yet
+    good: int | None = None  # the newest good one on the disk; None: it was not determined yet
     for one in source.step_folders():
         if not one.has_manifest:
             tell(f"{source.place}: step {one.step} has no manifest, and is passed over")
@@ -64,7 +67,7 @@ def fetch(
 
 
 def _newest_good_step(root: Path, run: str) -> int:
-    """Read the checkpoints on the disk, and return the newest good one of the run; 0: none."""
+    """Read the checkpoints on the disk. Return the newest good step of the run, or 0."""
     found = local.newest_good(root, foreign=lambda one: "" if one.run == run else "another run")
     return 0 if found.checkpoint is None else found.checkpoint.manifest.step
 
@@ -88,7 +91,7 @@ def _bring(
     """Download a checkpoint. Return False if it is damaged."""
     folder = disk.folder(manifest.step)
     if (folder / local.MANIFEST_NAME).exists():
-        # Otherwise the one at the URL would not be asked for.
+        # Otherwise the checkpoint at the URL would not be used.
         said = f"a checkpoint was refused: {folder} is damaged, or of another run"
         tell(f"{said}; it is kept as {disk.set_aside(manifest.step)}")
     why = ""

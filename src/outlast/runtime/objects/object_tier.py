@@ -56,7 +56,7 @@ _CLIENT_OPTIONS = (
 
 
 def open_tier(place: StoreUrl, patience: RequestPatience) -> ObjectTier:
-    """Return the tier of a URL. Raises UsageError if obstore cannot make anything of it."""
+    """Return the tier of a URL. Raises UsageError if obstore cannot read the URL."""
     with _explained(place.text):
         store = from_url(
             place.text,
@@ -79,7 +79,7 @@ def open_tier(place: StoreUrl, patience: RequestPatience) -> ObjectTier:
 
 
 def _from_environment(scheme: str) -> dict[str, Any]:
-    """Return the client's options that are variables, as in AWS_ALLOW_HTTP.
+    """Return the options of the client that are environment variables, such as AWS_ALLOW_HTTP.
 
     obstore reads them itself, unless it is given an option such as a time-out.
     """
@@ -113,7 +113,7 @@ class ObjectTier:
         return self._url
 
     def try_writing(self) -> None:
-        """Put an empty object, and delete it. Where nothing may be deleted, it stays."""
+        """Put an empty object, and delete it. It stays if nothing may be deleted there."""
         with _explained(self._url):
             obstore.put(self._store, _TRIED, b"")
         with contextlib.suppress(BaseError):
@@ -148,7 +148,7 @@ class ObjectTier:
     def put(
         self, step: int, name: str, chunks: Iterable[memoryview], *, length: int = 0
     ) -> FileEntry:
-        """Upload a file in parts. It is there once all of them are."""
+        """Upload a file in parts. The file exists once all parts are uploaded."""
         path = _path(step, name)
         if self._head(_path(step, MANIFEST_NAME)) is not None:
             raise _is_there(self._named(step))
@@ -175,10 +175,10 @@ class ObjectTier:
         return FileEntry(name, written, digest.intdigest())
 
     def commit(self, manifest: Manifest) -> None:
-        """Compare the lengths of the files, then put the manifest where there is none.
+        """Compare the lengths of the files, then put the manifest if there is none.
 
-        A manifest that is there with the same bytes is this one: the answer to an earlier try was
-        lost.
+        A manifest that is there with the same bytes is this one: then the answer to an earlier try
+        was lost.
         """
         step, data = manifest.step, manifest.encode()
         there = self._list(_folder(step)).get(step, {})

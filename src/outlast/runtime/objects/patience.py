@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class RequestPatience:
     """How long one request to object storage is tried.
 
-    request_s   one try, from the connection to the last byte of the answer
-    retries     further tries, with pauses that grow, after errors of the server and the network
+    request_s   the limit of one try, from the connection to the last byte of the answer
+    retries     how many further tries follow errors of server and network, with growing pauses
     total_s     no try begins later than this
     """
 
@@ -19,5 +19,5 @@ class RequestPatience:
     total_s: float
 
 
-AT_START = RequestPatience(request_s=30.0, retries=4, total_s=30.0)  # somebody waits
+AT_START = RequestPatience(request_s=30.0, retries=4, total_s=30.0)  # a person waits for the start
 BESIDE_TRAINING = RequestPatience(request_s=300.0, retries=8, total_s=180.0)

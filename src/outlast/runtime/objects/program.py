@@ -1,13 +1,14 @@
 """The process that talks to object storage for a launcher, which never does so itself.
 
-    look      what is there: one JSON object on stdout, and the end
-    fetch     download the newest checkpoint: lines of JSON, and the end
+    look      list what is there: one JSON object on stdout, then the process ends
+    fetch     download the newest checkpoint: lines of JSON, then the process ends
     upload    upload checkpoints while the run goes on: lines of JSON, until stdin says "finish"
 
 The client of object storage has threads, and may wait for minutes. A launcher that did either would
-not notice faults. What is asked stands in the second argument, as JSON.
+not notice faults. The second argument says as JSON what is asked.
 
-Exit codes   0 done; 1 `upload`: the newest checkpoint is not at the URL; else those of errors.py.
+Exit codes   0 done; 1 `upload`: the newest checkpoint is not at the URL; otherwise those of
+             errors.py.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ from outlast.runtime.objects.upload_order import FINISH, UploadOrder, decode_ord
 from outlast.runtime.objects.uploader import Uploader
 from outlast.runtime.objects.url_places import open_place
 
-_TOLD_S = 1.0  # between two reports of how much was downloaded
-_THREADS_VARIABLE = "TOKIO_WORKER_THREADS"  # of the client; as many as processors is too many
+_TOLD_S = 1.0  # the time between two reports of how much was downloaded
+# the client's variable; by default it has as many threads as there are processors
+_THREADS_VARIABLE = "TOKIO_WORKER_THREADS"
 
 
 def main(argv: list[str]) -> int:
-    """Do what is asked, and return the exit code."""
+    """Execute the command, and return the exit code."""
     command, given = argv
     os.environ.setdefault(_THREADS_VARIABLE, "2")
     try:
@@ -54,7 +56,7 @@ def _say(report: dict[str, Any]) -> None:
 
 
 def _look(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the checkpoints at a URL, newest first, with the run that each is of.
+    """Return the checkpoints at a URL, newest first, with the run of each.
 
     Only the newest manifests are read. Writing is tried as well.
     """
@@ -97,7 +99,8 @@ def _upload(order: UploadOrder, launcher: int) -> int:
     except ProcessLookupError:
         return 0
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # all files of a checkpoint are open
+    # all files of a checkpoint are open at once
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uploader = Uploader(
         order, lambda: open_place(order.url, patience=BESIDE_TRAINING), _say, _Rest()
     )
@@ -114,7 +117,7 @@ class _Rest:
         if self._is_over:
             time.sleep(seconds)
         elif select.select([0], [], [], seconds)[0]:
-            self._is_over = True  # "finish", or a launcher that has closed its end
+            self._is_over = True  # it read "finish", or the launcher has closed its end
             os.read(0, len(FINISH))
         return self._is_over
 

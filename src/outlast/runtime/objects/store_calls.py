@@ -29,7 +29,8 @@ def ask(command: str, asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 try:
                     report: dict[str, Any] = json.loads(line)
                 except ValueError:
-                    continue  # what the interpreter's own start-up files print is no report
+                    # a line that the interpreter's own start-up files print is not a report
+                    continue
                 if report["what"] == "error":
                     raise _error(report)
                 yield report

@@ -1,7 +1,7 @@
-"""Say in a few words what the client of object storage says in many.
+"""Shorten the long errors of the client of object storage.
 
-obstore has few types of errors. What happened stands in their first line, and in the server's XML.
-This module needs no obstore.
+obstore has few types of errors. What happened is in their first line, and in the server's XML. This
+module needs no obstore.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HINT_CREDENTIALS = (
     " for gs, AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY for az"
 )
 _WORDS_COUNT = 200
-# what stands in an error, what that means, and what to do
+# a text in an error, what it means, and what to do
 _MEANINGS = (
     (
         "NoSuchBucket|ContainerNotFound|specified bucket does not exist",
@@ -75,5 +75,5 @@ def explained(error: Exception) -> tuple[str, str]:
 
 
 def is_missing(error: FileNotFoundError) -> bool:
-    """Return whether an object is not there. A bucket that is not there is another matter."""
+    """Return whether an object does not exist. A bucket that does not exist is another error."""
     return re.search(_MEANINGS[0][0], str(error)) is None

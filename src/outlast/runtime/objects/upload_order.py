@@ -1,4 +1,4 @@
-"""What a launcher tells the process that uploads: the program, the order, and the word at the end.
+"""What a launcher sends to the process that uploads: the program, the order, and the final message.
 
 Both sides import this module, so it needs no client of object storage.
 """
@@ -14,17 +14,17 @@ from outlast.model.keep import Every
 from outlast.runtime.interpreter import module_command
 
 PROGRAM = module_command("outlast.runtime.objects.program")
-FINISH = b"finish\n"  # on stdin: the run is over
+FINISH = b"finish\n"  # sent on stdin: the run is over
 
 
 @dataclass(frozen=True, slots=True)
 class UploadOrder:
-    """An order to upload checkpoints: which, where to and how often.
+    """An order to upload checkpoints.
 
     root         the folder of the checkpoints on the disk
     run          the run whose checkpoints they are
     every        how often a checkpoint is uploaded
-    bytes_per_s  no faster than this; 0: as fast as it goes
+    bytes_per_s  the highest rate of the upload; 0: as fast as possible
     """
 
     url: str

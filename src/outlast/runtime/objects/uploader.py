@@ -1,6 +1,6 @@
 """`Uploader`: copies the checkpoints of a run to object storage, one at a time, the newest first.
 
-It runs in a process of its own (runtime/objects/program.py), at the lowest priority. Nobody waits
+It runs in a separate process (runtime/objects/program.py), at the lowest priority. Nothing waits
 for it while the run goes on.
 
     disk      step 10   step 20   step 30   step 40        each written by the ranks
@@ -8,11 +8,12 @@ for it while the run goes on.
 
 What is due      `decide_upload`: the newest checkpoint on the disk, if it is newer than the newest
                  at the URL, and EVERY is over since that one was written.
-A failure        Any: the server, the network, a file that is damaged on the disk. It is reported,
-                 counted, and tried again after a pause that grows; then it is the newest checkpoint
-                 that is taken, whichever that is.
+A failure        It may be of the server, of the network, or of a file that is damaged on the disk.
+                 It is reported, counted, and tried again after a pause, which grows. The next try
+                 takes the checkpoint that is the newest then.
 Retention        As on the disk. The checkpoint that was just uploaded counts as good: its lengths
-                 were compared, and its bytes were summed on their way out. It is not read back.
+                 were compared, and its bytes were summed while they were sent. It is not read
+                 back.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Rest = Callable[[float], bool]  # waits, and returns whether the run is over
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """The newest checkpoint of the run at the URL. Step 0: none."""
+    """The newest checkpoint of the run at the URL. Step 0: there is none."""
 
     step: int = 0
     written_s: float = 0.0
@@ -83,9 +84,10 @@ class Uploader:
         self._target: CheckpointTier | None = None
         self._say = say
         self._rest = rest
-        self._last: Uploaded | None = None  # None: the place was not looked at yet
+        self._last: Uploaded | None = None  # None: the URL was not read yet
         self._failures = 0  # in a row
-        self._damaged: set[int] = set()  # steps on the disk that are not as their manifest says
+        # steps whose files on the disk are not as their manifest says
+        self._damaged: set[int] = set()
         self._told_s = 0.0
 
     def run(self) -> bool:
@@ -167,7 +169,7 @@ class Uploader:
         )
 
     def _sent(self, count: int) -> None:
-        """Report now and then that bytes are on their way."""
+        """Report from time to time that bytes are being sent."""
         now_s = clock.now_s()
         if now_s - self._told_s >= UPLOAD_TOLD_S:
             self._told_s = now_s
@@ -193,7 +195,7 @@ def newest_of(target: CheckpointTier, run: str) -> Uploaded:
         try:
             manifest = target.manifest(one.step)
         except CorruptError:
-            continue  # it does not count: a newer one will be uploaded
+            continue  # it does not count, because a newer one will be uploaded
         if manifest.run == run:
             return Uploaded(one.step, target.written_s(one.step))
     return Uploaded()

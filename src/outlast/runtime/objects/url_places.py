@@ -1,9 +1,9 @@
-"""Open the place that a URL names, as a tier for checkpoints.
+"""Open the storage that a URL names, as a tier for checkpoints.
 
-A folder (`file:///PATH`) is the tier of the disk, which needs nothing. All other schemes need the
-package obstore (`outlast[object-storage]`), which is imported only then.
+A folder (`file:///PATH`) is the tier of the disk, which needs nothing else. All other schemes need
+the package obstore (`outlast[object-storage]`), which is imported only then.
 
-Errors     UsageError, exit code 2: no such scheme, no obstore, no credentials.
+Errors     UsageError, exit code 2: an unknown scheme, no obstore, no credentials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outlast.runtime.tiers.tier import CheckpointTier
 
 
 def open_place(url: str, *, patience: RequestPatience = AT_START) -> CheckpointTier:
-    """Return the tier that keeps checkpoints at a URL. Nothing is asked of the place yet."""
+    """Return the tier that keeps checkpoints at a URL. No request is sent yet."""
     place = read_url(url, name=url)
     if place.scheme == FILE:
         return DiskTier(Path(unquote(place.path)))
@@ -37,14 +37,14 @@ def open_place(url: str, *, patience: RequestPatience = AT_START) -> CheckpointT
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tier, and the step of the checkpoint that was meant; None if none was named."""
+    """A tier, and the step of the checkpoint that was named; None if none was named."""
 
     tier: CheckpointTier
     step: int | None = None
 
 
 def find(where: str | None, *, step: int | None = None) -> Place:
-    """Return where the checkpoints are that a person means: at a URL, or by a path or a run.
+    """Return where the checkpoints are that the user named: at a URL, or by a path or a run.
 
     Raises UsageError as `checkpoint_places.find` does.
     """

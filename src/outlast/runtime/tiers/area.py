@@ -1,13 +1,13 @@
 """An area of the vault: a folder with one or two slots of shared memory, and their seals.
 
-A seal says what its slot holds. A slot is a file of fixed size. It is allocated before it is
-mapped, so that a full file system is an error here and never a SIGBUS later. Its seal is removed
-before the slot is written, and put back after. A writer that dies in between leaves a slot without
-a seal, and the other slot as it was.
+A seal says what its slot contains. A slot is a file of fixed size. It is allocated before it is
+mapped, so that a full file system causes an error here and never a SIGBUS later. Its seal is
+removed before the slot is written, and put back after. A writer that dies in between leaves a slot
+without a seal, and does not change the other slot.
 
 Seals are written by pwrite, not through a mapping. That is one system call, and the file's time of
-change then says when the run was last alive. Several processes may have the same area open; which
-of them writes is agreed elsewhere.
+change then says when the run was last alive. Several processes may have the same area open. Other
+modules decide which of them writes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Area:
         return tuple(_size(self.slot_path(slot)) for slot in range(self._slots_count))
 
     def reserve(self, slot_bytes: int) -> None:
-        """Allocate every slot as `allocate` does, and touch it."""
+        """Allocate every slot as `allocate` does, and touch its pages."""
         self.allocate(slot_bytes)
         for slot in range(self._slots_count):
             self._slot(slot, slot_bytes)
@@ -127,14 +127,14 @@ class Area:
         self._put_seal(slot, seal.pack())
 
     def confirm(self, slot: int, seal: Seal) -> None:
-        """Note that what `seal` describes is still so, now that its writer has come further."""
+        """Note that what `seal` describes is still valid, now that its writer has gone further."""
         self._put_seal(slot, replace(seal, still=True).pack())
 
     def unseal(self, slot: int) -> None:
         self._put_seal(slot, bytes(SEAL_BYTES))
 
     def sealed(self) -> dict[int, Seal]:
-        """Return each slot's valid seal: it is whole, of this run and of this rank."""
+        """Return each slot's valid seal: it is complete, and of this run and this rank."""
         try:
             data = os.pread(self._seals(), SEAL_BYTES * self._slots_count, 0)
         except FileNotFoundError:
@@ -183,10 +183,10 @@ class Area:
         return image
 
     def map_ahead(self, slot: int, at_least: int = 0) -> memoryview:
-        """Map a slot before it is used: filling the page tables takes longer than reading.
+        """Map a slot before it is used, because filling the page tables takes longer than reading.
 
-        A slot of which fewer than `at_least` bytes are mapped is mapped again. Return all that is
-        mapped of it. Raises OSError.
+        A slot of which fewer than `at_least` bytes are mapped is mapped again. Return all of it
+        that is mapped. Raises OSError.
         """
         return self._slot(slot, at_least)
 
@@ -212,7 +212,7 @@ class Area:
         os.pwrite(self._seals(), record, slot * SEAL_BYTES)
 
     def _undo(self, before: Sequence[int], *, existed: bool) -> None:
-        """Give each slot the size that it had `before`, and remove what did not exist."""
+        """Give each slot the size that it had `before`, and remove slots that did not exist."""
         for slot, size in enumerate(before):
             path = self.slot_path(slot)
             if size:
@@ -227,7 +227,7 @@ class Area:
 def allocate(path: Path, size: int) -> None:
     """Make `path` at least `size` bytes long, with memory for each of them.
 
-    The content is kept, and has its memory already. Raises OSError.
+    The content is kept, because it has its memory already. Raises OSError.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -240,8 +240,8 @@ def allocate(path: Path, size: int) -> None:
 def _open(path: Path) -> int:
     """Open a file of the vault.
 
-    Where the names of the whole vault were just removed, the launcher is about to put them back
-    (vault_keeper.py): this waits for that, half a second at most.
+    If the names of the whole vault were just removed, the launcher will restore them in a moment
+    (vault_keeper.py). This waits for that, for half a second at most.
     """
     owner = path.parent.parent / OWNER
     for _ in range(_AGAIN_COUNT):

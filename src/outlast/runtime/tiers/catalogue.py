@@ -2,8 +2,8 @@
 
 State      good        every byte was read, and is as it was written
            bad         something is missing, damaged, or of another version
-           unknown     all files are there in their length; their bytes were not read
-           incomplete  there is no manifest: a save in progress, or what one has left
+           unknown     all files are there with their lengths; their bytes were not read
+           incomplete  there is no manifest: a save is in progress, or did not finish
 
 Nothing here changes anything, and nothing that a checkpoint says is believed before it is checked.
 """
@@ -24,10 +24,10 @@ GOOD, BAD, UNKNOWN, INCOMPLETE = "good", "bad", "unknown", "incomplete"
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One checkpoint. What its manifest says is None if that cannot be read.
+    """One checkpoint. What its manifest says is None if the manifest cannot be read.
 
     reason      why it is bad, or ""
-    size_bytes  of the files that the manifest names
+    size_bytes  the size of the files that the manifest names
     """
 
     step: int
@@ -64,7 +64,7 @@ def look(tier: CheckpointTier, *, step: int | None = None) -> list[CatalogueEntr
 def verify(
     tier: CheckpointTier, *, step: int | None = None, seen: Seen = unseen
 ) -> Iterator[CatalogueEntry]:
-    """Yield the same, after every byte of each was read: none is `unknown` any more."""
+    """Yield the same after every byte of each was read. None is `unknown` any more."""
     for entry in look(tier, step=step):
         if entry.state != UNKNOWN:
             yield entry
@@ -110,7 +110,7 @@ def bytes_of(tier: CheckpointTier, *, step: int | None = None) -> int:
 def prune(
     tier: CheckpointTier, *, keep: int, every: int, dry_run: bool = False, seen: Seen = unseen
 ) -> list[CatalogueEntry]:
-    """Remove what is superfluous, and return it. With `dry_run` nothing is removed."""
+    """Remove the superfluous checkpoints, and return them. With `dry_run` nothing is removed."""
     steps = tiers.superfluous(tier, keep=keep, every=every, seen=seen)
     gone = [entry for entry in look(tier) if entry.step in steps]
     for entry in gone:
@@ -134,7 +134,7 @@ def _entry(manifest: Manifest, state: str, reason: str, written_s: float) -> Cat
 
 
 def _first_missing(tier: CheckpointTier, manifest: Manifest) -> str:
-    """Say which file is not there in its length, or ""."""
+    """Return which file is not there with its length, or ""."""
     for file in manifest.files:
         try:
             tier.read(manifest.step, file, 0, memoryview(b""))

@@ -1,4 +1,4 @@
-"""Where the checkpoints are that a person means by a path."""
+"""Find the checkpoints that a person names by a path."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from outlast.runtime.tiers.tier import CheckpointTier
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlace:
-    """A tier, and the step of the checkpoint that was meant; None if none was named."""
+    """A tier, and the step of the checkpoint that was named; None if none was named."""
 
     tier: DiskTier
     step: int | None = None
 
 
 def find(where: str | Path | None, *, step: int | None = None) -> CheckpointPlace:
-    """Return where the checkpoints are that `where` means.
+    """Return where the checkpoints are that `where` names.
 
-    It is one checkpoint, a folder of checkpoints, or a run: its folder, or its name under runs/.
-    None means the newest run. Raises UsageError if there is no such thing, and if `step` is named
+    It names one checkpoint, a folder of checkpoints, or a run: its folder, or its name under runs/.
+    None means the newest run. Raises UsageError if there is no such thing, and if `step` is given
     and is not there.
     """
     try:
@@ -51,7 +51,7 @@ def check_step(tier: CheckpointTier, step: int) -> None:
 
 
 def _one(where: str | Path | None) -> CheckpointPlace | None:
-    """Return the place of a single checkpoint, or None if it is none."""
+    """Return the place of a single checkpoint, or None if the path is not one."""
     if where is None or not (Path(where) / MANIFEST_NAME).exists():
         return None
     folder = Path(where).resolve()  # "." has no name

@@ -34,7 +34,7 @@ class DiskTier:
         return local.checkpoint_folder(self.root, step)
 
     def try_writing(self) -> None:
-        """Make the folder, and a file in it that goes again. Raises RunFolderError."""
+        """Create the folder, and in it a file, which is removed again. Raises RunFolderError."""
         try:
             self._disk.make_folder(self.root)
             with tempfile.TemporaryFile(dir=self.root):
@@ -67,7 +67,7 @@ class DiskTier:
         manifest = folder / local.MANIFEST_NAME
         try:
             return (manifest if manifest.exists() else folder).stat().st_mtime
-        except OSError:  # removed meanwhile
+        except OSError:  # it was removed meanwhile
             return 0.0
 
     def put(
@@ -114,5 +114,5 @@ class DiskTier:
             ) from None
 
     def set_aside(self, step: int) -> str:
-        """Rename the folder of a step: `refused-` and its name."""
+        """Rename the folder of a step, to `refused-` and its name."""
         return local.set_aside(self.folder(step), disk=self._disk).name

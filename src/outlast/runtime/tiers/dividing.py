@@ -1,13 +1,14 @@
-"""Whether a checkpoint of a run can be divided among another number of ranks.
+"""Decide whether a checkpoint of a run can be divided among another number of ranks.
 
 The launcher asks before it writes anything, so this reads the texts of the images without torch
 (worker/layout.py, state.py and private.py write them). It reads one rank's file after the other.
 
-    replicated state     can be: all ranks hold the same
-    sharded state        can be, if each tensor is cut into parts that make a whole (FSDP2), or is
-                         the same on all ranks
-    values of each rank  cannot be: stages of a pipeline, experts as plain modules, own models
-    loader               can be, if its position is a number of batches; the position of a
+    replicated state     can be divided: all ranks have the same
+    sharded state        can be divided, if each tensor is cut into parts that make a whole (FSDP2),
+                         or is the same on all ranks
+    values of each rank  cannot be divided: stages of a pipeline, experts as plain modules, a model
+                         for each rank
+    loader               can be divided, if its position is a number of batches; the position of a
                          StatefulDataLoader is that of one rank's share of the data
 """
 
@@ -28,7 +29,7 @@ _STATEFUL = "state"  # a key in the position of a StatefulDataLoader, and of no 
 
 
 def why_not(checkpoint: local.CheckpointFolder) -> str:
-    """Return why only as many ranks as before can go on from a checkpoint; "" if others can.
+    """Return why only the same number of ranks can go on from a checkpoint; "" if others can.
 
     Raises CorruptError.
     """
@@ -53,7 +54,8 @@ class _Parts:
     def __init__(self) -> None:
         self._names: set[str] = set()
         self._digests: dict[str, int] = {}
-        # of a parameter that is cut: its shape, and how many elements each part has, by its place
+        # for a parameter that is cut: its shape, and the number of elements of each part, by its
+        # place
         self._cut: dict[str, tuple[tuple[int, ...], dict[tuple[int, ...], int]]] = {}
 
     def take(self, rank: int, image: Image) -> str:
@@ -89,7 +91,7 @@ class _Parts:
 
 
 def _parameters(image: Image) -> set[str]:
-    """Return the names of the parameters: not of what an optimizer keeps for them."""
+    """Return the names of the parameters, without what an optimizer keeps for them."""
     described = _json(image, _SHARED + "text")["m"]["optimizers"]["m"]
     names = {
         name[len(_SHARED) :]

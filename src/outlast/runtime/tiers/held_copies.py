@@ -1,9 +1,9 @@
 """Copies of images that ranks of other nodes have sealed, in the vault of this node.
 
-Each rank has two slots for them, so that one whole copy is here at any time while the next one
-comes. They are beside the images of this node's own ranks, and are never taken for these.
+Each rank has two slots for them, so that one complete copy is here at any time while the next one
+arrives. They are beside the images of this node's own ranks, and are never used in their place.
 
-Promises   A copy is sealed once all of its bytes are there. It is verified when it is read.
+Promises   A copy is sealed once all of its bytes have arrived. It is verified when it is read.
 Limits     It does not survive the node. That is why it is on another node than its rank.
 """
 
@@ -38,12 +38,12 @@ class HeldCopies:
         return self._areas.steps(rank)
 
     def find(self, rank: int, step: int) -> tuple[Path, Seal] | None:
-        """Return the copy of the image of `rank`, and the file it is in."""
+        """Return the copy of the image of `rank`, and the file that contains it."""
         found = self._areas.find(rank, step)
         return None if found is None else (self._areas.of(rank).slot_path(found[0]), found[1])
 
     def read(self, rank: int, step: int) -> Image:
-        """Return the verified copy: views of its slot. Raises CorruptError."""
+        """Return the verified copy as views of its slot. Raises CorruptError."""
         found = self._areas.find(rank, step)
         if found is None:
             raise CorruptError(f"no copy of the image of rank {rank} of step {step} lies here")
@@ -52,10 +52,11 @@ class HeldCopies:
     # --- a copy comes ----------------------------------------------------------------------------
 
     def begin(self, rank: int, seal: Seal) -> Incoming | None:
-        """Prepare for the copy that `seal` describes; None: it is there already.
+        """Prepare for the copy that `seal` describes. Return None if it is there already.
 
-        Copies of later steps are forgotten: the rank has gone back, so those were rolled back.
-        Raises CapacityError if there is no room, and CorruptError if the image is of another run.
+        Copies of later steps are forgotten: the rank has gone back, so those steps were rolled
+        back. Raises CapacityError if there is no room, and CorruptError if the image is of another
+        run.
         """
         if (seal.run, seal.rank) != (self._vault.run, rank):
             raise CorruptError(f"what was sent is no image of rank {rank} of this run")
@@ -74,7 +75,7 @@ class HeldCopies:
         return self._into(rank, 1 - newest, seal)
 
     def forget(self, rank: int) -> None:
-        """Forget the copies of `rank`: newer ones cannot be taken in."""
+        """Forget the copies of `rank`, because newer ones cannot be received."""
         area = self._areas.of(rank)
         for slot in area.sealed():
             area.unseal(slot)
@@ -99,10 +100,11 @@ class HeldCopies:
 
 
 class Incoming:
-    """A copy that comes in: first `make_room` until it returns True, then `rest` and `took` in turn
-    until all bytes are there, then `finish`.
+    """A copy that is being received.
 
-    Each of these does a piece only, so that the caller can serve others between two of them.
+    Call `make_room` until it returns True, then `rest` and `took` in turn until all bytes have
+    arrived, then `finish`. Each of these processes one piece only, so that the caller can serve
+    others between two of them.
     """
 
     def __init__(self, area: Area, rank: int, slot: int, seal: Seal, slot_bytes: int) -> None:
@@ -133,7 +135,7 @@ class Incoming:
         return True
 
     def rest(self, at_most: int) -> memoryview:
-        """Return where the next bytes are to be written; empty: all are there."""
+        """Return where the next bytes have to be written. It is empty if all have arrived."""
         if self._target is None:
             self._area.unseal(self._slot)
             slot = self._area.map_ahead(self._slot, self.seal.length)
@@ -141,11 +143,14 @@ class Incoming:
         return self._target[self.received : self.received + at_most]
 
     def took(self, count: int) -> None:
-        """Note that so many bytes were written to where `rest` said."""
+        """Note that this number of bytes was written to where `rest` said."""
         self.received += count
 
     def finish(self) -> bool:
-        """Seal the copy, now that all of its bytes are there. Return True: that is news."""
+        """Seal the copy, now that all of its bytes have arrived.
+
+        Return True, because this is news.
+        """
         self._area.put_seal(self._slot, self.seal)
         return True
 

@@ -1,18 +1,18 @@
 """Rows of parity in the vault of this node, of images that ranks of other nodes have sealed.
 
 A row is the sum of one part of the image of each rank of a stripe (parity.py). Parts come in any
-order, and each is added as it arrives: no part is ever held whole. A stripe has two slots, so that
-one complete row is here at any time while the next one is made:
+order, and each is added as it arrives, so no part is ever kept as a whole. A stripe has two slots,
+so that one complete row is here at any time while the next one is made:
 
     slot    a head of `head_bytes`, then the sums
     head    the row's number, then the seal of the image of each rank, by place; zeros: no rank
 
-The slot is sealed once all parts are in it. So a row says itself of which images it is made.
+The slot is sealed once all parts are in it. So a row itself says from which images it is made.
 
 Promises   A sealed row is the sum of exactly the parts of those images. The row before stays until
-           then. Parts of another generation are never in one sum. The row's own checksum, and then
-           that of the image which is rebuilt, are verified by the reader.
-Limits     It does not survive the node. A sum that is not complete is forgotten with the agent.
+           then. Parts of another generation are never in one sum. The reader verifies the row's own
+           checksum, and then that of the image that is rebuilt.
+Limits     It does not survive the node. A sum that is not complete is lost with the agent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ assert _ROW.size == SEAL_BYTES
 
 
 def head_bytes(places: int) -> int:
-    """Return the length of the head of a row that has so many places."""
+    """Return the length of the head of a row that has this number of places."""
     return _ROW.size + places * SEAL_BYTES
 
 
@@ -62,7 +62,7 @@ class HeldParity:
         self.piece = memoryview(bytearray(IMAGE_PIECE_BYTES))  # what has just arrived
         self._vault = vault
         self._areas = RankAreas(vault.folder, "parity", run=vault.run)  # "rank" is the stripe
-        self._sums: dict[int, _Sum] = {}  # by stripe: what is being made, or was made last
+        self._sums: dict[int, _Sum] = {}  # by stripe: the row that is being made, or was made last
 
     def rows(self, stripe: int) -> ParityKept:
         """Return the complete rows of a stripe, the newest first."""
@@ -74,7 +74,10 @@ class HeldParity:
         return tuple(one for one in found if one.rows)
 
     def find(self, stripe: int, row: int, step: int) -> tuple[Path, Seal] | None:
-        """Return the newest complete row of `step`, and the file it is in; None: it is not here."""
+        """Return the newest complete row of `step`, and the file that contains it.
+
+        Return None if it is not here.
+        """
         for slot, seal, kept in self._found(stripe):
             if (kept.row, kept.step) == (row, step):
                 return self._areas.of(stripe).slot_path(slot), seal
@@ -93,16 +96,16 @@ class HeldParity:
         return out
 
     def is_older(self, stripe: int, generation: int) -> bool:
-        """Return whether a part of `generation` comes too late: a later one sends already."""
+        """Return whether a part of `generation` comes too late: a later one is sent already."""
         coming = self._sums.get(stripe)
         return coming is not None and generation < coming.generation
 
     def begin(self, share: Share, generation: int, seal: Seal) -> IncomingPart | None:
-        """Prepare for a part of the image that `seal` describes; None: it is in the sum already.
+        """Prepare for a part of the image that `seal` describes.
 
-        Rows of later steps are forgotten: the rank has gone back, so those were rolled back.
-        Raises CapacityError if there is no room, and CorruptError if the image is of another run or
-        the share is none.
+        Return None if it is in the sum already. Rows of later steps are forgotten: the rank has
+        gone back, so those steps were rolled back. Raises CapacityError if there is no room, and
+        CorruptError if the image is of another run or if the share is not valid.
         """
         _check(share, seal, run=self._vault.run)
         area = self._areas.of(share.stripe)
@@ -135,7 +138,7 @@ class HeldParity:
         return IncomingPart(coming, share.place, end - begin, slot_bytes, self.piece)
 
     def forget(self, stripe: int) -> None:
-        """Forget the rows of a stripe: newer ones cannot be made."""
+        """Forget the rows of a stripe, because newer ones cannot be made."""
         if (coming := self._sums.pop(stripe, None)) is not None:
             coming.is_over = True
         area = self._areas.of(stripe)
@@ -165,7 +168,7 @@ class _Sum:
         self._slot = slot
         self._share = share
         self._step = step
-        self._cleared = 0  # bytes of the sums that were set to zero, or summed up, so far
+        self._cleared = 0  # how many bytes of the sums were set to zero, or summed up, so far
 
     def is_of(self, share: Share, generation: int, step: int) -> bool:
         """Return whether this is the sum to which such a part belongs."""
@@ -173,7 +176,7 @@ class _Sum:
         return mine == (share.row, share.ranks, generation, step)
 
     def lacks(self, needed: int) -> tuple[int, int]:
-        """Return how many bytes the slots lack to have `needed` each, and how large to make them.
+        """Return how many bytes the slots lack, and how large to make them to have `needed` each.
 
         0 bytes: they are large enough.
         """
@@ -232,9 +235,10 @@ class _Sum:
 
 
 class IncomingPart:
-    """A part that comes in: first `make_room` until it returns True, then `rest` and `took`.
+    """A part that is being received.
 
-    Each of these does a piece only, so that the caller can serve others between two of them.
+    Call `make_room` until it returns True, then `rest` and `took` in turn. Each of these processes
+    one piece only, so that the caller can serve others between two of them.
     """
 
     def __init__(
@@ -248,7 +252,7 @@ class IncomingPart:
 
     @property
     def received(self) -> int:
-        """Return how many bytes of the part are in the sum, also over earlier connections."""
+        """Return how many bytes of the part are in the sum, with those of earlier connections."""
         return self._sum.received[self._place]
 
     @property
@@ -269,7 +273,7 @@ class IncomingPart:
             raise _no_room(self._sum.seals[self._place].rank, error) from error
 
     def rest(self, at_most: int) -> memoryview:
-        """Return where the next bytes are to be written; empty: all are there."""
+        """Return where the next bytes have to be written. It is empty if all have arrived."""
         return self._piece[: min(at_most, self.length - self.received)]
 
     def took(self, count: int) -> None:
@@ -277,7 +281,7 @@ class IncomingPart:
         self._sum.add(self._place, self._piece[:count])
 
     def finish(self) -> bool:
-        """Note that the part is whole. Return whether the row is complete by that."""
+        """Note that the part is complete. Return whether this completes the row."""
         if not self._sum.is_complete():
             return False
         self._sum.seal_it()
@@ -285,7 +289,7 @@ class IncomingPart:
 
 
 def _check(share: Share, seal: Seal, *, run: int) -> None:
-    """Raise CorruptError if what is sent is no part of an image of the run."""
+    """Raise CorruptError if what is sent is not a part of an image of the run."""
     in_row = 0 <= share.row < ROWS_MAX and len(share.ranks) <= PLACES_MAX and share.stripe >= 0
     is_there = 0 <= share.place < len(share.ranks) and share.ranks[share.place] == seal.rank
     if seal.run != run or not in_row or not is_there:

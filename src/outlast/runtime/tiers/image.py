@@ -1,18 +1,19 @@
 """A safetensors image: the bytes in shared memory are the file.
 
 Form       8 bytes little-endian header length, JSON header padded with spaces, raw tensors without
-           holes. Tensors of whole cache lines come first, the others by falling size of their
-           elements, so each is aligned to its own; the first begins at `header_bytes_reserved`, a
-           multiple of IMAGE_ALIGN_BYTES, however long this step's metadata is.
-Checksum   xxh3_64 over the whole image, computed block by block behind the copy, while what was
-           read is in cache.
+           holes. Tensors of whole cache lines come first, the others by decreasing size of their
+           elements, so each is aligned to its own. The first tensor begins at
+           `header_bytes_reserved`, a multiple of IMAGE_ALIGN_BYTES, however long this step's
+           metadata is.
+Checksum   xxh3_64 over the whole image. It is computed block by block, right after each block was
+           copied, while the block is in the cache.
 Units      Lengths and offsets are bytes.
-Limits     An `Image` is a view: its tensors change when somebody writes to the memory below. A
-           header says nothing about what the tensors mean; the reader compares names,
-           dtypes and shapes. C128 is a name of our own: other readers of safetensors refuse an
-           image with such a tensor.
+Limits     An `Image` is a view: its tensors change if another process writes to the memory. A
+           header says nothing about what the tensors mean; the reader compares names, dtypes and
+           shapes. C128 is a name of our own: other readers of safetensors refuse an image with
+           such a tensor.
 
-No torch, no files, no clock: bytes in, bytes out.
+This module uses no torch, no files and no clock: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -80,21 +81,21 @@ class TensorSpec(NamedTuple):
 
 
 class Arriving(Protocol):
-    """Bytes that have to be fetched into the image, as those of a tensor on a GPU."""
+    """Bytes that have to be fetched into the image, such as those of a tensor on a GPU."""
 
     def __len__(self) -> int: ...
 
     def start(self, target: memoryview) -> None:
-        """Begin to fill `target`, which has as many bytes. Nobody else touches it meanwhile."""
+        """Begin to fill `target`, which has as many bytes. Nothing else uses it meanwhile."""
 
     def finish(self) -> None:
-        """Wait until everything is there that was started."""
+        """Wait until everything that was started has arrived."""
 
 
 class TensorPiece(NamedTuple):
-    """One tensor to be written. `data` are its bytes, one-dimensional, format B.
+    """One tensor to be written. `data` are its bytes, one-dimensional, in format B.
 
-    They may be a live view: then the image has what the tensor holds at the moment of writing.
+    They may be a live view. Then the image has what the tensor contains at the moment of writing.
     """
 
     spec: TensorSpec
@@ -119,7 +120,7 @@ class Image:
 class _TensorLayout(NamedTuple):
     """The layout of tensors in an image.
 
-    order        the places of their specs, in the order in which the tensors are written
+    order        the indices of their specs, in the order in which the tensors are written
     sizes        their bytes, in that order
     header       the tensors' part of the header, without the outer braces
     data_bytes   the bytes of all tensors
@@ -136,7 +137,7 @@ def header_bytes(
 ) -> int:
     """Return how many bytes to reserve in front of the first tensor.
 
-    They suffice for the header with `metadata_bytes` of JSON as metadata.
+    They are enough for the header with `metadata_bytes` of JSON as metadata.
     """
     return _aligned(
         _LENGTH_BYTES + len(_lay_out(tuple(specs)).header) + len(_METADATA) + 6 + metadata_bytes
@@ -160,9 +161,9 @@ def write_image(
     """Write an image to the start of `target`. Everything after its length stays as it is.
 
     `header_bytes_reserved` is where the first tensor begins; 0 takes the room that this header
-    needs. Raises StateError for names, dtypes or sizes that no image can hold. Raises CapacityError
-    if header or image do not fit; then nothing was written. It is not atomic: a process that may be
-    killed in the middle seals afterwards.
+    needs. Raises StateError for names, dtypes or sizes that no image can contain. Raises
+    CapacityError if header or image do not fit. Then nothing was written. The write is not atomic:
+    a process that may be killed during it seals afterwards.
     """
     layout = _lay_out(tuple([piece.spec for piece in pieces]))
     head = _header(layout, metadata, header_bytes_reserved)
@@ -188,7 +189,7 @@ def image_chunks(
     layout = _lay_out(tuple([piece.spec for piece in pieces]))
     head = _header(layout, metadata, header_bytes_reserved)
     _check_sizes(layout, pieces)
-    # Tensors of a GPU are fetched one after the other, so that one at a time is on the host.
+    # Tensors of a GPU are fetched one after the other, so that only one at a time is on the host.
     arrived = (fetched(pieces[index].data) for index in layout.order)
     for view in itertools.chain((memoryview(head),), arrived):
         for start in range(0, len(view), CHECKSUM_BLOCK_BYTES):
@@ -206,7 +207,7 @@ def fetched(data: memoryview | Arriving) -> memoryview:
 
 
 class Draft(NamedTuple):
-    """An image whose tensors are not there yet: its header, and in which order they follow it.
+    """An image without its tensors: its header, and the order in which they follow it.
 
     order    indices of the specs
     begins   where each of them begins in the image, in that order
@@ -228,8 +229,8 @@ def draft(specs: Sequence[TensorSpec], metadata: Mapping[str, str]) -> Draft:
 def read_image(source: memoryview, length: int, checksum: int | None) -> Image:
     """Return views of the tensors of the image in `source[:length]`.
 
-    With a checksum every changed byte is refused; without one, whatever breaks the form is. Raises
-    CorruptError.
+    With a checksum every changed byte is refused. Without one, only changes that break the form are
+    refused. Raises CorruptError.
     """
     if not _LENGTH_BYTES <= length <= len(source):
         raise CorruptError(
@@ -286,7 +287,10 @@ def read_header(read: Callable[[int, int], bytes], length: int) -> ImageHeader:
 
 @lru_cache(maxsize=16)
 def _lay_out(specs: tuple[TensorSpec, ...]) -> _TensorLayout:
-    """Return where each tensor lies. The last results are kept: each step asks for the same."""
+    """Return where each tensor is.
+
+    The last results are cached, because each step asks for the same.
+    """
     names = {spec.name for spec in specs}
     if len(names) != len(specs) or _METADATA in names:
         raise StateError(

@@ -1,8 +1,8 @@
 """Copies of the state of all ranks, of one step, in the vault of a node.
 
-Under replicated state every live rank holds all of it. These copies are what all ranks go on from
-if all are lost at once. A rank has two slots for them, beside those of its images. Rank 0's hold
-the replicated state, and every rank's hold what is its own.
+Under replicated state every live rank has all of it. If all ranks are lost at once, they go on from
+these copies. A rank has two slots for them, beside those of its images. The slots of rank 0 contain
+the replicated state, and the slots of every rank contain its own state.
 
 Promises   The newest step of which all ranks have a copy stays, until they all have a newer one.
 Limits     All ranks of the run are on this node.
@@ -29,7 +29,8 @@ class KeptCopies:
     def reserve(self, rank: int, slot_bytes: int) -> None:
         """Make room for two copies of `rank`'s state, if there is none. Raises CapacityError.
 
-        It is mapped by the first copy: a rank that is replaced need not wait for that.
+        The room is mapped when the first copy is written, so that a rank that is replaced need not
+        wait.
         """
         area = self._areas.of(rank)
         missing = sum(max(0, slot_bytes - size) for size in area.allocated())
@@ -48,7 +49,7 @@ class KeptCopies:
     ) -> None:
         """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError."""
         if self._areas.find(rank, step) is not None:
-            # To write it again would leave none if this process died meanwhile.
+            # To write it again would leave no copy if this process died meanwhile.
             return
         whole = self.newest_whole(world_size)
         used = None if whole is None else self._areas.find(rank, whole)
@@ -72,7 +73,7 @@ class KeptCopies:
     def newest_good(self, world_size: int) -> tuple[int, list[str]]:
         """Return the newest step of which every rank's copy is as it was written, or 0.
 
-        Also return why newer ones were refused, a sentence each. These are forgotten.
+        Also return why newer ones were refused, in one sentence each. These are forgotten.
         """
         refused: list[str] = []
 

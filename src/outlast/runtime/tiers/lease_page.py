@@ -1,6 +1,7 @@
 """The end of a node's lease, in shared memory. Its workers check it before each vote and commit.
 
-An agent that is stopped cannot end its workers. So they read for themselves that the lease is over.
+An agent that is stopped cannot end its workers. So they find out by themselves that the lease has
+run out.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ _BYTES = 8
 
 
 class LeasePage:
-    """One number: until when the processes of this node may act, by CLOCK_MONOTONIC.
+    """One number: the time until which the processes of this node may act, by CLOCK_MONOTONIC.
 
-    The agent makes the page with `create`, and writes it. Workers read it.
+    The agent creates the page with `create`, and writes it. Workers read it.
     """
 
     def __init__(self, vault: Path, *, create: bool = False) -> None:
@@ -28,7 +29,7 @@ class LeasePage:
 
     @property
     def until_s(self) -> float:
-        """Return when the lease is over."""
+        """Return when the lease runs out."""
         return float(self._seconds[0])
 
     @until_s.setter

@@ -1,7 +1,7 @@
 """Vaults that killed launchers have left in shared memory.
 
-They are kept for a day, so that `--resume` finds the newest images. Until then they take memory
-unnoticed, so the next run says how much, and how to free it.
+They are kept for a day, so that `--resume` finds the newest images. Until then they use memory that
+nothing reports. So the next run says how much it is, and how to free it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def left_vaults_note(*, own: Path, parent: Path = SHARED_MEMORY) -> str:
 def _owner_is_dead(folder: Path) -> bool:
     """Return True if the launcher of this vault is known to be gone.
 
-    The lock that it held is not tried: a launcher that resumes takes it at this moment, perhaps.
+    The lock that the launcher held is not tried, because a launcher that resumes may be taking it
+    at this moment.
     """
     try:
         if not is_ours(folder):
@@ -52,14 +53,14 @@ def _owner_is_dead(folder: Path) -> bool:
     except ProcessLookupError:
         return True
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return False  # it is no vault, or is gone meanwhile
+        return False  # it is not a vault, or was removed meanwhile
     return False
 
 
 def _size_bytes(folder: Path) -> int:
     """Return the memory that the files of a vault take."""
     total = 0
-    for place, _, files in os.walk(folder):  # passes over what is removed meanwhile
+    for place, _, files in os.walk(folder):  # skips what is removed meanwhile
         for name in files:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(place, name)).st_blocks * 512

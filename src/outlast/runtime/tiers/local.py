@@ -5,14 +5,15 @@
     <root>/step-000000000012/manifest.json             likewise, when all shards it names are there
 
 A checkpoint exists once its manifest does. Files that a save leaves before that are never offered
-for restore. Reads verify checksums. Several ranks write into one folder; one of them, once it knows
-all entries, writes the manifest.
+for restore. Reads verify checksums. Several ranks write into one folder. One of them writes the
+manifest, once it knows all entries.
 
-Errors     CapacityError when the disk is full, and RunFolderError when nothing may be written to
-           it, at any point of a save; the checkpoints before it stand.
+Errors     CapacityError if the disk is full, and RunFolderError if nothing may be written to it, at
+           any point of a save. The checkpoints before it stay valid.
 Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding
            needs the header key DCP_SHARDING_INFO, which this module passes through in the metadata
-           and does not make. `Disk` promises what fsync promises on this file system, no more.
+           and does not create. `Disk` promises what fsync promises on this file system, and no
+           more.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class CheckpointFolder:
 class Refusal:
     """A checkpoint that was refused, and why.
 
-    is_others   nothing is wrong with it, but others have written it
+    is_others   nothing is wrong with it, but another run or program has written it
     """
 
     folder: Path
@@ -83,13 +84,13 @@ class FolderSearch:
 
 
 class Disk:
-    """The operations that change the disk, each of which can be the last.
+    """The operations that change the disk. A process may end at each of them.
 
-    Tests end the process at each in turn.
+    Tests end the process at each of them in turn.
     """
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder, and those above it, unless it is there."""
+        """Create a folder, and the folders above it, unless they exist."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, fd: int, data: memoryview) -> None:
@@ -102,17 +103,17 @@ class Disk:
         os.fsync(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or a folder, in place of what had that name."""
+        """Rename a file or a folder. It replaces what had that name."""
         source.replace(target)
 
     def remove(self, folder: Path) -> None:
         """Remove a checkpoint, or a link to one."""
         if folder.is_symlink():
-            # Somebody has moved the checkpoint elsewhere, so its files are not ours to remove.
+            # The user has moved the checkpoint elsewhere, so its files must not be removed.
             folder.unlink()
             return
-        # The manifest goes first: a removal cut short leaves a leftover, not a checkpoint with
-        # holes.
+        # The manifest is removed first, so that an unfinished removal leaves no checkpoint in which
+        # files are missing.
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         shutil.rmtree(folder)
 
@@ -143,8 +144,8 @@ def write_shard(
 ) -> FileEntry:
     """Write the image of `pieces` as the shard of `rank`. Return its entry for the manifest.
 
-    Raises CapacityError, and RunFolderError if the folder already has a manifest. Then call
-    `set_aside` first, or there is nothing to save.
+    Raises CapacityError, and RunFolderError if the folder already has a manifest. In that case,
+    call `set_aside` first, unless the step is saved already.
     """
     reserved = header_bytes([piece.spec for piece in pieces])
     chunks = image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
@@ -165,9 +166,9 @@ def write_shard_bytes(
 
 
 def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> CheckpointFolder:
-    """Write the manifest: it makes the checkpoint exist.
+    """Write the manifest, which makes the checkpoint exist.
 
-    Raises CorruptError if a file that the manifest names is not there in its length, and
+    Raises CorruptError if a file that the manifest names is not there with its length, and
     CapacityError.
     """
     for entry in manifest.files:
@@ -177,7 +178,7 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
                 hint="the save is given up",
             )
     with _explained_errors(folder):
-        _sync_folder(folder, disk)  # the shards' names are durable before anything names them
+        _sync_folder(folder, disk)  # the shards' names are durable before the manifest names them
         _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
         _sync_folder(folder, disk)
         _sync_folder(folder.parent, disk)
@@ -208,12 +209,13 @@ def _write_file(path: Path, chunks: Iterable[memoryview], disk: Disk) -> FileEnt
             digest.update(chunk)
             length += len(chunk)
             if length - begun >= WRITEBACK_BYTES:
-                # The disk works while the next bytes are summed and copied. fsync finds less to do.
+                # The disk works while the next bytes are summed and copied, so fsync has less to
+                # do.
                 start_writeback(fd, begun, length - begun)
                 begun = length
         disk.sync(fd)
     except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk gets its room back at once
+        temporary.unlink(missing_ok=True)  # this frees the space on a full disk at once
         raise
     finally:
         os.close(fd)
@@ -310,10 +312,10 @@ class LocalStepFolder:
 def newest_good(
     root: Path, *, foreign: Callable[[Manifest], str] = lambda manifest: ""
 ) -> FolderSearch:
-    """Walk back from the newest checkpoint to the first that verifies (engine/durable.py).
+    """Go back from the newest checkpoint to the first one that verifies (engine/durable.py).
 
-    Reads all bytes of those it looks at. `foreign` says why one is not for the caller, or ""; then
-    it is refused unread.
+    This reads all bytes of the checkpoints on the way. `foreign` says why a checkpoint is not for
+    the caller, or "". Such a checkpoint is refused without being read.
     """
     read: dict[int, CheckpointFolder] = {}
     others: set[int] = set()
@@ -358,11 +360,10 @@ def read_shard(checkpoint: CheckpointFolder, rank: int) -> Image:
 def opened(path: Path, entry: FileEntry) -> Iterator[io.FileIO]:
     """Open a file that a manifest names.
 
-    Raises CorruptError if it is missing, has another length, is a link or no ordinary file, or
-    cannot be read. A link could lead out of the checkpoint's folder, and a pipe would be waited
-    for.
+    Raises CorruptError if it is missing, has another length, is a link or not an ordinary file, or
+    cannot be read. A link could lead out of the checkpoint's folder, and opening a pipe could wait.
     """
-    # Read, not mapped: a bad sector is then an error, not a SIGBUS.
+    # It is read, not mapped, so that a bad sector is an error and not a SIGBUS.
     if _size(path) != entry.length:
         raise CorruptError(f"{path} {_length_words(path, entry)}")
     try:
@@ -374,7 +375,7 @@ def opened(path: Path, entry: FileEntry) -> Iterator[io.FileIO]:
 
 
 def read_fully(file: io.FileIO, target: memoryview) -> None:
-    """Fill `target` from a file. Raises CorruptError if the file ends before."""
+    """Fill `target` from a file. Raises CorruptError if the file ends before that."""
     left = target
     while len(left):
         count = file.readinto(left)
@@ -411,7 +412,7 @@ def step_folders(root: Path) -> list[LocalStepFolder]:
 
 
 def clean(root: Path, *, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Remove what cut-short saves left, and return which folders.
+    """Remove what unfinished saves have left, and return which folders.
 
     Call it only while no process saves into `root`.
     """
@@ -433,9 +434,10 @@ def set_aside(folder: Path, prefix: str = _REFUSED, *, disk: Disk = DISK) -> Pat
 
 
 def prune(root: Path, keep: int, *, every: int = 0, disk: Disk = DISK) -> tuple[Path, ...]:
-    """Keep the newest `keep` checkpoints, remove what is superfluous, and return which folders.
+    """Keep the newest `keep` checkpoints, remove the superfluous ones, and return which folders.
 
-    See engine/durable.py, also for `every`. If all is well this reads the bytes of one checkpoint.
+    See engine/durable.py, also for `every`. If all checkpoints are good, this reads the bytes of
+    one.
     """
     good = newest_good(root).checkpoint
     there = step_folders(root)
@@ -455,7 +457,7 @@ def _remove(folders: Sequence[Path], disk: Disk) -> tuple[Path, ...]:
 
 
 def _size(path: Path) -> int:
-    """Return the length of an ordinary file; -1 if there is none, and for a link."""
+    """Return the length of an ordinary file. Return -1 if there is none, and for a link."""
     try:
         found = path.lstat()
     except OSError:
@@ -464,7 +466,7 @@ def _size(path: Path) -> int:
 
 
 def _length_words(path: Path, entry: FileEntry) -> str:
-    """Say how the length of a file is not as the manifest says."""
+    """Say how the length of a file differs from what the manifest says."""
     if (size := _size(path)) >= 0:
         return f"should have {entry.length:,} bytes and has {size:,}"
     return "is a link, or no ordinary file" if os.path.lexists(path) else "is missing"

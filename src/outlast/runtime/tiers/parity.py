@@ -77,8 +77,8 @@ def part_of(length: int, *, data: int, place: int) -> tuple[int, int]:
 def rows_to_try(rows: Collection[int], *, lost: int) -> Iterable[tuple[int, ...]]:
     """Return each choice of rows from which `lost` parts can be rebuilt, the cheapest first.
 
-    There are several if more rows are left than parts are lost. If a row turns out to be damaged,
-    the next choice may do without it.
+    There are several choices if there are more rows than lost parts. If a row turns out to be
+    damaged, the next choice may not need it.
     """
     return combinations(sorted(rows), lost)
 
@@ -86,7 +86,7 @@ def rows_to_try(rows: Collection[int], *, lost: int) -> Iterable[tuple[int, ...]
 def weights_to_rebuild(
     place: int, *, lost: Sequence[int], left: Iterable[int], rows: Sequence[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Return by what to multiply each part and each row that is left, to get the part at `place`.
+    """Return the weights of each remaining part and each row that give the part at `place`.
 
     The first value is by place, the second by row. The sum of all products is the part.
 
@@ -129,16 +129,16 @@ def _invert(matrix: list[list[int]]) -> list[list[int]]:
 
 # --- the bytes ---------------------------------------------------------------------------------
 
-_PIECE_BYTES = 64 << 10  # what is looked up stays in the nearest caches
+_PIECE_BYTES = 64 << 10  # the tables for a piece stay in the nearest caches
 
 
 def plain_fold(target: memoryview, source: memoryview, weight: int) -> None:
-    """Add `weight` times each byte of `source` to `target`, in place, by tables of numpy.
+    """Add `weight` times each byte of `source` to `target`, in place, with tables of numpy.
 
-    Both are one-dimensional, contiguous and of one length, else ValueError; so is a weight outside
-    0 to 255.
+    Raises ValueError unless both are one-dimensional, contiguous and of one length, and unless the
+    weight is in 0 to 255.
     """
-    import numpy  # here, because an agent with the compiled part does without
+    import numpy  # it is imported here, because an agent with the compiled part does not need it
 
     if len(target) != len(source):
         raise ValueError(f"the target has {len(target)} bytes, the source {len(source)}")

@@ -1,4 +1,4 @@
-"""Areas of a vault by rank: of the images of its own ranks, and of copies.
+"""Areas of a vault by rank, for the images of its own ranks, and for copies.
 
 FOLDER/PREFIX-RANK/    two slots, and their seals (area.py)
 """
@@ -15,7 +15,7 @@ from outlast.runtime.tiers.area import Area
 class RankAreas:
     """Open the areas of one prefix. Mappings are made once and kept until `close`.
 
-    `run` is the number of the run, which stands in every seal.
+    `run` is the number of the run, which is in every seal.
     """
 
     def __init__(self, folder: Path, prefix: str, *, run: int) -> None:
@@ -46,7 +46,10 @@ class RankAreas:
         return tuple(sorted((seal.step for seal in self.of(rank).sealed().values()), reverse=True))
 
     def find(self, rank: int, step: int) -> tuple[int, Seal] | None:
-        """Return a slot of `rank` that holds `step`, and its seal; None: there is none."""
+        """Return a slot of `rank` that contains `step`, and its seal.
+
+        Return None if there is none.
+        """
         sealed = self.of(rank).sealed().items()
         return next(((slot, seal) for slot, seal in sealed if seal.step == step), None)
 

@@ -1,7 +1,7 @@
-"""Copy data that will not be read soon, past the caches if `_stream.c` could be built.
+"""Copy data that will not be read soon. The copy bypasses the caches if `_stream.c` could be built.
 
-Both ways copy the same bytes; only their time differs (benchmarks/stall.py says which one it
-measured).
+Both functions copy the same bytes. Only the time that they take differs (benchmarks/stall.py says
+which one it measured).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ __all__ = ["PAST_CACHES", "copy", "plain"]
 
 
 def plain(target: memoryview, source: memoryview) -> None:
-    """Copy all bytes of `source` into `target`, which must have as many (ValueError).
+    """Copy all bytes of `source` into `target`, which must have the same length (ValueError).
 
     Both are one-dimensional and contiguous, and do not overlap.
     """

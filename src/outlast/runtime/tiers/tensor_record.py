@@ -1,15 +1,15 @@
-"""The record of a checkpoint of kind "dcp": where each tensor's chunks lie, and their checksums.
+"""The record of a checkpoint of kind "dcp": where each tensor's chunks are, and their checksums.
 
-It is the JSON file `tensors.json` of the checkpoint, and takes the place of torch's `.metadata`,
-which is a pickle.
+It is the JSON file `tensors.json` of the checkpoint. It replaces torch's `.metadata`, which is a
+pickle.
 
     tensors    by flat name: dtype, size, and chunks with offsets and sizes in the whole
-    objects    by flat name: what is no tensor, as bytes that torch.save has made
+    objects    by flat name: values that are not tensors, as bytes that torch.save has written
     paths      by flat name: the keys and indices that lead to it in the nested state
 
 Each chunk has a checksum of its own, so that a rank that needs a part verifies what it reads and
-reads no more. This module knows no torch, opens no file, and believes nothing that it reads: names,
-files, places and sizes are held against the manifest.
+reads no more. This module does not use torch, opens no file, and trusts nothing that it reads:
+names, files, places and sizes are compared with the manifest.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def decode(data: bytes, manifest: Manifest) -> TensorRecord:
 
 
 def file_of(stored: Stored, manifest: Manifest) -> FileEntry:
-    """Return the entry of the file that holds these bytes."""
+    """Return the entry of the file that contains these bytes."""
     return next(entry for entry in manifest.files if entry.name == stored.file)
 
 

@@ -5,13 +5,13 @@
     tier.why_not(12)                                        "" once every byte was read and is right
     tier.read(12, "rank-0.safetensors", 64, target)
 
-A checkpoint exists once its manifest does. Whatever cuts a save short before that leaves files that
-no tier offers for restore. A tier decides nothing: engine/durable.py decides for all tiers which
-checkpoint is restored and which are removed. `tests/conformance/test_tiers.py` tests every tier by
-these sentences.
+A checkpoint exists once its manifest does. If a save ends before that for any reason, it leaves
+files that no tier offers for restore. A tier decides nothing: engine/durable.py decides for all
+tiers which checkpoint is restored and which are removed. `tests/conformance/test_tiers.py` tests
+every tier by these sentences.
 
-Errors     CapacityError where there is no room, RunFolderError for a step that is there already,
-           CorruptError for bytes that are not as the manifest says. UsageError where object storage
+Errors     CapacityError if there is no room, RunFolderError for a step that is there already,
+           CorruptError for bytes that are not as the manifest says. UsageError if object storage
            cannot be reached, or refuses: nothing is known about the bytes then.
 """
 
@@ -24,7 +24,7 @@ from typing import Protocol
 from outlast.engine import durable
 from outlast.model.manifest import FileEntry, Manifest
 
-Seen = Callable[[int], None]  # is told how many more bytes were read
+Seen = Callable[[int], None]  # gets the number of further bytes that were read
 
 
 def unseen(count: int) -> None:
@@ -33,21 +33,21 @@ def unseen(count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TierStepFolder:
-    """The folder of a step: a checkpoint, or what a save has left of one."""
+    """The folder of a step: a checkpoint, or the files that an unfinished save has left."""
 
     step: int
     has_manifest: bool
 
 
 class CheckpointTier(Protocol):
-    """A place for checkpoints. Each file of one is named by its step and its own name."""
+    """A place for checkpoints. Each file of a checkpoint is named by its step and its own name."""
 
     @property
     def place(self) -> str:
-        """Return what messages call it: a path or a URL."""
+        """Return the name of the place for messages: a path or a URL."""
 
     def try_writing(self) -> None:
-        """Write something small and remove it. Raises an error that says why that cannot be."""
+        """Write a small file and remove it. Raises an error that says why this is not possible."""
 
     def step_folders(self) -> Sequence[TierStepFolder]:
         """Return the folders of steps, the newest first."""
@@ -63,23 +63,23 @@ class CheckpointTier(Protocol):
     ) -> FileEntry:
         """Write a file. Return its entry for the manifest once it is durable.
 
-        length   how many bytes will come, if that is known: object storage cuts a file by it
+        length   how many bytes will come, if that is known: object storage divides a file by it
         """
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest, after it was made sure that its files are there."""
+        """Write the manifest, after checking that its files are there."""
 
     def read(self, step: int, entry: FileEntry, begin: int, target: memoryview) -> None:
         """Fill `target` from a file, beginning at byte `begin` of it.
 
-        Raises CorruptError unless the file has the length that its entry says. Whether its bytes
-        are right is not looked at.
+        Raises CorruptError unless the file has the length that its entry says. It is not checked
+        whether the bytes are right.
         """
 
     def chunks(self, step: int, entry: FileEntry) -> Iterator[memoryview]:
         """Yield all bytes of a file. Each chunk is valid until the next one is asked for.
 
-        Raises CorruptError as `read` does. Whether the bytes are right is not looked at.
+        Raises CorruptError as `read` does. It is not checked whether the bytes are right.
         """
 
     def why_not(self, step: int, *, seen: Seen = unseen) -> str:
@@ -89,9 +89,9 @@ class CheckpointTier(Protocol):
         """Remove the folder of a step, its manifest first."""
 
     def set_aside(self, step: int) -> str:
-        """Take a checkpoint that is not to be used out of the way, and keep it for people.
+        """Rename a checkpoint that is not to be used, and keep it for people.
 
-        Return what it is called now. Its step can be saved again.
+        Return its new name. Its step can be saved again.
         """
 
 
@@ -122,8 +122,8 @@ def superfluous(
 ) -> tuple[int, ...]:
     """Return the steps that a tier need not keep, newest first. See engine/durable.py.
 
-    Nothing is read if nothing could be removed. Otherwise all bytes of the newest checkpoint are,
-    because the last restorable one is never removed.
+    Nothing is read if nothing could be removed. Otherwise all bytes of the newest checkpoint are
+    read, because the last checkpoint that can be restored is never removed.
     """
     folders = tier.step_folders()
     newest = next((one.step for one in folders if one.has_manifest), None)

@@ -1,13 +1,14 @@
 """The vault: snapshots in shared memory that outlive their worker, and the launcher too.
 
-The vault is a folder on tmpfs. The launcher makes it, and holds its `owner` file under flock as
-long as the launcher or a fork of it lives. Workers open it. A rank has two slots, so that one whole
-image is sealed at any time while the other is being written. One more area per node, `transfer`,
-carries replicated state from a survivor to a newcomer. kept_copies.py lays copies beside them.
+The vault is a folder on tmpfs. The launcher creates it, and holds its `owner` file under flock as
+long as the launcher or a fork of it lives. Workers open it. A rank has two slots, so that one
+complete image is sealed at any time while the other is being written. Each node has one more area,
+`transfer`, for replicated state that a survivor sends to a newcomer. kept_copies.py puts copies
+beside them.
 
 Units      Sizes are bytes, generations and steps are counted by the coordinator.
 Promises   A sealed image survives SIGKILL of every process. Memory is allocated in `reserve`, and
-           in a write only where an image has outgrown its slot.
+           in a write only if an image has outgrown its slot.
 Limits     It does not survive the node. Two processes that write one rank's slots at once are not
            kept apart: the coordinator gives a rank to one process at a time.
 """
@@ -48,7 +49,10 @@ class Vault:
     def __init__(
         self, folder: Path, run_id: str, owner_fd: int, groups: list[Hierarchy] | None = None
     ) -> None:
-        """Prepare the vault. `groups`: the cgroups whose memory limits count; None: our own."""
+        """Prepare the vault.
+
+        `groups`: the cgroups whose memory limits count; None: that of this process.
+        """
         self.folder = folder
         self._groups = groups
         self.run_id = run_id
@@ -60,8 +64,8 @@ class Vault:
             for name in ("transfer", "transfer-beside")
         ]
         self._beacons: dict[int, memoryview] = {}
-        self.lease: LeasePage | None = None  # of a process on one of several nodes
-        # of the owner: it holds what would be lost with its name
+        self.lease: LeasePage | None = None  # set in a process on one of several nodes
+        # set in the owner: it holds the files that would be lost with their names
         self.keeper = VaultKeeper(folder) if owner_fd >= 0 else None
 
     @classmethod
@@ -96,7 +100,7 @@ class Vault:
 
     @classmethod
     def open(cls, folder: Path) -> Vault:
-        """Open the vault that a launcher made, without a part in its ownership.
+        """Open the vault that a launcher created, without becoming its owner.
 
         Raises RunFolderError.
         """
@@ -106,9 +110,9 @@ class Vault:
 
     @classmethod
     def adopt(cls, folder: Path, run_id: str) -> Vault:
-        """Take over the vault of a launcher that died, with all that is sealed in it.
+        """Take over the vault of a launcher that died, with everything that is sealed in it.
 
-        Raises RunFolderError while it is owned, or of another run.
+        Raises RunFolderError while another process owns it, or if it is of another run.
         """
         fd, found = open_owner(folder)
         try:
@@ -126,7 +130,7 @@ class Vault:
         except BaseException:
             os.close(fd)
             raise
-        # what dead ranks have voted must not count in a generation of the same number
+        # votes of dead ranks must not count in a generation with the same number
         (folder / _VOTES).unlink(missing_ok=True)
         return cls(folder, run_id, fd)._held()
 
@@ -219,8 +223,8 @@ class Vault:
     def images(self, rank: int, step: int) -> list[tuple[int, Image]]:
         """Return every verified image of `step` with its slot.
 
-        They are views, good until the slot is written again. A damaged image is left out if another
-        is whole. Raises CorruptError if there is none.
+        The images are views, which are valid until the slot is written again. A damaged image is
+        left out if another one is not damaged. Raises CorruptError if there is none.
         """
         found: list[tuple[int, Image]] = []
         damaged: CorruptError | None = None
@@ -239,7 +243,7 @@ class Vault:
         return {slot: seal for slot, seal in sealed.items() if seal.step == step}
 
     def _newest_seal(self, rank: int, step: int) -> tuple[int, Seal] | None:
-        """Return the slot and the seal of `step` in the newest generation; None: none is sealed."""
+        """Return slot and seal of `step` in the newest generation; None if none is sealed."""
         sealed = self._sealed_of(rank, step)
         if not sealed:
             return None
@@ -253,7 +257,7 @@ class Vault:
         )
 
     def confirm(self, rank: int, slot: int, seal: Seal) -> None:
-        """Note that what `seal` describes is still so, now that its writer has come further."""
+        """Note that what `seal` describes is still valid, now that its writer has gone further."""
         self._area(rank).confirm(slot, seal)
 
     def unseal(self, rank: int, slot: int) -> None:
@@ -269,9 +273,10 @@ class Vault:
     ) -> Seal:
         """Write a transfer image over the one that is there, or beside one of the same step.
 
-        In that case all other ranks may depend on it, and this writer may die. Room for a second
-        image is made the first time that one is needed, and kept. If there is none, the first is
-        overwritten anyway. Raises what `Area.write` does.
+        It is written beside one of the same step because all other ranks may depend on that one,
+        and this writer may die. Room for a second image is made the first time that one is needed,
+        and kept. If there is no room, the first image is overwritten anyway. Raises what
+        `Area.write` does.
         """
         first, beside = self._transfers
         there = self._transfers_of(None, step)
@@ -313,20 +318,20 @@ class Vault:
         )
 
     def sealed_transfer(self, generation: int | None, step: int) -> tuple[Path, Seal] | None:
-        """Return the newest transfer image of `step` that is sealed, and the file it is in.
+        """Return the newest transfer image of `step` that is sealed, and the file that contains it.
 
-        generation   in which it was written; None: any
+        generation   the generation in which it was written; None: any
         """
         there = self._transfers_of(generation, step)
         return (there[0][1].slot_path(0), there[0][0]) if there else None
 
     def sealed_image(self, rank: int, step: int) -> tuple[Path, Seal] | None:
-        """Return the image of `step` that `rank` has sealed, and the file it is in."""
+        """Return the image of `step` that `rank` has sealed, and the file that contains it."""
         found = self._newest_seal(rank, step)
         return None if found is None else (self._area(rank).slot_path(found[0]), found[1])
 
     def receive_image(self, rank: int, seal: Seal, fill: Callable[[memoryview], None]) -> None:
-        """Take an image that another rank has sealed on another node as one of `rank`.
+        """Receive an image that a rank has sealed on another node, as one of `rank`.
 
         `fill` and the errors are as for `receive_transfer`.
         """
@@ -335,7 +340,7 @@ class Vault:
         self._area(rank).receive(slot, replace(seal, rank=rank), fill)
 
     def receive_transfer(self, seal: Seal, fill: Callable[[memoryview], None]) -> None:
-        """Take a transfer image that another node has sealed.
+        """Receive a transfer image that another node has sealed.
 
         `fill` writes its bytes. It is sealed only afterwards, and verified when it is read. Raises
         CapacityError if there is no room, and what `fill` raises.
@@ -414,7 +419,7 @@ class Vault:
                 _make(path, BEACON_BYTES, "beacon")
             page = map_file(path)[:BEACON_BYTES]
             if len(page) < BEACON_BYTES:
-                # a new file has a name before it has bytes
+                # a new file gets its name before it gets its bytes
                 raise FileNotFoundError(f"{path} is just being made")
             self._beacons[worker] = page
         return self._beacons[worker]
@@ -480,7 +485,7 @@ class Vault:
     def need_room(self, missing: int, what: str) -> None:
         """Raise CapacityError unless there is room for `missing` more bytes.
 
-        `what` they are for is said in the error.
+        The error says `what` they are for.
         """
         room = room_in(self.folder, memory_hierarchies() if self._groups is None else self._groups)
         if missing + VAULT_SPARE_BYTES > room.free:
@@ -492,7 +497,7 @@ class Vault:
 
 
 def _make(path: Path, size: int, what: str) -> None:
-    """Make a file of `size` bytes. Raises CapacityError, which names `what` it was for."""
+    """Create a file of `size` bytes. Raises CapacityError, which names `what` it was for."""
     try:
         allocate(path, size)
     except OSError as error:

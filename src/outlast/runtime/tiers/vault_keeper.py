@@ -2,12 +2,12 @@
 
 Names in /dev/shm can be removed while a run lives: by a person, by systemd-logind when the user's
 last session ends (RemoveIPC), by systemd-tmpfiles. Ranks that have mapped the files go on, but a
-successor could not open them. The launcher holds every file by a descriptor. A file whose name is
-gone gets a name again: a link to that descriptor in /proc, under the old path. So every process
+successor could not open them. The launcher holds every file by a descriptor. A file whose name was
+removed gets a name again: a link to that descriptor in /proc, under the old path. So every process
 that opens the path afterwards gets the memory that the live ranks have mapped.
 
-Not covered: files that were made after the newest look, and the vault of a launcher that is killed
-after the removal. The links end with that launcher.
+Not covered: files that were created after the newest look, and the vault of a launcher that is
+killed after the removal. The links end with that launcher.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from pathlib import Path
 
 from outlast.runtime.tiers.vault_owner import OWNER
 
-_LOOKS_AFTER_COUNT = 40  # ticks after a removal was seen, in which its rest is looked for
+# the number of ticks after a removal in which further removals are looked for
+_LOOKS_AFTER_COUNT = 40
 
 
 class VaultKeeper:
@@ -29,11 +30,11 @@ class VaultKeeper:
         self._folder = folder
         self._held: dict[str, int] = {}  # path within the folder -> descriptor
         self._was_removed = False
-        self._looks_left = 0  # a removal may still be under way
+        self._looks_left = 0  # a removal may still be in progress
 
     @property
     def is_gone(self) -> bool:
-        """Return True if the vault's own file has lost its name, or did so a moment ago.
+        """Return True if the vault's own file has lost its name, now or a moment ago.
 
         A removal goes from file to file, so the next looks may find more. This is one system call.
         """
@@ -44,10 +45,10 @@ class VaultKeeper:
         return fd >= 0 and os.fstat(fd).st_nlink == 0 and not self._is_linked(OWNER, fd)
 
     def look(self) -> list[str]:
-        """Hold what is new, and name again what has lost its name; return those paths.
+        """Hold new files, and restore the names of those that have lost theirs. Return their paths.
 
-        Where the rest of the vault is there, only what matters to a successor is named again. A
-        worker may take back slots that it has just made, and in which nothing was ever sealed.
+        If the rest of the vault is there, only the names that matter to a successor are restored. A
+        worker may remove slots that it has just created, and in which nothing was ever sealed.
         """
         lost = [name for name, fd in self._held.items() if self._has_lost_its_name(name, fd)]
         if OWNER in lost:
@@ -67,7 +68,7 @@ class VaultKeeper:
             os.close(fd)
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         for name in list(self._held):
             self.forget(name)
 
@@ -95,7 +96,7 @@ class VaultKeeper:
         path.symlink_to(f"/proc/{os.getpid()}/fd/{self._held[name]}")
 
     def _hold(self, name: str) -> None:
-        """Hold the file, unless it is held already. Without a descriptor left, it is not held."""
+        """Hold the file, unless it is held already. If no descriptor is free, it is not held."""
         held = self._held.get(name, -1)
         with contextlib.suppress(OSError):
             if held >= 0 and self._is_linked(name, held):

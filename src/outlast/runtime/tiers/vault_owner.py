@@ -3,7 +3,7 @@
     /dev/shm/outlast-<uid>-<run>/owner     version, run and pid, as JSON; held under flock as long
                                            as the launcher or a fork of it lives
 
-Any user may make a folder of such a name in /dev/shm, so a vault of another user is never opened
+Any user may create a folder of such a name in /dev/shm, so a vault of another user is never opened
 and never removed.
 """
 
@@ -43,7 +43,7 @@ def clean_stale(parent: Path = SHARED_MEMORY) -> tuple[Path, ...]:
     """
     removed = []
     for folder in sorted(parent.glob(f"{_prefix()}*")):
-        # a vault of another user, or one that is gone meanwhile, is passed over
+        # a vault of another user, or one that was removed meanwhile, is skipped
         with contextlib.suppress(OutlastError, OSError):
             if _is_stale(folder):
                 removed.append(folder)
@@ -57,7 +57,10 @@ def _is_stale(folder: Path) -> bool:
 
 
 def remove_left(folder: Path) -> bool:
-    """Remove a vault if its launcher is dead. Return False if it lives, or is another user's."""
+    """Remove a vault if its launcher is dead.
+
+    Return False if the launcher lives, or if the vault is another user's.
+    """
     if not is_ours(folder):
         return False
     try:
@@ -68,7 +71,7 @@ def remove_left(folder: Path) -> bool:
     try:
         if not lock_owner(fd, folder):
             return False
-        shutil.rmtree(folder)  # under the lock, so that nobody adopts it meanwhile
+        shutil.rmtree(folder)  # under the lock, so that no other launcher adopts it meanwhile
         return True
     finally:
         os.close(fd)
@@ -80,7 +83,7 @@ def _newest_change_s(folder: Path) -> float:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether this folder is this user's. Anybody may make one of such a name."""
+    """Return whether this folder belongs to this user. Any user may create one of such a name."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
 

@@ -1,11 +1,11 @@
 """What all ranks have to agree on, and how it is checked.
 
-replicated state   is it the same on all ranks? Checked at the start, after the first step, and
-                   piece by piece with the votes from then on (sameness.py)
-position           are all scripts in the same step or phase? (script_position.py)
-movers             are the private parts that change after a vote the same on all ranks? If
-                   so, a successor can take them from a peer (private.py). If not, all ranks
-                   vote late (undo.py)
+replicated state   Is it the same on all ranks? This is checked at the start, after the first step,
+                   and piece by piece with the votes from then on (sameness.py).
+position           Are all scripts in the same step or phase? (script_position.py)
+movers             Are the private parts that change after a vote the same on all ranks? If so, a
+                   successor can take them from a peer (private.py). If not, all ranks vote late
+                   (undo.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Agreement:
     """Check what all ranks have to agree on, and remember the results.
 
     movers   the movers that were the same on all ranks in the newest vote
-    alike    the ranks that hold the same shards as this one (HSDP), itself included; empty: none
+    alike    the ranks that hold the same shards as this one (HSDP), with this one; empty: none
     """
 
     def __init__(
@@ -205,14 +205,15 @@ class Agreement:
         return unknown and not self._undo.late.on and not self._state.sharded
 
     def voted(self, *, same_movers: bool) -> None:
-        """Note whether a vote found the movers the same on all ranks.
+        """Record whether a vote found the movers the same on all ranks.
 
         If they differ, all ranks vote late from the next step on.
         """
         movers = self._state.private.movers
         self.movers = frozenset(movers) if same_movers else frozenset()
         if not same_movers and not self._state.sharded:
-            # Every rank does this, even if nothing has moved on it: all vote late, or none does.
+            # Every rank does this, even if nothing has changed on it, because all vote late, or
+            # none does.
             self._undo.want_for_movers()
 
 

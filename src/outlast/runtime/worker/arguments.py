@@ -1,4 +1,4 @@
-"""Read the command line of `outlast run` by torch's own parser for torchrun.
+"""Read the command line of `outlast run` with torch's own parser for torchrun.
 
 Our flags are added to that parser. It runs in a fork of a process that may import torch: `gpu` and
 `auto` may use a driver that a zygote must not have used. Answers are JSON values: {"options":
@@ -23,7 +23,7 @@ _HINT = "`outlast run --help` lists the options; options of the script come afte
 
 
 class _Wrong(Exception):
-    """Raised with message and hint if the command line cannot be understood."""
+    """The command line cannot be understood. It has the message and the hint."""
 
     def __init__(self, message: str, hint: str = _HINT) -> None:
         super().__init__(message, hint)
@@ -50,7 +50,7 @@ def parse(argv: list[str]) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = get_args_parser()
-    # Otherwise a flag of the script that begins like one of ours is taken for ours.
+    # Otherwise a flag of the script that begins like one of ours would be taken for ours.
     parser.allow_abbrev = False
     parser.prog = "outlast run"
     parser.usage = "outlast run [options] training_script ..."
@@ -71,8 +71,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_restarts_our_way(parser: argparse.ArgumentParser) -> None:
-    """Distinguish a 0 that was given from torchrun's default of 0, and replace the help by our
-    rule.
+    """Distinguish a 0 that was given from torchrun's default of 0.
+
+    Replace the help by our rule.
     """
     (restarts,) = [one for one in parser._actions if one.dest == "max_restarts"]
     if "PET_MAX_RESTARTS" not in os.environ:
@@ -309,9 +310,9 @@ def _known(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespa
 
 
 def _swallowed(argv: list[str]) -> str:
-    """Return the hint where an option has swallowed the script, as in `--nproc-per-node train.py`.
+    """Return the hint for an option that has taken the script as its value.
 
-    Return the general hint otherwise.
+    An example is `--nproc-per-node train.py`. Return the general hint otherwise.
     """
     *_, option, last = ["", "", *argv]
     if option.startswith("-") and "=" not in option and last.endswith(".py"):

@@ -90,7 +90,7 @@ class StepsCall:
 
 
 class Attachment:
-    """Connect this rank's State with the run: restore it, seal it, and hand it to others.
+    """Connect this rank's State with the run: restore it, seal it, and send it to others.
 
     The Transaction makes one for each State. A process that enters a generation calls `attach`
     once. After a regroup that it survives, it calls `donate` if the plan says so, and then `join`:
@@ -114,7 +114,7 @@ class Attachment:
         self.member = membership
         self.state = state
         # DDP models that the script has made itself count too, even if run.state was given the
-        # bare model inside them.
+        # module inside them.
         given = [one for one in state.given.values() if isinstance(one, DistributedDataParallel)]
         around = ddp.holding(state.parameters.values())
         self.replicas = [*given, *(one for one in around if all(one is not it for it in given))]
@@ -126,7 +126,7 @@ class Attachment:
         self.copies = StateCopies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)
-        # the script's line that communicated before run.steps; "" if none did
+        # the line of the script that communicated before run.steps; "" if none did
         self._first_need = ""
 
     # --- attaching --------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Attachment:
                 return self._ready(plan, restore_s=clock.now_s() - began_s)
             except Exception as error:  # boundary: a peer was lost meanwhile
                 if not member.is_collateral(error):
-                    raise  # any other error ends this process
+                    raise  # an error of another kind ends this process
                 member.broke(error)
                 member.destroy()
                 member.stand_still(in_hook=False)
@@ -223,7 +223,7 @@ class Attachment:
                 "--keep peers, parity: the state is replicated, so each node has all of it, and no"
                 " copies are made"
             )
-        self._first_need = self.member.guards.first_need  # collectives of steps do not count
+        self._first_need = self.member.guards.first_need  # collectives of steps are not counted
         self.register()
         self._warn_if_alone()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
@@ -340,7 +340,7 @@ class Attachment:
         self._restore_own(plan, image)
 
     def _restore_own(self, plan: Regroup, donated: Image | None) -> None:
-        """Restore what the donor's image does not give: private state, or all of it.
+        """Restore what the donor's image does not contain: private state, or everything.
 
         `donated` is the transfer image, or None. `plan.private` names the source.
         """

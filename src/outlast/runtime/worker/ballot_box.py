@@ -1,4 +1,4 @@
-"""Where the ranks of one generation vote: in shared memory, between nodes, or both."""
+"""The place where the ranks of one generation vote: in shared memory, between nodes, or both."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def node_key(serves: str) -> int:
 
     It is 0 if the ranks of this node cannot vote through shared memory. With
     TORCH_DISTRIBUTED_DEBUG=DETAIL torch compares how many messages ranks have sent, so all ranks
-    have to send equally many.
+    have to send the same number.
     """
     detailed = get_debug_level() == DebugLevel.DETAIL
     if not serves or detailed or not linux.has_futex():
@@ -130,5 +130,5 @@ def open_box(
 
 
 def without_launcher(rank: int, world_size: int) -> BallotBox:
-    """Return where the ranks of a group vote that outlast has not started."""
+    """Return where the ranks of a group vote, if outlast has not started them."""
     return BallotBox(None, NodeVotes([[one] for one in range(world_size)], rank))

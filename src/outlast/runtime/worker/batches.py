@@ -26,14 +26,14 @@ class Batches:
         self.accumulate = accumulate
         self._owner = owner
         self._source = source
-        # micro-batches of the next step that are fetched so far: they survive an error of the data
-        # set
+        # micro-batches of the next step that were fetched so far; an error of the data set
+        # loses none of them
         self._drawn: list[Any] = []
         self._closes_at_exit = False
 
     @property
     def loads(self) -> bool:
-        """Return True if there is a loader, so fetching takes time and can fail."""
+        """Return True if there is a loader, so that fetching takes time and can fail."""
         return self._source is not None
 
     @property
@@ -90,7 +90,7 @@ class Batches:
     def close_at_exit(self) -> None:
         """End the loader's workers when the script is over. They serve further steps until then.
 
-        Otherwise torch kills them at the interpreter's end, and their folders in TMPDIR stay.
+        Otherwise torch kills them at the interpreter's end, and their folders in TMPDIR remain.
         """
         if self._source is not None and not self._closes_at_exit:
             self._closes_at_exit = True

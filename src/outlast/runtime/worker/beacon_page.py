@@ -1,7 +1,7 @@
 """What a worker publishes: its beacon in shared memory, and its book of seconds.
 
 The agent reads the beacon at each tick, and the ledger gets the seconds from it when the worker has
-ended. Both therefore outlive the process.
+ended. So both outlive the process.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from outlast.model.gauges import Gauges
 from outlast.model.gauges import pack_into as pack_gauges
 from outlast.model.terms import TIERS, Cause, Phase, Tier
 
-# the tier of a save for which training pauses in this phase
+# the tier of a save during which training pauses in this phase
 _TIER = {Phase.SNAPSHOT: Tier.MEMORY, Phase.CHECKPOINT: Tier.LOCAL}
-_FORGET = 0.99  # per occurrence: how fast a long phase is forgotten
+_FORGET = 0.99  # the factor by which a long phase is forgotten, per occurrence
 
 
 class BeaconPage:
     """The beacon of one worker, and the book in which its seconds are counted.
 
-    `enter` is called whenever the main thread reaches another phase: it switches the book, learns
-    how long the phase before has lasted, and publishes. If the beacon does not change, the worker
-    makes no progress.
+    `enter` is called whenever the main thread reaches another phase. It switches the book, learns
+    how long the phase before has lasted, and publishes the beacon. If the beacon does not change,
+    the worker makes no progress.
     """
 
     def __init__(self, page: memoryview, beacon: Beacon, *, now_s: float) -> None:
@@ -33,7 +33,7 @@ class BeaconPage:
         self.book = Book(now_s=now_s, cause=Cause.STARTUP)
         self._page = page
         self._since_s = now_s  # when the main thread reached the phase that it is in
-        self._met: set[Phase] = set()  # phases that ended well once
+        self._met: set[Phase] = set()  # phases that have ended normally at least once
         self._gauges = Gauges()
 
     def show_target(self, step: int) -> None:
@@ -63,9 +63,9 @@ class BeaconPage:
     ) -> None:
         """Note that the main thread is in `phase` from now on.
 
-        cause   what the seconds from now on are booked as; None: as before
-        learn   the phase before ended well, so its length counts
-        tier    what a stall that ends was for; None: what is usual for its phase
+        cause   what the seconds from now on are booked as; None: no change
+        learn   the phase before ended normally, so its length counts
+        tier    the tier that a stall which ends here was for; None: the usual one of its phase
         """
         if learn:
             self._learn(self.beacon.phase, now_s - self._since_s)
@@ -78,9 +78,10 @@ class BeaconPage:
         self._since_s = now_s
 
     def _learn(self, phase: Phase, lasted_s: float) -> None:
-        """Learn how long a phase lasts, but not from its first time.
+        """Learn how long a phase lasts, except from its first time.
 
-        Compiling, forking loaders and first touches would make a deadline that no later step needs.
+        Compiling, forking loaders and first use of memory would give a deadline that no later step
+        needs.
         """
         if phase in self._met:
             self.beacon.typical_s[phase] = max(lasted_s, self.beacon.typical_s[phase] * _FORGET)
@@ -91,7 +92,7 @@ class BeaconPage:
     ) -> None:
         """Write the beacon. Its tables of seconds are written only if they have changed.
 
-        The settled seconds change together with the time since which the rest runs.
+        The settled seconds change together with the time from which the others are counted.
 
         counts_steps   the protocol machine counts the steps; otherwise the onlooker does
         learned        the table of typical seconds has changed

@@ -47,7 +47,8 @@ class Block:
             parameters, over=lambda: self._member.script.in_body and self._member.broken
         )
         self._watch = contextlib.ExitStack()
-        self._counts = False  # the step will be voted on: there is a launcher, and no rehearsal
+        # whether the step will be voted on: there is a launcher, and this is not a rehearsal
+        self._counts = False
         self._unseen = 0  # collectives after the optimizer that could not be refused in time
 
     def begin(self, step: Step, *, is_rehearsal: bool) -> None:
@@ -97,7 +98,7 @@ class Block:
         refused = self._hooks.refused or self._member.guards.refused
         if refused is not None or self._machine.has_passed:
             return refused
-        if self._hooks.lost is not None:  # in backward, so the gradients are torn
+        if self._hooks.lost is not None:  # in the backward pass, so the gradients are incomplete
             return self._hooks.lost
         return StepInterrupted() if self._machine.is_cut else None
 

@@ -2,7 +2,7 @@
 
 `child_main` serves forks of the zygote and spawned processes alike. The script sees what `python
 script.py` would give it: sys.argv, sys.path[0], `__main__`, unbuffered streams, its own random
-state, and torch's number of threads. A traceback shows the script's frames only.
+state, and torch's number of threads. A traceback shows only the script's frames.
 
 A fork differs in two ways. PYTHONHASHSEED is the same in all forks, and differs between spawned
 processes. NumPy's BLAS stays at one thread.
@@ -94,7 +94,7 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
     forked.begin_rank()
     exit_code = _run_guarded(spec, session)
     if forked.is_fork():
-        return exit_code  # it is no rank, so its end is not reported
+        return exit_code  # it is not a rank, so its end is not reported
     session.finish(exit_code)
     groups = sys.modules.get("outlast.runtime.worker.groups")
     if groups is not None:
@@ -106,11 +106,12 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
 
 
 def settle(spec: ChildSpec) -> None:
-    """Set up streams, folder, title and threads. Nothing of the parent shows after this.
+    """Set up streams, folder, title and threads. Nothing of the parent remains visible after this.
 
     The environment is set already.
     """
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile: the script may not need it
+    # it was removed meanwhile, and the script may not need it
+    with contextlib.suppress(FileNotFoundError):
         os.chdir(spec.cwd)
     line_buffer_c_stdout()
     for name, fd, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
@@ -125,7 +126,7 @@ def _bind_forks() -> None:
     """Let forks of the script's main thread (DataLoader workers) die with it, however it dies.
 
     Forks of other threads are left alone, because the kernel would end them with the thread.
-    Programs started with `subprocess` are not touched.
+    Programs that are started with `subprocess` are not affected.
     """
     parent = [0]
 
@@ -143,7 +144,7 @@ def _bind_forks() -> None:
 
 
 def _stream(fd: int, mode: str, like: io.TextIOWrapper | None) -> io.TextIOWrapper:
-    """Open a stream as `python -u` does, which is how torchrun starts workers."""
+    """Open a stream as `python -u` does. torchrun starts workers in this way."""
     raw = open(fd, mode + "b", buffering=-1 if mode == "r" else 0, closefd=False)  # noqa: SIM115 - lives as long as the process
     encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "surrogateescape")
     return io.TextIOWrapper(raw, encoding=encoding, errors=errors, write_through=mode == "w")  # type: ignore[type-var]
@@ -166,7 +167,8 @@ def _title(spec: ChildSpec) -> None:
 
 
 def _execute(spec: ChildSpec, channel_fd: int) -> int:
-    os.set_inheritable(channel_fd, True)  # its end of file then is the program's end
+    # the end of file on the channel is then the end of the program
+    os.set_inheritable(channel_fd, True)
     try:
         os.execvpe(spec.script, [spec.script, *spec.args], spec.env)
     except OSError as error:
@@ -178,11 +180,11 @@ def _execute(spec: ChildSpec, channel_fd: int) -> int:
 
 
 def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
-    """Run the script, and turn whatever leaves it into an exit code."""
+    """Run the script, and turn every exception that leaves it into an exit code."""
     try:
         _run(spec)
     except SystemExit as left:
-        # A rank that exits alone is replaced, like one that dies. Peers learn of a `break` only.
+        # A rank that exits alone is replaced, like one that dies. Peers are told of a `break` only.
         exit_code = _exit_code(left)
         session.exits(exit_code, left.code if isinstance(left.code, str) else "")
         return exit_code
@@ -192,12 +194,12 @@ def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
             session.user_failed(hidden_library(error, _script_folder(spec)) or error)
             _write_error_file(error)
         if isinstance(error, KeyboardInterrupt):
-            # Ctrl-C reaches all ranks at once, so the place of each one means nothing
+            # Ctrl-C reaches all ranks at once, so the place of each rank has no meaning
             print("KeyboardInterrupt", file=sys.stderr)
             atexit.register(_die_of, signal.SIGINT)
         elif not isinstance(
             error, UsageError | DivergedError
-        ):  # the launcher says it, once for all ranks
+        ):  # the launcher reports it, once for all ranks
             _show(error)
         return 1
     return 0
@@ -210,7 +212,7 @@ def _run(spec: ChildSpec) -> None:
     sys.argv = [spec.script, *spec.args]
     set_first_path(_script_folder(spec))
     if spec.entry == "module":
-        # what `python -m` itself calls
+        # the function that `python -m` itself calls
         runpy._run_module_as_main(spec.script)  # type: ignore[attr-defined]
     elif _is_package(spec.script):
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
@@ -219,7 +221,7 @@ def _run(spec: ChildSpec) -> None:
 
 
 def _script_folder(spec: ChildSpec) -> str:
-    """Return what the interpreter puts first on the path for this script."""
+    """Return the first entry that the interpreter puts on the path for this script."""
     if spec.entry == "module":
         return spec.cwd
     path = os.path.realpath(os.path.join(spec.cwd, spec.script))
@@ -227,7 +229,7 @@ def _script_folder(spec: ChildSpec) -> str:
 
 
 def _is_package(path: str) -> bool:
-    """Return True if a script is a folder or an archive with a `__main__` in it."""
+    """Return True if a script is a folder or an archive that contains a `__main__`."""
     return os.path.isdir(path) or path.endswith((".zip", ".pyz"))
 
 
@@ -241,9 +243,9 @@ def _run_file(main: types.ModuleType, path: str) -> None:
 
 
 def set_first_path(folder: str) -> None:
-    """Put `folder` where the interpreter puts the script's (not with -P or PYTHONSAFEPATH).
+    """Put `folder` where the interpreter puts the script's folder.
 
-    The zygote has dropped its own entry.
+    This is not done with -P or PYTHONSAFEPATH. The zygote has removed its own entry.
     """
     if not getattr(sys.flags, "safe_path", False):
         sys.path.insert(0, folder)
@@ -260,7 +262,7 @@ def _exit_code(left: SystemExit) -> int:
 
 
 def _show(error: BaseException) -> None:
-    """Print a traceback by the script's own hook. If that fails, print both, as Python does."""
+    """Print a traceback with the script's own hook. If that fails, print both, as Python does."""
     try:
         sys.excepthook(type(error), error, error.__traceback__)
     except Exception as failed:  # boundary: the script's own hook
@@ -271,11 +273,11 @@ def _show(error: BaseException) -> None:
 
 
 def _without_our_frames(where: types.TracebackType | None) -> types.TracebackType | None:
-    """Drop the frames above the script's first one, and those of outlast in between.
+    """Remove the frames above the script's first one, and those of outlast in between.
 
     Work that is given to `step.on_commit` is called from deep within outlast. If the innermost
-    frame is outlast's, that of libraries such as torch aside, the error is its own, and all frames
-    stay. An error before the script began (a syntax error) keeps none.
+    frame is outlast's, apart from libraries such as torch, the error is outlast's own, and all
+    frames are kept. An error before the script began (a syntax error) keeps none.
     """
     ours = (
         __file__,
@@ -363,6 +365,6 @@ def spawned_main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    from outlast.runtime.worker import bootstrap  # this module under its own name, once
+    from outlast.runtime.worker import bootstrap  # imports this module under its own name
 
     sys.exit(bootstrap.spawned_main(sys.argv[1:]))

@@ -26,8 +26,8 @@ from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.threads import LACKING
 
-LOOK_S = 0.01  # a rank that waits for the last save looks this often whether it has to leave
-# main's function may be entered again, and reach its next save, while the thread of the last
+LOOK_S = 0.01  # a rank that waits for the last save checks at this interval whether it has to leave
+# main's function may be entered again, and reach its next save, while the thread of the last save
 # still writes
 _one_at_a_time = threading.Lock()
 
@@ -55,8 +55,9 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0
 
     def save(self, step: int, *, sharded: bool) -> None:
-        """Copy this rank's shard, and let a thread write it. Rank 0's shard has the replicated
-        state.
+        """Copy this rank's shard, and let a thread write it.
+
+        Rank 0's shard has the replicated state.
         """
         session = self._session
         assert session is not None
@@ -134,7 +135,7 @@ class Checkpoints:
         self._session.say(done)
 
     def _report_failed(self, generation: int, rank: int, step: int, error: str) -> None:
-        """Say that this rank's shard of `step` is not written. Training goes on."""
+        """Report that this rank's shard of `step` is not written. Training goes on."""
         session = self._session
         assert session is not None
         session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))

@@ -160,14 +160,14 @@ class CommitDriver:
             raise Cut("the generation is over")
 
     def _leave_script(self) -> None:
-        """Begin a late vote: from here on the deadlines of a vote count, not those of a script."""
+        """Begin a late vote. From here on the deadlines of a vote count, not those of a script."""
         if self._session.beacon.phase is Phase.BETWEEN:
             self._session.enter(Phase.VOTE)
 
     def _vote(self, number: int) -> VoteOutcome:
         session, step = self._session, self._batches.held
         session.mark("prepared", number)
-        # Only an early vote ends a body, whose length counts.
+        # Only an early vote ends a body, so that its length counts.
         session.enter(Phase.VOTE, learn=session.beacon.phase is Phase.BODY)
         session.mark("voting", number)
         session.exit_if_lease_is_over()
@@ -214,7 +214,7 @@ class CommitDriver:
         return attachment.state.sharded
 
     def step_is_over(self) -> None:
-        """Let go of the batches of the step in turn, and look at what its first run has shown."""
+        """Drop the batches of the step, and check what its first run has shown."""
         self._batches.let_go()
         if self._attachment.call.first_step:
             self._attachment.after_first_step()
@@ -281,7 +281,7 @@ class CommitDriver:
         member.broke(command.error)
 
     def _donate(self, plan: Regroup) -> None:
-        # One that ends once it has handed over is replaced: that is part of the regroup.
+        # A process that ends once it has handed over is replaced, which is part of the regroup.
         cause = Cause.REGROUP if plan.then == "exit" else Cause.RESTORE
         self._session.enter(Phase.REGROUP, cause=cause)
         self._session.exit_if_lease_is_over()
@@ -315,10 +315,10 @@ class CommitDriver:
         self._attachment.state.roll_back()
 
     def _put_copy_back(self) -> None:
-        """Put the copy of a late vote back.
+        """Restore the copy of a late vote.
 
-        Without one, warn if the script edited a parameter for the first time in the repeated step:
-        no copy of it was kept, because it was not known that it would be edited.
+        Without a copy, warn if the script edited a parameter for the first time in the repeated
+        step: no copy of it was kept, because it was not known that it would be edited.
         """
         if self._attachment.undo.take_back():
             return

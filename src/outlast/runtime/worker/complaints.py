@@ -1,4 +1,4 @@
-"""Drop lines that C++ code writes to stderr about what outlast does on purpose."""
+"""Drop lines that C++ code writes to stderr about something that outlast does on purpose."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def without_complaint(*words: bytes) -> Iterator[None]:
         os.close(held)
         lines = said.splitlines(keepends=True)
         rest = [line for line in lines if not any(one in line for one in words)]
-        if len(rest) < len(lines):  # a complaint of many lines has empty ones
+        if len(rest) < len(lines):  # a message of many lines has empty ones
             rest = [line for line in rest if line.strip()]
         if rest:
             os.write(2, b"".join(rest))
 
 
 def _flush() -> None:
-    """Flush what Python holds for stderr. The script may have closed it, or put another there."""
+    """Flush what Python has buffered for stderr. The script may have closed or replaced it."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.flush()

@@ -1,13 +1,14 @@
-"""Send each image that this rank seals to the node that keeps copies of it, or its parts to those
-that keep parity.
+"""Send each image that this rank seals to the node that keeps copies of it.
+
+With parity, its parts are sent to the nodes that keep parity.
 
     sealed    `send`: a thread sends the bytes from the vault while the main thread computes
     a vote    `wait`: no rank votes before its keeper has the copy of its newest image, or all parts
               of it are in the rows of parity that they belong to
 
-So once a vote has passed, the step before it survives the loss of any one node, or of as many as
-there are rows. An image is not overwritten while it is sent, because its slot is reused only after
-the next vote.
+So once a vote has passed, the step before it survives the loss of any one node, or of as many nodes
+as there are rows. An image is not overwritten while it is sent, because its slot is reused only
+after the next vote.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from outlast.runtime.worker.shared_rows import Cut
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One image that is to be copied to another node, or whose parts are to be sent to several.
+    """One image that is to be copied to another node, or in parts to several nodes.
 
     left   where it has not arrived yet
     """
@@ -47,13 +48,13 @@ class _Job:
 
 
 class _Target(NamedTuple):
-    """A node, and the part that it is to get; None: the whole image."""
+    """A node, and the part that it will get. None: the whole image."""
 
     server: Server
     share: Share | None
 
     def bytes_of(self, length: int) -> tuple[int, int]:
-        """Return where the part begins and ends in an image of so many bytes."""
+        """Return where the part begins and ends in an image of this number of bytes."""
         share = self.share
         if share is None:
             return 0, length
@@ -61,24 +62,27 @@ class _Target(NamedTuple):
 
 
 class CopySender:
-    """Send this rank's images to the nodes that its plan names. Without any it does nothing."""
+    """Send this rank's images to the nodes that its plan names.
+
+    It does nothing if there are none.
+    """
 
     def __init__(self, session: WorkerSession | None) -> None:
         self._session = session
         self._plan: Regroup | None = None
         self._changed = threading.Condition()
-        self._job: _Job | None = None  # the newest; None: it is done, or there is none
-        self._sent = -1  # the newest step that was to be sent in this generation
-        self._is_off = False  # in this generation: the keeper has no room
+        self._job: _Job | None = None  # the newest; None: it is done, or there was none
+        self._sent = -1  # the newest step that had to be sent in this generation
+        self._is_off = False  # whether it is off in this generation, because the keeper has no room
         self._runs = False
 
     def follow(self, plan: Regroup) -> None:
-        """Begin to send where `plan` says. What was to be sent before is dropped."""
+        """Begin to send to the nodes that `plan` names. What was waiting to be sent is dropped."""
         with self._changed:
             self._plan, self._job, self._sent, self._is_off = plan, None, -1, False
 
     def send(self, step: int) -> None:
-        """Send the image of `step`, unless it was sent: it is the newest that is sealed."""
+        """Send the image of `step`, the newest that is sealed, unless it was sent already."""
         plan, session = self._plan, self._session
         if plan is None or session is None or self._is_off or step <= self._sent:
             return
@@ -89,7 +93,7 @@ class CopySender:
             return
         found = session.vault.sealed_image(plan.rank, step)
         if found is None:
-            return  # the vault was removed; the launcher says so
+            return  # the vault was removed, and the launcher reports that
         self._start()
         with self._changed:
             self._sent = step
@@ -107,8 +111,8 @@ class CopySender:
         if session is None or self._job is None:
             return
         phase, cause = session.beacon.phase, session.book.cause
-        # A peer may be slow for long, and no process must be killed for that. A lost peer ends the
-        # wait.
+        # A peer may be slow for a long time, and no process must be killed for that. The loss of a
+        # peer ends the wait.
         session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
         with self._changed:
             while self._job is not None:
@@ -126,7 +130,7 @@ class CopySender:
             self._runs = True
 
     def _run(self) -> None:
-        """Send what is to be sent, until the process ends."""
+        """Send images until the process ends."""
         while True:
             with self._changed:
                 while self._job is None:
@@ -138,7 +142,7 @@ class CopySender:
                     _Sending(job, job.left[-1], self).run()
                     job.left.pop()
             except (OSError, EOFError, CorruptError):
-                # The keeper may come back, and if its node is lost, this generation ends.
+                # The keeper may come back. If its node is lost, this generation ends.
                 time.sleep(limits.STORE_LOOK_S)
                 continue
             except CapacityError as error:
@@ -164,7 +168,7 @@ class CopySender:
 
 
 class _Sending:
-    """One image, or a part of it, on its way over one connection."""
+    """One image, or a part of it, that is being sent over one connection."""
 
     def __init__(self, job: _Job, target: _Target, sender: CopySender) -> None:
         self._job = job
@@ -174,7 +178,7 @@ class _Sending:
     def run(self) -> None:
         """Send the image. Raises CapacityError if there is no room for it, and OSError."""
         if not self._sender.still_wants(self._job):
-            # The main thread has stopped waiting, or is about to.
+            # The main thread has stopped waiting, or will stop soon.
             time.sleep(limits.COPY_LOOK_S)
             raise EOFError("the generation is over")
         job, target = self._job, self._target

@@ -52,7 +52,7 @@ _REDUCER = (
 _NO_HOOK = ("", "None")
 
 _arguments: WeakKeyDictionary[DistributedDataParallel, dict[str, Any]] = WeakKeyDictionary()
-# which of its model's parameters took a gradient when it was made
+# which parameters of its model took a gradient when it was created
 _taking: WeakKeyDictionary[DistributedDataParallel, list[bool]] = WeakKeyDictionary()
 _originals: dict[str, Any] = {}
 _making: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
@@ -72,7 +72,7 @@ def missing() -> str:
 
 
 def install(making: Callable[[], AbstractContextManager[object]] | None = None) -> None:
-    """Note the arguments of every DDP that the script makes from here on. Idempotent.
+    """Note the arguments of every DDP that the script creates from here on. This is idempotent.
 
     making  entered around each construction: `DDP(model)` in the script then does what
             run.replicate does
@@ -98,7 +98,7 @@ def install(making: Callable[[], AbstractContextManager[object]] | None = None) 
 
     def last_first(self: DistributedDataParallel) -> tuple[list[Any], list[bool]]:
         parameters, sparse = order(self)
-        if self.find_unused_parameters:  # there the constructor itself reverses the buckets
+        if self.find_unused_parameters:  # in this case the constructor itself reverses the buckets
             return parameters, sparse
         return parameters[::-1], sparse[::-1]
 
@@ -133,8 +133,9 @@ def holding(tensors: Iterable[torch.Tensor]) -> list[DistributedDataParallel]:
 
 
 def _refuse_twice(module: torch.nn.Module) -> None:
-    """Raise UsageError for a model that is under DDP already: its gradients would be summed
-    twice.
+    """Raise UsageError for a model that is under DDP already.
+
+    Its gradients would be summed twice.
     """
     if any(isinstance(part, DistributedDataParallel) for part in module.modules()):
         raise UsageError(
@@ -147,14 +148,14 @@ def _refuse_twice(module: torch.nn.Module) -> None:
 
 
 def any_made() -> bool:
-    """Return whether a DDP that was made since `install` is still there."""
+    """Return whether a DDP that was created since `install` still exists."""
     return len(_arguments) > 0
 
 
 def arguments(ddp: DistributedDataParallel) -> dict[str, Any]:
-    """Return the arguments that `ddp` was made with, as far as they were given.
+    """Return the arguments with which `ddp` was created, as far as they were given.
 
-    They are empty if it was made before `install`.
+    They are empty if it was created before `install`.
     """
     return dict(_arguments.get(ddp, {}))
 
@@ -209,7 +210,7 @@ def freeze_buckets(ddp: DistributedDataParallel) -> str:
     reason = not_exact(ddp)
     with _noting_views(ddp):
         if _freezable(ddp):
-            # the script ran a backward: lay the buckets out as every other rank will
+            # the script ran a backward: lay out the buckets as every other rank will
             if ddp._has_rebuilt_buckets:
                 reset_after_failure(ddp)
             ddp.reducer._push_all_rebuilt_params()
@@ -231,7 +232,7 @@ def rebuild(ddp: DistributedDataParallel) -> str:
     assert world is not None, "build the group first"
     old = ddp.process_group
     ddp._update_process_group(world)
-    # The reducer's may have been the last reference to the old group (see let_go).
+    # The reducer's reference may have been the last one to the old group (see let_go).
     groups.let_go([old])
     given = _arguments.get(ddp, {})
     if given.get("process_group") is not None:
@@ -261,13 +262,13 @@ def buffer_syncs(replicas: Iterable[DistributedDataParallel]) -> list[bool]:
 
 
 def put_buffer_syncs(replicas: Iterable[DistributedDataParallel], syncs: list[bool]) -> None:
-    """Set whether the next forward of each syncs its buffers, as `buffer_syncs` told."""
+    """Set whether the next forward of each syncs its buffers, as `buffer_syncs` returned it."""
     for one, sync in zip(replicas, syncs, strict=False):
         one.require_forward_param_sync = sync
 
 
 def restore_views(ddp: DistributedDataParallel) -> None:
-    """Move gradients that were set since `freeze_buckets` into the buckets. Local.
+    """Move gradients that were set since `freeze_buckets` into the buckets. This is local.
 
     On ranks that ran a backward they are there already.
     """
@@ -301,7 +302,7 @@ def _has_views(ddp: DistributedDataParallel) -> bool:
 
 
 def _renewable(ddp: DistributedDataParallel) -> bool:
-    """Return whether the buckets are never laid out again, though views of them have to be.
+    """Return whether the buckets are never laid out again, although views of them are needed.
 
     Only a new reducer has new buckets then.
     """
@@ -310,7 +311,10 @@ def _renewable(ddp: DistributedDataParallel) -> bool:
 
 
 def _renew_reducer(ddp: DistributedDataParallel) -> None:
-    """Do what DDP does when it is unpickled, and register its communication hooks again. Local."""
+    """Create the reducer as DDP does when it is unpickled, and register its communication hooks.
+
+    This is local.
+    """
     ddp.reducer._remove_autograd_hooks()
     with _as_made(ddp):
         parameters, sparse = ddp._build_params_for_reducer()  # type: ignore[no-untyped-call]
@@ -324,10 +328,10 @@ def _renew_reducer(ddp: DistributedDataParallel) -> None:
 
 @contextlib.contextmanager
 def _as_made(ddp: DistributedDataParallel) -> Iterator[None]:
-    """Let those parameters take a gradient that did when `ddp` was made.
+    """Let those parameters take a gradient that took one when `ddp` was created.
 
-    The script may have frozen or unfrozen layers since. A new reducer must have the
-    buckets of the other ranks anyway, and a replaced rank has made its own at the start.
+    The script may have frozen or unfrozen layers since. A new reducer must have the buckets of the
+    other ranks anyway, and a replaced rank has made its own at the start.
     """
     parameters = list(ddp.module.parameters())
     now = [one.requires_grad for one in parameters]
@@ -342,9 +346,9 @@ def _as_made(ddp: DistributedDataParallel) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _noting_views(ddp: DistributedDataParallel) -> Iterator[None]:
-    """Note the views of the buckets that are made inside.
+    """Note the views of the buckets that are created inside.
 
-    DDP shows them only by letting gradients that exist point to them.
+    DDP shows them only by letting gradients that exist refer to them.
     """
     if not _has_views(ddp):
         yield
@@ -374,7 +378,7 @@ def _reduced(ddp: DistributedDataParallel) -> list[torch.Tensor]:
 
 
 def _default_of(ddp: DistributedDataParallel) -> Any:
-    """Return the default group that `ddp` was built on.
+    """Return the default group with which `ddp` was built.
 
     It is found by name, because that group may be gone already.
     """

@@ -1,17 +1,17 @@
 """Which device a rank computes on: the GPUs of a node are given to its local ranks in turn.
 
-Local rank r has GPU r modulo their number, so with more ranks than GPUs several share one. NCCL
-refuses two ranks on one GPU, so gloo carries their collectives then, by way of the host. Without
-GPUs the device is the CPU.
+Local rank r has GPU r modulo the number of GPUs, so if there are more ranks than GPUs, several
+ranks share one. NCCL refuses two ranks on one GPU. Then gloo carries their collectives, through the
+memory of the host. Without GPUs the device is the CPU.
 
-A rank takes its device before its process group is built: NCCL, `.cuda()` and everything else that
-uses the current device then uses this one. A script may make another one current later; a survivor
+A rank takes its device before its process group is built. So NCCL, `.cuda()` and everything else
+that uses the current device use this one. A script may make another one current later. A survivor
 that builds the next group in place still does so on its own device (`current`).
 
-A hot spare has no rank, and so no device. If it used CUDA it would make a context on GPU 0: some
+A hot spare has no rank, and so no device. If it used CUDA it would create a context on GPU 0: some
 hundred megabytes, which stay there for as long as the process lives, whatever rank it is given
 later. So its main thread parks where it would first use CUDA (`before_first_use`). Asking how many
-GPUs there are makes no context. Not covered: CUDA that a script uses before outlast.join(), or
+GPUs there are creates no context. Not covered: CUDA that a script uses before outlast.join(), or
 first uses in a thread of its own.
 """
 
@@ -45,8 +45,8 @@ def are_shared(local_world_size: int) -> bool:
 def backend(local_world_size: int) -> str:
     """Return the backend of groups for nodes with this many ranks each.
 
-    NCCL carries what is on GPUs if each rank has one of its own. Every rank must reach the same
-    answer, so a run needs nodes with equally many GPUs.
+    NCCL carries collectives on GPUs if each rank has a GPU of its own. Every rank must get the same
+    answer, so a run needs nodes with the same number of GPUs.
     """
     if not torch.cuda.is_available() or are_shared(local_world_size):
         return "gloo"
@@ -84,7 +84,7 @@ def mine() -> torch.device:
 
 
 def wait_for_work() -> bool:
-    """Wait until the GPU of this process has done all that was asked of it.
+    """Wait until the GPU of this process has finished all its work.
 
     A call of torch returns before the GPU has done its work, and so does a collective of NCCL. This
     raises what CUDA raises if some of that work failed. Return False if no GPU is in use.
@@ -103,11 +103,11 @@ def copy_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def pin(memory: memoryview) -> None:
-    """Register the whole mapping that `memory` is in with CUDA, once.
+    """Register with CUDA the whole mapping that `memory` is in, once.
 
     The GPU then copies straight into it: 55 GB/s instead of 15 (H200). That takes 60 ms for each
-    GiB, the first time. Where CUDA refuses, for example because no more memory may be locked,
-    copies are slower and just as right. Memory that is not a mapping is left as it is.
+    GiB, the first time. If CUDA refuses, for example because no more memory may be locked, copies
+    are slower, but correct. Memory that is not a mapping is left as it is.
     """
     mapping = memory.obj
     if not isinstance(mapping, mmap.mmap) or mapping in _pinned:
@@ -142,7 +142,8 @@ def before_first_use(ask: Callable[[], object]) -> None:
         return original()
 
     asking.is_outlasts = True  # type: ignore[attr-defined]
-    # torch's C++ looks this function up in torch.cuda; modules beside it have a name of their own.
+    # torch's C++ looks this function up in torch.cuda; other modules have a name of their own for
+    # it
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get("_lazy_init") is original:
             module._lazy_init = asking  # type: ignore[attr-defined]

@@ -74,7 +74,7 @@ def _named(
 def _add(hasher: xxhash.xxh3_128, name: str, tensor: torch.Tensor) -> None:
     whole = tensor.detach()
     if is_distributed(whole):
-        whole = sharding.whole(whole)  # a collective, one tensor at a time
+        whole = sharding.whole(whole)  # a collective, for one tensor at a time
     if whole.layout is not torch.strided or whole.is_quantized or whole.is_meta:
         raise StateError(
             f"{name} is a tensor of layout {whole.layout} on {whole.device}: it has no bytes to"

@@ -2,9 +2,9 @@
 
 Each batch is drawn with random numbers that depend on the script's seed, the rank and the number of
 the batch, and on nothing else. So a batch can be drawn again at any time, and none has to be kept:
-a rank that replaces another needs the number of its next batch, and has the same batches.
+a rank that replaces another needs only the number of its next batch, and has the same batches.
 
-Symbols    base    torch's seed when the first batch was drawn; it travels with the position
+Symbols    base    torch's seed when the first batch was drawn; it is stored in the position
            given   how many batches this rank was given so far
 """
 
@@ -59,7 +59,7 @@ class DrawnBatches(BatchSource):
         self._base: int | None = None
         self._given = 0
         self._ahead: list[Any] = []  # the next batch, if it was drawn already
-        # returns what must not move in `prefetch`, by name; None: it is not checked any more
+        # returns by name what must not change in `prefetch`; None: it is not checked any more
         self._looks: Callable[[], dict[str, str]] | None = None
 
     def prefetch(self) -> None:

@@ -94,12 +94,12 @@ def _strike(do: str) -> None:
 
 
 def _hold_interpreter_lock() -> None:
-    """Wait for ever in C, without letting go of the interpreter lock.
+    """Wait without end in C, without releasing the interpreter lock.
 
     A sleep would end at the first signal, such as the one that asks for the stacks.
     """
     libc = ctypes.PyDLL(None)  # unlike CDLL, it keeps the interpreter lock
-    mutex = ctypes.create_string_buffer(64)  # zeros: a pthread mutex that nobody holds
+    mutex = ctypes.create_string_buffer(64)  # zeros are a pthread mutex that no thread holds
     for _ in range(2):
         libc.pthread_mutex_lock(mutex)
 

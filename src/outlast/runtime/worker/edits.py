@@ -40,16 +40,16 @@ from outlast.model.texts import some
 from outlast.runtime.worker.fingerprint import fingerprint
 from outlast.runtime.worker.modules import copy_all, room_like
 
-_SAMPLE_COUNT = 64  # elements of a parameter that stand for all of it
+_SAMPLE_COUNT = 64  # the elements of a parameter that are compared in place of all of it
 _SAMPLED_FIRST_STEPS, _SAMPLED_EACH_STEPS = 4, 64
 
 _version_of = attrgetter("_version")
 
 
 class Edits:
-    """Keep which parameters the script edits (`names`), and the copies that a repeat puts back.
+    """Record which parameters the script edits (`names`), and keep copies for a repeat.
 
-    parameters   returns the parameters to look at; an empty mapping if nothing has to be taken back
+    parameters   returns the parameters to look at; an empty mapping if nothing has to be undone
     optimized    returns those that an optimizer has
     """
 
@@ -61,16 +61,16 @@ class Edits:
         self.names: set[str] = set()
         self._parameters = parameters
         self._optimized = optimized
-        self._steps = 0  # that began in this process
-        self._was_first = False  # the step before was begun bytewise
+        self._steps = 0  # how many steps began in this process
+        self._was_first = False  # whether the step before was begun bytewise
         self._copies: dict[str, torch.Tensor] = {}
         self._marks: list[object] | None = None
         self._mark: Callable[[Iterable[torch.Tensor]], list[object]] = _versions
         self._samples: dict[str, str] = {}
-        self._phases: set[str] = set()  # names of those that were done here
+        self._phases: set[str] = set()  # the names of the phases that were done in this process
 
     def begin(self, *, bytewise: bool = False) -> None:
-        """Begin a step: copy the edited parameters, and remember how all parameters are.
+        """Begin a step: copy the edited parameters, and mark all parameters as they are now.
 
         `bytewise` says that it is the first step of all, or one whose edits are not known yet.
         """
@@ -96,14 +96,14 @@ class Edits:
         self.watch()
 
     def end_phase(self, phase: str) -> None:
-        """End a phase that is done: note what it has changed. Its changes stay."""
+        """End a phase that is done, and note what it has changed. Its changes are kept."""
         self._phases.add(phase)
         self._copies = {name: copy for name, copy in self._copies.items() if name in self.names}
         self._samples = {}
         self.watch()
 
     def watch(self) -> None:
-        """Remember how all parameters are, for the next `look`."""
+        """Mark all parameters as they are now, for the next `look`."""
         self._marks = self._marked()
 
     def look(self) -> list[str]:
@@ -130,7 +130,7 @@ class Edits:
     def uncopied(self) -> list[str]:
         """Return the edited parameters that were not copied when the step began.
 
-        It was not known by then that they are edited.
+        At that time it was not known that they are edited.
         """
         return sorted(self.names - self._copies.keys())
 
@@ -140,7 +140,7 @@ class Edits:
         return sum(one.nbytes for name, one in self._parameters().items() if name in self.names)
 
     def put_back(self) -> None:
-        """Put the copies of the newest beginning back.
+        """Restore the copies of the newest beginning.
 
         Raises StateError if a phase has changed a parameter that was not copied.
         """
@@ -164,17 +164,17 @@ class Edits:
             )
 
     def forget(self) -> None:
-        """Stop watching until the next `watch`: what changes parameters now is not the script."""
+        """Stop watching until the next `watch`, because changes until then are not the script's."""
         self._marks = None
 
     def text(self) -> str:
-        """Return what a successor has to know: "1" for each parameter that is edited, else "0"."""
+        """Return a text for a successor: "1" for each parameter that is edited, otherwise "0"."""
         return "".join("1" if name in self.names else "0" for name in self._parameters())
 
     def take_over(self, text: str) -> None:
-        """Copy the parameters that the rank which wrote `text` copies.
+        """Copy the same parameters as the rank that wrote `text`.
 
-        A text for other parameters says nothing, and is ignored.
+        A text for other parameters is ignored.
         """
         mine = self._parameters()
         if len(text) == len(mine):
@@ -184,9 +184,10 @@ class Edits:
         return self._mark(self._parameters().values())
 
     def _sampler(self) -> Callable[[Iterable[torch.Tensor]], list[object]]:
-        """Return what marks parameters by their versions, and those by a sample that are free now.
+        """Return a function that marks parameters.
 
-        The script may freeze or unfreeze some until the next look. That changes none of them.
+        It marks them by their versions, and those that are free now by a sample. The script may
+        freeze or unfreeze some of them until the next look. That does not change their values.
         """
         optimized = self._trained()
         return lambda parameters: [
@@ -195,7 +196,7 @@ class Edits:
         ]
 
     def _with_kin(self, changed: set[str]) -> set[str]:
-        """Return these and the other parameters of their modules that no optimizer has."""
+        """Return these parameters, and the others of their modules that no optimizer has."""
         free = self._free()
         moved = {_module(name) for name in changed & free}
         return changed | {name for name in free if _module(name) in moved}

@@ -14,9 +14,9 @@ _LINE = re.compile(r"\.py:\d+")
 
 
 def text_with_line(error: BaseException) -> str:
-    """Return the text of an error, with the script's line in front if it names none itself."""
+    """Return the text of an error. If it names no line of the script, that line is put in front."""
     text = str(error)
-    hooks = sys.modules.get("outlast.runtime.worker.hooks")  # not without torch
+    hooks = sys.modules.get("outlast.runtime.worker.hooks")  # the hooks exist only with torch
     if hooks is None or _LINE.search(text.partition("\n")[0]):
         return text
     frames = list(traceback.walk_tb(error.__traceback__))
@@ -31,10 +31,13 @@ def one_line(error: BaseException) -> str:
 
 
 def first_line(message: str) -> str:
-    """Return the first line of what `sys.exit` was given, or what fits into a sentence of it."""
+    """Return the first line of what `sys.exit` was given, cut to the length for a sentence."""
     return cut_at_word(message.strip().partition("\n")[0], 200)
 
 
 def traceback_end(text: str) -> str:
-    """Return as much of a traceback's end as a message may carry: its end says most."""
+    """Return the end of a traceback, as long as a message may carry.
+
+    The end is the most useful part.
+    """
     return end_of(text, limits.TRACEBACK_MAX_BYTES)

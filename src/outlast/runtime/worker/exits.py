@@ -1,10 +1,10 @@
-"""Leave a backward whose gradients have no more use, because a peer is lost.
+"""Leave a backward pass whose gradients are not needed any more, because a peer is lost.
 
 The other ranks wait for this one then.
 
-A backward is one call into C++, which a signal cannot leave half-way. A hook on a parameter is
-called between two of its nodes, on whichever thread runs them, and may raise: that ends it. What an
-interrupted DDP keeps of it is forgotten at the regroup (see ddp.py).
+A backward pass is one call into C++, which a signal cannot interrupt. A hook on a parameter is
+called between two of its nodes, on whichever thread runs them, and may raise. That ends the
+backward pass. What an interrupted DDP keeps of it is forgotten at the regroup (see ddp.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from outlast.model.limits import BACKWARD_EXITS_COUNT
 
 
 class BackwardExits:
-    """Places in a backward at which a rank can leave it.
+    """Places in a backward pass at which a rank can leave it.
 
-    `over` is called at each exit, and says whether to leave there. Sharded parameters have no
-    exits, because their backward waits for peers all the time.
+    `over` is called at each exit, and returns whether to leave there. Sharded parameters have no
+    exits, because their backward pass waits for peers all the time.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], *, over: Callable[[], bool]) -> None:
@@ -32,10 +32,10 @@ class BackwardExits:
         self._handles: list[Any] = []
 
     def install(self) -> None:
-        """Watch some parameters, evenly spread over the order in which they were made.
+        """Watch some parameters, evenly spread over the order in which they were created.
 
-        That is about the order of a backward, turned round. Calling it again changes nothing,
-        unless the script has frozen one of them meanwhile: then others are chosen.
+        That is roughly the reverse order of a backward pass. Calling it again changes nothing,
+        unless the script has frozen one of them meanwhile. Then others are chosen.
         """
         if self._handles and all(parameter.requires_grad for parameter in self._exits):
             return

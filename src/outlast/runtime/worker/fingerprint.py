@@ -1,9 +1,9 @@
 """Fingerprints of tensors: equal bytes, dtype and shape give equal fingerprints, on every rank.
 
-They find differences that come by accident. XXH3 with 64 bits is no defence against somebody who
-makes two tensors collide.
+They find accidental differences. XXH3 with 64 bits does not protect against a person who makes two
+tensors with the same fingerprint on purpose.
 
-Cost       A tensor on the CPU is read where it lies (10 GB/s and more). One on a device is copied
+Cost       A tensor on the CPU is read in place (10 GB/s and more). A tensor on a device is copied
            to the host in pieces of `PIECE_BYTES`, which waits for the device.
 """
 
@@ -16,11 +16,11 @@ import xxhash
 
 from outlast.runtime.worker.sharding import local
 
-PIECE_BYTES = 64 << 20  # of a tensor that is not on the host
+PIECE_BYTES = 64 << 20  # the size of a piece of a tensor that is not on the host
 
 
 def fingerprint(tensor: torch.Tensor) -> str:
-    """Return 16 hexadecimal digits and what the tensor is.
+    """Return 16 hexadecimal digits for the tensor's bytes, dtype and shape.
 
     Only this rank's part of a distributed tensor counts.
     """

@@ -44,9 +44,10 @@ def record_collectives(folder: str | os.PathLike[str], *, rank: int | None = Non
     pipe = place / f"pipe_{rank}.pipe"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        pipe.unlink(missing_ok=True)  # an earlier attempt's
+        pipe.unlink(missing_ok=True)  # an earlier attempt's pipe
         os.mkfifo(pipe)
-        # Open for both: a read then waits, and does not end when a writer closes the pipe.
+        # It is open for both directions: a read then waits, and does not end when a writer closes
+        # the pipe.
         descriptor = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise UsageError(
@@ -61,7 +62,7 @@ def record_collectives(folder: str | os.PathLike[str], *, rank: int | None = Non
 
 def _answer(descriptor: int, target: Path) -> None:
     while os.read(descriptor, 4096):
-        # A full disk must not end the thread: the next request may find room.
+        # A full disk must not end the thread, because the next request may find room.
         with suppress(OSError):
             _write(target)
 

@@ -1,7 +1,7 @@
-"""Whether this process is a fork that the script made of a rank, and so no rank itself.
+"""Whether this process is a fork that the script made of a rank, and so not a rank itself.
 
-Such a process has all that the rank had: the socket to the launcher, the shared memory, the frames
-of the step in flight. It must use none of it.
+Such a process has everything that the rank had: the socket to the launcher, the shared memory, the
+frames of the step in flight. It must use none of these.
 """
 
 from __future__ import annotations

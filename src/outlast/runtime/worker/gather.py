@@ -26,9 +26,10 @@ def gather_bytes(mine: bytes) -> list[bytes]:
 def gather_flat(
     mine: torch.Tensor, lengths: list[int], group: dist.ProcessGroup | None = None
 ) -> list[torch.Tensor]:
-    """Return the tensor of each rank of `group`, or of the default group. `lengths` says how long.
+    """Return the tensor of each rank of `group`, or of the default group.
 
-    They have one dimension, one dtype, and are where the group communicates.
+    `lengths` gives their lengths. They have one dimension, one dtype, and are on the device on
+    which the group communicates.
     """
     padded = mine.new_zeros(max(lengths))
     padded[: mine.numel()] = mine

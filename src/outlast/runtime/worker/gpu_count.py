@@ -1,9 +1,9 @@
 """Count GPUs without using CUDA in this process, so that it can still be forked.
 
-Once a process has used CUDA, or only counted GPUs by it, no fork of it can. And NVML, by which
-torch counts if it may, starts a thread (driver 580). But modules ask for GPUs while they are
-imported. So in a process that is going to be forked a short-lived child counts in its place, and
-another child tells at the end whether forks can use CUDA.
+If a process has used CUDA, or has only counted GPUs with it, none of its forks can use CUDA. And
+NVML, with which torch counts if it may, starts a thread (driver 580). But modules ask for GPUs
+while they are imported. So in a process that is going to be forked a short-lived child counts in
+its place, and another child reports at the end whether forks can use CUDA.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-_BY_CUDA = "_cuda_getDeviceCount"  # of torch._C
-_BY_NVML = "_device_count_nvml"  # of torch.cuda
+_BY_CUDA = "_cuda_getDeviceCount"  # a function of torch._C
+_BY_NVML = "_device_count_nvml"  # a function of torch.cuda
 _originals: list[tuple[Any, str, Any]] = []
 
 
@@ -43,7 +43,7 @@ def ask_in_a_child() -> None:
 
 
 def ask_directly() -> None:
-    """Undo `ask_in_a_child`. A worker does so, because its environment may show other GPUs."""
+    """Undo `ask_in_a_child`. A worker calls this, because its environment may show other GPUs."""
     while _originals:
         owner, name, original = _originals.pop()
         setattr(owner, name, original)
@@ -52,13 +52,16 @@ def ask_directly() -> None:
 def forks_lack_them() -> bool:
     """Return whether a child forked now counts fewer GPUs than one did at `ask_in_a_child`.
 
-    Then something has used CUDA in this process meanwhile.
+    If it does, something has used CUDA in this process meanwhile.
     """
     return bool(_originals) and _ask_child()() < getattr(torch._C, _BY_CUDA)()
 
 
 def _ask_child() -> Callable[[], int]:
-    """Fork a child that asks CUDA. What is returned waits for its answer: 0 if it dies of that."""
+    """Fork a child that asks CUDA.
+
+    What is returned waits for its answer, and returns 0 if the child dies of that.
+    """
     direct = _originals[0][2]
     reader, writer = os.pipe()
     child = os.fork()
@@ -66,7 +69,7 @@ def _ask_child() -> Callable[[], int]:
         try:
             os.close(reader)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a fork that cannot use CUDA says so at length
+                warnings.simplefilter("ignore")  # a fork that cannot use CUDA prints a long warning
                 os.write(writer, str(direct()).encode())
         finally:
             os._exit(0)

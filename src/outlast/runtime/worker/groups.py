@@ -1,9 +1,9 @@
 """The default process group of one generation: built, counted, destroyed, and built again.
 
-Errors   Whatever goes wrong while building surfaces as a RuntimeError (torch's own are);
+Errors   Any failure while a group is built is a RuntimeError (torch's own errors are);
          `Cancelled` is one.
 DNS      torch's TCPStore asks for the peer's name at every connection, on both sides, and waits 5 s
-         for an answer that is lost (measured: 1 in 100 connections). Nobody reads that name. So the
+         for an answer that is lost (measured: 1 in 100 connections). The name is never used. So the
          process that hosts the store has no resolver, a client has none while it connects, and a
          process connects once and keeps its client.
 """
@@ -53,7 +53,7 @@ from outlast.runtime.worker.complaints import without_complaint
 from outlast.runtime.worker.wake import SocketWatch, open_sockets
 
 _Hook = Callable[[type[BaseException], BaseException, TracebackType | None], Any]
-# the function that counts: it is found once, and called twice a step
+# the function that counts; it is looked up once, and called twice a step
 _backends: WeakKeyDictionary[dist.ProcessGroup, Any] = WeakKeyDictionary()
 _letting_go: list[threading.Thread] = []  # the threads that drop the last references to groups
 _left: list[dist.ProcessGroup] = []  # groups that were left, and still have to be dropped
@@ -63,17 +63,17 @@ _has_left_peers = threading.Event()  # set once a group with other ranks in it w
 
 
 class Cancelled(RuntimeError):
-    """Raised if the generation ends before its group is there.
+    """Raised if the generation ends before its group is built.
 
-    It is a signal to the caller, and never shown to a user.
+    It is a signal to the caller, and is never shown to a user.
     """
 
 
 @dataclass(slots=True)
 class BuiltGroup:
-    """The default group, as built.
+    """The default group that was built.
 
-    `excepthook` is the hook that was there before torch put its own in front.
+    `excepthook` is the hook that was set before torch put its own in front.
     """
 
     generation: int
@@ -103,12 +103,12 @@ class MadeGroups:
 def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None = None) -> TCPStore:
     """Host the store in this process, at `host` and nowhere else.
 
-    Port 0 takes any free one (`.port`), from the first to the last of `ports` if they are given.
-    Anybody who reaches a store can list, delete and write its keys. Left to itself torch listens on
-    every interface, whatever `host` says. So it is handed a socket that is bound already.
+    Port 0 takes any free port (`.port`), from the first to the last of `ports` if they are given.
+    Anyone who reaches a store can list, delete and write its keys. By default torch listens on
+    every interface, whatever `host` says. So it gets a socket that is bound already.
 
     This turns DNS off in the whole process, so call it where nothing else needs DNS. Raises OSError
-    if the address cannot be had.
+    if the address cannot be used.
     """
     os.environ["RES_OPTIONS"] = "attempts:0"
     listener = listen_at(host, port) if port else listen_in(host, ports)
@@ -124,7 +124,7 @@ def serve(host: str = "127.0.0.1", port: int = 0, ports: tuple[int, int] | None 
     try:
         with without_complaint(b"does not support initialization with an listen fd"):
             return store()
-    except NotImplementedError:  # torch 2.6: only its older server takes a socket
+    except NotImplementedError:  # in torch 2.6, only its older server accepts a socket
         return store(use_libuv=False)
 
 
@@ -137,12 +137,11 @@ def connect(
     refused_s: float = math.inf,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> TCPStore:
-    """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS
-    above).
+    """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS above).
 
-    torch's own client tries again and again for up to twice its time-out, and cannot be left. So it
-    is made only once the port takes connections. Raises an error if the port has refused them for
-    `refused_s`, or after `timeout_s`, or as soon as `cancelled()`.
+    torch's own client tries again and again for up to twice its time-out, and cannot be stopped. So
+    it is created only once the port accepts connections. Raises an error if the port has refused
+    them for `refused_s`, or after `timeout_s`, or as soon as `cancelled()` returns True.
     """
     before, began_s = open_sockets(), time.monotonic()
     store: TCPStore | None = None
@@ -181,7 +180,7 @@ def _client(host: str, port: int, timeout_s: float) -> TCPStore:
 
 @contextlib.contextmanager
 def _no_dns() -> Iterator[None]:
-    """Look names up in files only, on this thread, while the block runs.
+    """Resolve names from files only, on this thread, while the block runs.
 
     Nothing changes if libc is not glibc.
     """
@@ -251,21 +250,21 @@ def solo(*, backend: str = "gloo") -> BuiltGroup:
     """Return a default group of this process alone, for spares: it never communicates."""
     assert not dist.is_initialized(), "destroy the old group first"
     group = BuiltGroup(-1, 0, 1, backend, sys.excepthook, None)
-    # Without it gloo looks up this machine's name, and listens on the interface it finds.
+    # Without it gloo looks up this machine's name, and listens on the interface that it finds.
     with _environment("GLOO_SOCKET_IFNAME", "lo"):
         _initialise(HashStore(), group, GROUP_CONNECT_S, None)
     return group
 
 
 def destroy(group: BuiltGroup) -> None:
-    """Drop the default group and all groups made from it.
+    """Drop the default group and all groups that were made from it.
 
-    It never blocks, whether the groups are broken or not, and it is safe to call twice.
+    It never blocks, whether the groups are broken or not, and it may be called twice.
 
     The sockets are shut first, because the threads of a broken gloo group end only when their
-    operations have failed. A thread lets the objects go GROUP_LET_GO_S later: each gloo group joins
-    its own threads for up to 10 ms, and training should not wait for that. If something else
-    still refers to a group, its descriptors stay open until then (see let_go).
+    operations have failed. A thread drops the objects GROUP_LET_GO_S later: each gloo group joins
+    its own threads for up to 10 ms, and training should not wait for that. If something else still
+    refers to a group, its descriptors stay open until then (see let_go).
     """
     if group.world_size > 1:
         _has_left_peers.set()
@@ -281,10 +280,10 @@ def destroy(group: BuiltGroup) -> None:
             _clear_tables()
         let_go(left)
     else:
-        # building failed, but torch has counted it, and would name the next group
-        # differently from the ranks that did not come so far
+        # building failed, but torch has counted the group, and would name the next group
+        # differently from the ranks that did not come this far
         _clear_tables()
-    sys.excepthook = group.excepthook  # torch stacks one more at each init
+    sys.excepthook = group.excepthook  # torch adds one more at each init
 
 
 def exit_without_stuck(exit_code: int) -> None:
@@ -293,10 +292,10 @@ def exit_without_stuck(exit_code: int) -> None:
     Call it when the script is over. Otherwise it returns.
 
     Gloo may forget a send to a peer that was killed (see wake). Then the group's thread waits for
-    that send, the group's destructor for the thread, and the interpreter's end for the destructor:
-    half an hour. The script, or a DDP module that nobody uses any more, may hold such a group
-    until then. What else an interpreter does at its end is done, except destructors: executors
-    end, threads are joined, exit functions run, and files are flushed.
+    that send, the group's destructor for the thread, and the interpreter's end for the destructor,
+    for half an hour. The script, or a DDP module that is not used any more, may hold such a group
+    until then. Everything else that an interpreter does at its end is done, except destructors:
+    executors end, threads are joined, exit functions run, and files are flushed.
     """
     _at_exit.set()
     run_loops.wait_until_quiet()
@@ -308,7 +307,7 @@ def exit_without_stuck(exit_code: int) -> None:
     for thread in _letting_go:
         thread.join(max(0.0, until_s - time.monotonic()))
     stuck = [thread for thread in _letting_go if thread.is_alive()]
-    # ends the threads of executors
+    # this ends the threads of executors
     for call in reversed(getattr(threading, "_threading_atexits", [])):
         call()
     for thread in threading.enumerate():
@@ -319,10 +318,10 @@ def exit_without_stuck(exit_code: int) -> None:
         ):
             thread.join()
     atexit._run_exitfuncs()
-    # By the type alone: isinstance would ask the objects themselves for their class, and a proxy
-    # whose object is gone, or a lazy module of the script's, raises or begins to work then.
+    # This checks the type alone. isinstance would ask the objects themselves for their class, and a
+    # proxy whose object is gone, or a lazy module of the script's, raises or begins to work then.
     for stream in [one for one in gc.get_objects() if issubclass(type(one), io.IOBase)]:
-        # It may be closed, read-only, or anything that the script has made.
+        # The stream may be closed, read-only, or anything that the script has put there.
         with contextlib.suppress(Exception):  # boundary: the script's streams
             stream.flush()
     flush_c_streams()
@@ -373,7 +372,7 @@ def assemble(
     watch: SocketWatch | None,
     cancelled: Callable[[], bool],
 ) -> None:
-    """Wait until all ranks are here. The last one to come tells the others.
+    """Wait until all ranks are here. The last one to come notifies the others.
 
     A rank asks the store twice, however long it waits. Raises Cancelled as `build` does, and
     RuntimeError if ranks are missing after `timeout_s`, or if the store ends.
@@ -387,7 +386,7 @@ def assemble(
             else:
                 store.wait(["all here"], timedelta(seconds=timeout_s))
         except RuntimeError as error:
-            if cancelled():  # so `watch` has cut the store
+            if cancelled():  # in this case `watch` has shut the store's connection
                 raise Cancelled(f"generation {generation} is over") from error
             if not isinstance(error, dist.DistStoreError):
                 raise
@@ -401,10 +400,10 @@ def let_go(left: Iterable[dist.ProcessGroup]) -> None:
     """Drop groups that were left, in a thread that holds the last reference to them.
 
     The destructor of a gloo group waits for the group's threads. If one of them waits for a peer
-    that was killed, that takes as long as a collective may: so it must not happen on the main
-    thread. Before a group that was left loses another reference, hand that over here.
+    that was killed, that takes as long as a collective may take. So it must not happen on the main
+    thread. Call this before a group that was left loses another reference.
 
-    A group that something else refers to is looked at again for a minute, and at the next call. So
+    A group that something else refers to is checked again for a minute, and at the next call. So
     are all groups if the kernel allows no more threads.
     """
     with _left_lock:
@@ -416,10 +415,10 @@ def let_go(left: Iterable[dist.ProcessGroup]) -> None:
 
 
 def _let_go() -> None:
-    """Let go of groups as soon as nothing else refers to them. At exit, let all go, and at once.
+    """Drop groups as soon as nothing else refers to them. At exit, drop all of them at once.
 
-    The thread is no daemon: Python ends those inside the group's C++ destructor, and that aborts
-    the process.
+    The thread is not a daemon: Python ends daemons inside the group's C++ destructor, and that
+    aborts the process.
     """
     for number in range(GROUP_LET_GO_LOOKS_COUNT):
         at_exit = _at_exit.wait(GROUP_LET_GO_S * 2.0**number)
@@ -428,11 +427,11 @@ def _let_go() -> None:
 
 
 def _let_go_of_unused(at_exit: bool) -> bool:
-    """Let go of the groups that nothing else refers to; at exit, of all groups.
+    """Drop the groups that nothing else refers to; at exit, all groups.
 
     Return whether none of them remains.
 
-    This is a function of its own so that a thread that waits for its next look has no variable that
+    This is a separate function so that a thread that waits for its next check has no variable that
     refers to a group, and keeps it.
     """
     with _left_lock:
@@ -447,14 +446,14 @@ _Thing = TypeVar("_Thing")
 
 
 def _held_elsewhere(things: list[_Thing]) -> list[_Thing]:
-    """Return those of `things` that something else than this list refers to."""
+    """Return those of `things` to which something else than this list refers."""
     alone = min(_reference_counts([object()]))
     counts = _reference_counts(things)
     return [thing for thing, count in zip(things, counts, strict=True) if count > alone]
 
 
 def _reference_counts(things: list[Any]) -> list[int]:
-    """Count the references to each, those of this call included."""
+    """Count the references to each, including those of this call."""
     return [sys.getrefcount(thing) for thing in things]
 
 

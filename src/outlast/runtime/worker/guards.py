@@ -1,13 +1,13 @@
-"""Guards around what the script does with process groups: its collectives, its groups and meshes,
-and its reads of rank.
+"""Guards around what the script does with process groups.
 
-They sit on the methods of ProcessGroup, under all functions of torch.distributed. So `from
-torch.distributed import all_reduce` is seen as well, and so are the script's own groups. What DDP
-does in C++ does not pass here. Functional collectives (DTensor) do not either: for those
-`local_only` compares the group's own count.
+These are its collectives, its groups and meshes, and its reads of rank. The guards are on the
+methods of ProcessGroup, below all functions of torch.distributed. So `from torch.distributed import
+all_reduce` is seen as well, and so are the script's own groups. What DDP does in C++ is not seen
+here. Functional collectives (DTensor) are not seen either: for those `local_only` compares the
+group's own count.
 
 For the same reason new groups are seen in the function below `new_group`, and meshes where they are
-constructed. A mesh in one dimension over all ranks makes no group, but it holds the names of one
+constructed. A mesh in one dimension over all ranks creates no group, but it holds the names of one
 generation anyway.
 """
 
@@ -33,7 +33,7 @@ from outlast.errors import TransactionError
 from outlast.runtime.worker.groups import collectives
 from outlast.runtime.worker.hooks import OURS, user_frame, user_line
 
-_COLLECTIVES = {  # method of ProcessGroup -> the function that people call
+_COLLECTIVES = {  # method of ProcessGroup -> the function that users call
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce_coalesced",
     "broadcast": "broadcast",
@@ -61,8 +61,9 @@ _COLLECTIVES = {  # method of ProcessGroup -> the function that people call
     "recv_anysource": "recv",
 }
 _READS = ("rank", "size")
-_NEW_GROUP = "_new_group_with_tag"  # every function that makes groups calls it, or the method
-_SPLIT_GROUP = "split_group"  # of ProcessGroup, where this torch has it
+# every function that creates groups calls it, or the method below
+_NEW_GROUP = "_new_group_with_tag"
+_SPLIT_GROUP = "split_group"  # of ProcessGroup, if this version of torch has it
 _DDP = os.path.join("nn", "parallel", "distributed.py")
 
 
@@ -105,10 +106,11 @@ class Guards:
         self.counted = 0
         self.first_need = ""
         self.held = ""
-        self.refused: TransactionError | None = None  # in this tail, even if the script swallows it
+        self.refused: TransactionError | None = None  # in this tail, even if the script catches it
         self.calls = Calls()
         self._local_since = ""
-        self._local_thread = 0  # only this thread's collectives are refused; 0: those of all
+        # only this thread's collectives are refused; 0: those of all threads
+        self._local_thread = 0
         self._mark = -1
         self._own = threading.local()
         self._originals: list[tuple[Any, str, Any]] = []
@@ -131,7 +133,7 @@ class Guards:
     ) -> None:
         original = getattr(owner, name, None)
         if original is not None:
-            # Take it from the class's own dict: read as an attribute it would no longer bind.
+            # It is read from the class's own dict, because as an attribute it would no longer bind.
             self._originals.append((owner, name, owner.__dict__.get(name)))
             setattr(owner, name, around(original, name))
 
@@ -144,7 +146,7 @@ class Guards:
         self._originals.clear()
 
     def need(self, *, group: bool) -> None:
-        """Note that the script is about to communicate, or to make a group or a mesh.
+        """Note that the script will communicate, or create a group or a mesh.
 
         See `first_need` and `held`.
         """
@@ -159,9 +161,9 @@ class Guards:
 
     @contextlib.contextmanager
     def ours(self) -> Iterator[None]:
-        """Mark what is called inside, on this thread, as outlast's own.
+        """Mark calls inside, on this thread, as outlast's own.
 
-        It is not counted, not refused, and no reason to park.
+        They are not counted, not refused, and no reason to park.
         """
         before, outermost = collectives(), not getattr(self._own, "depth", 0)
         self._own.depth = getattr(self._own, "depth", 0) + 1
@@ -190,9 +192,9 @@ class Guards:
 
     @contextlib.contextmanager
     def trying(self, what: str) -> Iterator[None]:
-        """Refuse collectives inside: the script's code is tried on this rank alone.
+        """Refuse collectives inside, because the script's code is tried on this rank alone.
 
-        Raises the refusal at the end if one was called, even if that code has swallowed the error.
+        Raises the refusal at the end if one was called, even if that code has caught the error.
         """
         self.local_only(True, since=what)
         self._local_thread = 0  # no peer would answer another thread either
@@ -212,7 +214,7 @@ class Guards:
         mine = self._local_thread in (0, threading.get_ident())
         if mine or group is dist.group.WORLD:
             return False
-        # autograd's threads, which Python has not started, do the step's own work
+        # autograd's threads, which Python has not started, do the work of the step itself
         return not isinstance(threading.current_thread(), threading._DummyThread)
 
     def _called(self, original: Callable[..., Any], method: str) -> Callable[..., Any]:
@@ -239,7 +241,8 @@ class Guards:
     def _made(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(original)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            # A mesh that is cut out of another, or only computed with, has no backend of its own.
+            # A mesh that is cut out of another one, or used only for arithmetic, has no backend of
+            # its own.
             if not self._is_ours() and kwargs.get("_init_backend", True):
                 parent = args[0] if name == _SPLIT_GROUP else None
                 was_default = parent is not None and parent is dist.group.WORLD
@@ -284,22 +287,23 @@ def _line() -> str:
 
 
 def _now(group: Any, *, was_default: bool) -> Any:
-    """Return the group to go on with: the present default group, if `group` was the default one
-    before.
+    """Return the group to go on with.
+
+    That is the present default group, if `group` was the default one before.
     """
     return dist.group.WORLD if was_default and dist.group.WORLD is not None else group
 
 
 def _is_internal_read() -> bool:
-    """Return whether a read says nothing to the script.
+    """Return whether a read gives the script no information.
 
-    Reads by outlast and DDP do not, nor does code that no script called (other threads).
+    This is so for reads by outlast and DDP, and by code that no script called (other threads).
     """
     frame: FrameType | None = sys._getframe(2)
     user = user_frame()
     while frame is not user and frame is not None:
         name = frame.f_code.co_filename
-        guard = name == __file__  # around a call of the script's own
+        guard = name == __file__  # it is around a call of the script's own
         if (name.startswith(OURS) and not guard) or name.endswith(_DDP):
             return True
         frame = frame.f_back
@@ -348,7 +352,7 @@ def check_optimizer(optimizer: Optimizer) -> None:
             f"{where}{name} evaluates the model inside its step, after the vote",
             hint="use an optimizer whose step() takes no closure, such as AdamW",
         )
-    # By its name: to import the class takes long, and few scripts use it.
+    # It is found by its name, because importing the class takes long, and few scripts use it.
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "ZeroRedundancyOptimizer" in names:
         raise TransactionError(

@@ -4,8 +4,8 @@ This module replaces the loop around an update: `run.steps` yields the steps, an
 evaluation and saving are in a phase. All that happens inside of an update is Trainer's own: loss,
 clipping, optimizer, schedule, callbacks, logs, evaluation, checkpoints.
 
-Limits     Tried with transformers 5.24 and accelerate 1.15; some methods of Trainer that are called
-           here are private (`_NEEDS`). What is refused stands in `_refuse`. The order of samples
+Limits     It was tried with transformers 5.24 and accelerate 1.15. Some methods of Trainer that are
+           called here are private (`_NEEDS`). `_refuse` lists what is refused. The order of samples
            is that of StepSampler, so it is not the one of transformers' Trainer. Epochs are counted
            in batches: accumulation goes on over the end of an epoch.
            Of `state.log_history`, a replaced rank has the newest entries (LOG_ENTRIES_KEPT_COUNT).
@@ -106,7 +106,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             )
         super().__init__(*args, **kwargs)
         self._newest = _Update()
-        self._shown: dict[str, float] = {}  # the newest number of each name
+        self._shown: dict[str, float] = {}  # the newest number under each name
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log as Trainer does, and show the numbers to those who watch the run."""
@@ -203,16 +203,16 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         ignore_keys: list[str] | None,
         started_s: float,
     ) -> bool:
-        """Do one update, and what is due after it.
+        """Execute one update, and what is due after it.
 
-        Return True if something was due, and is done on all ranks. The update is committed then. A
+        Return True if something was due, and was done on all ranks. The update is committed then. A
         stop is due, too: no rank may leave the loop before the vote on its update has passed.
         """
         args, handler = self.args, self.callback_handler
         before = (step.number - 1) * args.gradient_accumulation_steps
         behind = before + args.gradient_accumulation_steps
-        # A process that replaces another comes from the first line of the script, and repeats the
-        # step at which the others are.
+        # A process that replaces another runs the script from its first line, and repeats the step
+        # at which the other ranks are.
         self.state.global_step, self.state.epoch = step.number - 1, before / in_epoch
         self.control.should_training_stop = False
         if before == 0 or before // in_epoch != (before - 1) // in_epoch:
@@ -235,7 +235,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             asked = {name: getattr(due, name) for name in _CONTROL}
             for attempt in run.phase("log, evaluate, save"):
                 with attempt:
-                    # An attempt that was cut short has answered some of these already, and every
+                    # An attempt that was interrupted has answered some of these already, and every
                     # rank has to do the same again.
                     for name, value in asked.items():
                         setattr(self.control, name, value)
@@ -253,7 +253,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return settled
 
     def _update(self, model: Any, batches: list[Any], epoch: float) -> None:
-        """Do the forward and backward passes of one update, and the optimizer's step."""
+        """Execute the forward and backward passes of one update, and the optimizer's step."""
         args, handler = self.args, self.callback_handler
         inputs, items = self.get_batch_samples(iter(batches), len(batches), args.device)
         self.current_gradient_accumulation_steps = len(inputs)
@@ -286,7 +286,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.control = handler.on_step_end(args, self.state, self.control)
 
     def _finite(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss of a batch, or the mean since the last log where it is not finite."""
+        """Return the loss of a batch. If it is not finite, return the mean since the last log."""
         if self.args.logging_nan_inf_filter and not bool(torch.isfinite(loss)):
             since = 1 + self.state.global_step - self._globalstep_last_logged
             return torch.div(self._tr_loss, since)
@@ -302,14 +302,20 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._globalstep_last_logged = self.state.global_step
 
     def _progress(self) -> dict[str, Any]:
-        """Return what moves after the optimizer's step. It is the same on all ranks."""
+        """Return the values that change after the optimizer's step.
+
+        They are the same on all ranks.
+        """
         return {"global_step": self.state.global_step, "epoch": self.state.epoch}
 
     def _load_progress(self, saved: dict[str, Any]) -> None:
         self.state.global_step, self.state.epoch = saved["global_step"], saved["epoch"]
 
     def _books(self) -> dict[str, Any]:
-        """Return what moves before the vote, or in a phase. It may differ between ranks."""
+        """Return the values that change before the vote, or in a phase.
+
+        They may differ between ranks.
+        """
         return {
             "state": {name: getattr(self.state, name, None) for name in _STATE},
             "log_history": list(self.state.log_history[-LOG_ENTRIES_KEPT_COUNT:]),
@@ -342,7 +348,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
 
 def _refuse(trainer: Any, trial: Any) -> None:
-    """Raise UsageError for what cannot be repeated, or what this loop does not do."""
+    """Raise UsageError for what cannot be repeated, or what this loop does not support."""
     args, data = trainer.args, trainer.train_dataset
     for wrong, what, hint in (
         (data is None, "a Trainer without train_dataset", "give it one"),

@@ -1,10 +1,10 @@
 """Hooks on the script's optimizers: the first call of a step asks for the vote.
 
-They also refuse what cannot be repeated. The hooks sit on the optimizer objects, so they fire under
-GradScaler, LR schedulers, fused and foreach alike. A GradScaler that skips the step calls no
+They also refuse what cannot be repeated. The hooks are on the optimizer objects, so they are called
+under GradScaler, LR schedulers, fused and foreach alike. A GradScaler that skips the step calls no
 optimizer. Then its `update` asks for the vote, because what follows it (an average of the weights)
-must follow the vote in each step. A block with neither of these votes at its end; the caller does
-that.
+must follow the vote in each step. A block with neither of these votes at its end, for which the
+caller is responsible.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def innermost_line(frames: Iterable[FrameType]) -> str:
 def _is_the_users(frame: FrameType) -> bool:
     name = frame.f_code.co_filename
     if name == "<string>" and frame.f_back is None:
-        return False  # how outlast started this interpreter (runtime/interpreter.py)
+        return False  # this is how outlast started this interpreter (runtime/interpreter.py)
     return not (
         name.startswith((*_OUTSIDE, "<frozen")) or name in _PLUMBING or name.endswith(_DECORATORS)
     )
@@ -153,10 +153,10 @@ class OptimizerHooks:
         self._step = _StepCalls()
         self._inside = False
         self._handles: list[Any] = []
-        # the error that a backward of this step raised for a lost peer: the gradients are torn,
-        # even if the script swallows it
+        # the error that a backward pass of this step raised for a lost peer; the gradients are
+        # incomplete, even if the script catches the error
         self.lost: RuntimeError | None = None
-        # what this step was refused for, even if the script swallows it
+        # what this step was refused for, even if the script catches the error
         self.refused: TransactionError | None = None
 
     @property
@@ -206,7 +206,8 @@ class OptimizerHooks:
             return
         for optimizer in self.optimizers:
             if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-                continue  # its class never calls torch's constructor: the one inside it asks
+                # its class never calls torch's constructor, but the optimizer inside it does ask
+                continue
             self._handles += [
                 optimizer.register_step_pre_hook(self._pre),
                 optimizer.register_step_post_hook(self._post),
@@ -254,7 +255,7 @@ class OptimizerHooks:
         """Note that all optimizers of `scaler` have been stepped or skipped by now."""
         if self._inside and any(scaler is one for one in self._scalers) and not self._step.asked:
             self._ask(user_line())
-            # a backward that follows comes after the vote, as it does after an optimizer
+            # a backward pass that follows comes after the vote, as it does after an optimizer
             self._step.applied = True
 
     def _ask(self, line: str) -> None:
@@ -266,7 +267,7 @@ class OptimizerHooks:
             self._before_first()
         except BaseException:
             self._step.asked = ""
-            # a script that swallows this does not get past it with its next optimizer either
+            # a script that catches this error does not get past it with its next optimizer either
             self._step.lines.clear()
             raise
 
@@ -300,13 +301,13 @@ class OptimizerHooks:
 
 
 def scaler_reset(scaler: torch.amp.GradScaler, optimizers: Iterable[Optimizer] = ()) -> None:
-    """Make an interrupted scaler, and the fused optimizers that it stepped, take a repeat.
+    """Prepare an interrupted scaler, and the fused optimizers that it stepped, for a repeat.
 
     Its load_state_dict does not do that.
     """
     scaler._per_optimizer_states = defaultdict(_grad_scaler._refresh_per_optimizer_state)
     for optimizer in optimizers:
         if getattr(optimizer, "_step_supports_amp_scaling", False):
-            # set around step() by the scaler, and left there by an exception
+            # the scaler sets it around step(), and an exception leaves it set
             for name in ("grad_scale", "found_inf"):
                 optimizer.__dict__.pop(name, None)

@@ -1,10 +1,10 @@
-"""Talk to the image server of another node: connect, ask, prove, and read its answers.
+"""Communicate with the image server of another node: connect, ask, prove, and read its answers.
 
     ask            AskImage or PutImage -> [Challenge, Proof ->] ImageHead or TurnedAway
     read_answer    what it says later on the same connection
 
-Both ends prove that they know the run's key for images, if it has one. The bytes of an image are
-for the caller to receive or to send.
+Both ends prove that they know the run's key for images, if it has one. The caller receives or sends
+the bytes of an image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from outlast.model.wire import decode, encode
 from outlast.runtime import trust
 from outlast.runtime.address import split_address
 
-# Receives some bytes into the memory given, and returns how many. Raises EOFError at the end.
+# Receives some bytes into the given memory, and returns how many. Raises EOFError at the end.
 Receive = Callable[[memoryview], int]
 
 
@@ -61,7 +61,7 @@ def ask(
 ) -> ImageHead | TurnedAway:
     """Send `asked`, prove that this process is of the run, and return the answer.
 
-    Raises CorruptError if the other end does not know the run's key, or says something else.
+    Raises CorruptError if the other end does not know the run's key, or sends something else.
     """
     sock.sendall(encode(asked))
     if key:
@@ -75,7 +75,7 @@ def ask(
 
 
 def read_answer(receive: Receive) -> ImageHead | TurnedAway:
-    """Return the next answer. Raises CorruptError if it is none."""
+    """Return the next answer. Raises CorruptError if the message is not an answer."""
     answer = _read_message(receive)
     if not isinstance(answer, ImageHead | TurnedAway):
         raise CorruptError(f"it answers {type(answer).__name__}")

@@ -1,5 +1,4 @@
-"""Fetch the transfer image, or that of a rank, from the node that holds it, into the vault of this
-node.
+"""Fetch the transfer image, or that of a rank, from another node into the vault of this node.
 
 One process of the node fetches, and the others wait for it and find the image there. A connection
 that breaks is made again, and goes on where it broke off. The image is verified when it is read.
@@ -28,10 +27,10 @@ from outlast.runtime.worker.image_receiver import ImageReceiver, ImageUnreached
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The image that is wanted. `generation` None: of any.
+    """The image that is wanted. `generation` None: any generation.
 
-    of, as_   the rank whose image it is, and the rank that it will be one of here; -1: it is the
-              transfer image
+    of, as_   the rank whose image it is, and the rank of which it will be an image here; -1: it is
+              the transfer image
     copy      it is the copy that the other node keeps of the image of `of`
     """
 
@@ -42,7 +41,7 @@ class Wanted:
     copy: bool = False
 
     def there(self, vault: Vault) -> bool:
-        """Return whether it is in `vault` already."""
+        """Return whether the image is in `vault` already."""
         if self.of < 0:
             found = vault.sealed_transfer(self.generation, self.step)
         else:
@@ -50,7 +49,7 @@ class Wanted:
         return found is not None
 
     def receive(self, vault: Vault, seal: Seal, fill: Callable[[memoryview], None]) -> None:
-        """Put it into `vault`; `fill` writes its bytes."""
+        """Put the image into `vault`; `fill` writes its bytes."""
         if self.of < 0:
             vault.receive_transfer(seal, fill)
         else:
@@ -60,7 +59,8 @@ class Wanted:
 def fetch(vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], bool]) -> None:
     """Bring the image into `vault`, unless it is there.
 
-    Raises ImageUnreached, also as soon as `cancelled()`, and CapacityError if there is no room.
+    Raises ImageUnreached, also as soon as `cancelled()` returns True, and CapacityError if there is
+    no room.
     """
     with _alone(vault, cancelled):
         if not wanted.there(vault):
@@ -85,7 +85,7 @@ def _alone(vault: Vault, cancelled: Callable[[], bool]) -> Iterator[None]:
 
 
 class _Fetch:
-    """One image on its way, over one connection after the other."""
+    """One image that is being fetched, over one connection after the other."""
 
     def __init__(
         self, vault: Vault, wanted: Wanted, server: Server, cancelled: Callable[[], bool]
@@ -104,7 +104,7 @@ class _Fetch:
                 return
             except (OSError, EOFError, CorruptError) as error:
                 if self._wanted.copy and isinstance(error, CorruptError):
-                    raise  # it is not there, and will not be: another source is tried
+                    raise  # it is not there, and will not be, so another source is tried
                 self._receiver.pause(error, "image")
 
     def _take(self, sock: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Receive what another node holds, over one connection after the other, with patience.
+"""Receive an image from another node, over one connection after the other, with patience.
 
     receiver = ImageReceiver(server, cancelled)
     while True:
@@ -9,7 +9,7 @@
         except (OSError, EOFError) as error:
             receiver.pause(error, "image")
 
-A node may be silent for IMAGE_QUIET_S. A generation that is over ends the wait sooner.
+A node may be silent for IMAGE_QUIET_S. The end of the generation ends the wait earlier.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ImageReceiver:
     def __init__(self, server: Server, cancelled: Callable[[], bool]) -> None:
         self.server = server
         self._cancelled = cancelled
-        self._moved_s = clock.now_s()  # when a byte that was wanted came last
+        self._moved_s = clock.now_s()  # when a byte that was wanted last arrived
 
     def connected(self) -> socket.socket:
         """Return a new connection. Raises OSError."""
@@ -61,7 +61,7 @@ class ImageReceiver:
             return count
 
     def moved(self) -> None:
-        """Note that wanted bytes have come. An answer without any does not count."""
+        """Note that wanted bytes have arrived. An answer without any does not count."""
         self._moved_s = clock.now_s()
 
     def look(self) -> None:
@@ -70,7 +70,7 @@ class ImageReceiver:
             raise ImageUnreached("the generation is over")
 
     def pause(self, error: Exception, what: str) -> None:
-        """Wait a moment before the next connection. Raises ImageUnreached if none is to follow."""
+        """Wait a moment before the next connection. Raises ImageUnreached if there will be none."""
         if self._is_quiet():
             raise ImageUnreached(f"no {what} from {self.server.address}: {error}") from error
         self.look()

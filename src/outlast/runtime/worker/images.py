@@ -31,7 +31,7 @@ from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
 from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
 
-# What the names of tensors in an image begin with
+# The names of tensors in an image begin with these.
 PRIVATE, SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
 _STAND_IN = "stand-in/"
 _SLACK = 1.25  # loader positions and tree texts may grow
@@ -41,8 +41,8 @@ _SLACK_BYTES = 256 << 10
 class RankImages:
     """Seal this rank's images in the vault, and forget those that do not count any more.
 
-    sealed   the newest step whose image is sealed; -1: none
-    due      the newest step whose image has to be sealed before any rank goes on; -1: none
+    sealed   the newest step whose image is sealed; -1: there is none
+    due      the newest step whose image has to be sealed before any rank goes on; -1: there is none
     """
 
     def __init__(self, membership: Membership, state: State) -> None:
@@ -53,14 +53,14 @@ class RankImages:
         self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED)}
         # the slot that holds the newest private image; the next image is sealed in the other one
         self._slot = -1
-        # the seal of the newest private image, as long as it has to be confirmed
+        # the seal of the newest private image, as long as it still has to be confirmed
         self._seal: Seal | None = None
         # step and place of the newest private image that this process has sealed
         self._place: tuple[int, ScriptPosition] | None = None
-        # step and place that were settled last, whether or not anything had to be sealed there
+        # the step and place that were settled last, whether or not anything had to be sealed there
         self._settled: tuple[int, ScriptPosition] | None = None
         options = membership.session.spec.options if membership.session is not None else {}
-        # steps from one image of sharded state to the next
+        # the number of steps from one image of sharded state to the next
         self._every = int(options.get("snapshot_every", 1))
 
     @property
@@ -127,8 +127,8 @@ class RankImages:
             if moved or (self._state.private.movers and self._place != (step, place)):
                 self._seal_private(step, place)
             elif self._seal is not None and self._seal.step == step:
-                # Nothing moves on this rank. On a peer parts may move, so note in the seal that
-                # this image is still right at this place.
+                # Nothing changes on this rank. On a peer, parts may change, so note in the seal
+                # that this image is still right at this place.
                 self._session.exit_if_lease_is_over()
                 self._session.vault.confirm(self._member.rank(), self._slot, self._seal)
                 self._seal = None
@@ -395,7 +395,7 @@ def _part(
 ) -> tuple[str, dict[str, torch.Tensor]]:
     """Return the text and the tensors under `prefix`.
 
-    `tensor_of` makes a tensor of the bytes: `view_of` a view of them, `to_tensor` a copy.
+    `tensor_of` makes a tensor of the bytes: `view_of` makes a view of them, `to_tensor` a copy.
     """
     names = [name for name in image.tensors if name.startswith(prefix) and name != prefix + _TEXT]
     return bytes(image.tensors[prefix + _TEXT][1]).decode(), {

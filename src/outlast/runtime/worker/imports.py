@@ -25,11 +25,11 @@ _MODULES = (
     "torch.utils.data",
     "torch.multiprocessing",
 )
-# They import transformers and Lightning, which takes seconds. Their users name them with --preload.
+# These import transformers and Lightning, which takes seconds. Users name them with --preload.
 _ADAPTERS = ("hf_trainer", "lightning")
-# How the kernel names of threads begin that no fork misses. jemalloc, which pyarrow brings, stops
-# its own around each fork, and NVML's serves cuda-checkpoint. Whether forks can use CUDA is asked
-# apart.
+# The kernel names of threads that no fork needs begin like this. jemalloc, which pyarrow brings,
+# stops its own threads around each fork, and NVML's thread serves cuda-checkpoint. Whether forks
+# can use CUDA is checked separately.
 _FORK_SAFE_THREADS = ("jemalloc_bg_thd", "cuda0")
 
 
@@ -55,8 +55,8 @@ def import_all(preload: list[str]) -> None:
         with contextlib.suppress(ImportError):  # the worker that needs it will raise
             importlib.import_module(name)
     if torch.cuda.is_available():
-        # A step would ask whether CUDA is recording a graph, and so use CUDA. Most of what a first
-        # step takes is this import.
+        # A step would ask whether CUDA is recording a graph, and so use CUDA. Most of the time of a
+        # first step is this import.
         importlib.import_module("torch._dynamo")
     else:
         _first_optimizer_steps()
@@ -70,7 +70,7 @@ def import_all(preload: list[str]) -> None:
 
 
 def _first_optimizer_steps() -> None:
-    """Do first optimizer steps, without a backward: the threads of autograd would forbid forks."""
+    """Execute first optimizer steps without a backward: autograd's threads forbid forks."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parameter = torch.nn.Parameter(torch.zeros(8))
@@ -81,7 +81,7 @@ def _first_optimizer_steps() -> None:
 
 
 def unfit_to_fork() -> str:
-    """Say why a fork of this process would not work, or return "" if it would."""
+    """Return why a fork of this process would not work, or "" if it would."""
     if threads := _threads_that_forbid_forks():
         few = "a thread was" if len(threads) == 1 else f"{len(threads)} threads were"
         named = sorted({name for name in threads if name})

@@ -25,7 +25,7 @@ VAULT, DISK, NO_ROOM = 1, 2, 4  # bits of `Ballot.keep`; NO_ROOM: this rank cann
 class Keeping:
     """Decide when copies are made.
 
-    vault, disk   how often a copy goes there (`--keep`)
+    vault, disk   how often a copy is made there (`--keep`)
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Keeping:
         self._agreed: tuple[int, int] = (0, 0)  # a step, and the bits of the copies made after it
         now_s = clock.now_s()
         self._copied_s = {VAULT: now_s, DISK: now_s}  # when the newest copy was made
-        # seconds for each of the newest copies in the vault. The least counts, because the first
+        # seconds for each of the newest copies in the vault; the smallest counts, because the first
         # one maps memory, and others may have waited for a processor
         self._costs_s: deque[float] = deque(maxlen=3)
 
@@ -45,7 +45,7 @@ class Keeping:
         return not (self.vault.is_never or self._lacks_room)
 
     def give_up_vault(self) -> None:
-        """Make no copies in the vault any more: there is no room for them."""
+        """Make no copies in the vault any more, because there is no room for them."""
         self._lacks_room = True
 
     def wanted(self, step: int, *, rank: int) -> int:

@@ -12,9 +12,9 @@ class KeptPart:
         progress = KeptPart(self._progress, self._load_progress)
         state = run.state(model=model, optimizer=optimizer, progress=progress)
 
-    `get` returns plain values and tensors, `put` is given the same. A step that is repeated puts
-    back what `get` returned at its beginning. Parts that move before the optimizer and parts that
-    move after it are best kept apart: the latter are the dearer ones (private.py).
+    `get` returns plain values and tensors, and `put` gets the same. A step that is repeated
+    restores what `get` returned at its beginning. It is best to keep parts that change before the
+    optimizer separate from parts that change after it, because the latter cost more (private.py).
     """
 
     def __init__(self, get: Callable[[], Any], put: Callable[[Any], None]) -> None:

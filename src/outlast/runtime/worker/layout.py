@@ -58,13 +58,13 @@ def encode(modules: Modules, parameters: Mapping[str, torch.Tensor]) -> str:
 
 
 def of(image: Image) -> Layout:
-    """Return the layout that an image says; an empty one if it says none. Raises CorruptError."""
+    """Return the layout that an image contains, or an empty one. Raises CorruptError."""
     piece = image.tensors.get(PIECE)
     return Layout() if piece is None else decode(bytes(piece[1]).decode())
 
 
 def decode(text: str) -> Layout:
-    """Read what `encode` returned. Raises CorruptError for anything else."""
+    """Read what `encode` returned. Raises CorruptError for any other text."""
     try:
         body: Any = json.loads(text)
         shards = {

@@ -1,8 +1,9 @@
-"""The death of a loader's worker: raised once, where the rank asks for a batch.
+"""The death of a loader's worker. It is raised once, when the rank asks for a batch.
 
-torch raises it from a handler of SIGCHLD, wherever the main thread stands: in the script, or in the
-middle of a commit. The loader itself finds it once more at a later batch, with other words. So the
-run would count two interruptions, and name neither the worker nor its signal in the second.
+torch raises it from a handler of SIGCHLD, wherever the main thread is: in the script, or in the
+middle of a commit. The loader itself finds it once more at a later batch, and reports it in other
+words. So the run would count two interruptions, and name neither the worker nor its signal in the
+second.
 
     batches = open_watched(loader)
     batch = next(batches)       # raises a death that was held back
@@ -30,7 +31,7 @@ _PID = re.compile(r"DataLoader worker \(pid (\d+)\)")
 
 
 class WatchedIterator:
-    """The iterator of a DataLoader, whose workers are watched as long as this is referred to."""
+    """The iterator of a DataLoader, whose workers are watched while anything refers to it."""
 
     def __init__(self, inner: Iterator[Any]) -> None:
         self._inner = inner
@@ -45,7 +46,7 @@ class WatchedIterator:
         return self
 
     def __next__(self) -> Any:
-        """Return the next batch. Meanwhile a death is raised at once.
+        """Return the next batch. A death that occurs during the call is raised at once.
 
         An error that follows from a death names the worker and its signal instead.
         """
@@ -60,13 +61,13 @@ class WatchedIterator:
         except Exception as error:  # boundary: the script's loader
             if "killed by signal" in str(error) or (killed := self._await_death(error)) is None:
                 raise
-            # the traceback is torch's: that is where it was found
+            # the traceback is torch's, which shows where the error was found
             raise RuntimeError(killed).with_traceback(error.__traceback__) from error
         finally:
             self._asks = False
 
     def _shutdown_workers(self) -> None:
-        """End the workers, where there are any."""
+        """End the workers, if there are any."""
         self._workers, self._held = [], None
         shut_down = getattr(self._inner, "_shutdown_workers", None)
         if shut_down is not None:
@@ -82,7 +83,10 @@ class WatchedIterator:
         return True
 
     def _await_death(self, error: Exception) -> str | None:
-        """Say which worker a signal has killed. The files of a process close before it is dead."""
+        """Return which worker a signal has killed.
+
+        This waits, because the files of a process close before it is dead.
+        """
         until_s = clock.now_s() + (LOADER_END_S if isinstance(error, OSError | EOFError) else 0.0)
         while (killed := _killed(self._workers)) is None and clock.now_s() < until_s:
             time.sleep(LOADER_END_S / 100)
@@ -100,7 +104,7 @@ def open_watched(loader: DataLoader[Any]) -> WatchedIterator:
 
 
 def _killed(workers: Iterable[Any]) -> str | None:
-    """Say which worker a signal has killed, in torch's words; None: none of them."""
+    """Return which worker a signal has killed, in torch's words, or None."""
     for one in workers:
         if one.exitcode is not None and one.exitcode < 0:
             how = signal.strsignal(-one.exitcode) or f"signal {-one.exitcode}"
@@ -127,6 +131,6 @@ def _on_child(number: int, frame: FrameType | None) -> None:
     try:
         _inner(number, frame)
     except RuntimeError as error:
-        # boundary: raised where the main thread stands, unless a loader tells it later
+        # boundary: it is raised wherever the main thread is, unless a loader raises it later
         if not any(one.holds_back(error) for one in list(_watching)):
             raise

@@ -1,11 +1,11 @@
 """Where batches come from: an endless stream over epochs.
 
-The stream can say its position, and can go back to a position bit for bit.
+The stream can report its position, and can go back to a position bit for bit.
 
     source = open_source(loader, "loader")
     batch = source.next_batch()
     position = source.position()         # after the batch just given; plain data and tensors, for
-                                         `tree.encode`
+                                         # `tree.encode`
     source.seek(position)                # the next batch is the one that followed
 
 Three kinds of loader can do this. The first is a DataLoader over `StepSampler`. Its workers are fed
@@ -16,12 +16,12 @@ lost nor repeated. The third is a function that draws a batch (drawn_batches.py)
 Randomness in the data set, in collate_fn and in worker_init_fn must be the same after a seek, with
 any number of workers. So the three host generators are seeded before each sample, from the
 sampler's seed, the epoch and the sample's index. Without workers, the main process's random state
-is put back afterwards. A data set with `__getitems__` is seeded once for the rank's batch. With a
+is restored afterwards. A data set with `__getitems__` is seeded once for the rank's batch. With a
 StatefulDataLoader the seed comes from torch.initial_seed(), rank, epoch and batch (with workers:
 sample).
 
 Not promised: an IterableDataset that draws random numbers in workers of a StatefulDataLoader (its
-own state_dict must hold its generator); transforms that draw on a GPU.
+own state_dict must contain its generator); transforms that draw on a GPU.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class BatchSource(ABC):
 
     def __init__(self) -> None:
         self._iterator: Iterator[Any] | None = None
-        # the random state as the last `next_batch` left it; None if that may have changed it
+        # the random state as the last `next_batch` left it; None if it may have changed since
         self.random: random_state.RandomState | None = None
 
     @abstractmethod
     def bind(self, rank: int, world_size: int) -> None:
-        """Give the rank's share from the next seek or first batch on."""
+        """Use the rank's share of the batches, from the next seek or first batch on."""
 
     def next_batch(self) -> Any:
         """Return the next batch."""
@@ -76,13 +76,13 @@ class BatchSource(ABC):
         try:
             return self._next()
         except BaseException:
-            # a broken iterator has moved on; a new one starts at the batch that was not given
+            # a broken iterator has moved on; a new one starts at the batch that was not returned
             self.close()
             raise
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
-        """Return the position after the batch that was given last."""
+        """Return the position after the batch that was returned last."""
 
     @abstractmethod
     def seek(self, position: Mapping[str, Any]) -> None:
@@ -90,16 +90,16 @@ class BatchSource(ABC):
 
     @abstractmethod
     def skip(self, batches: int) -> None:
-        """Skip the first `batches` batches, where counting is enough for that."""
+        """Skip the first `batches` batches, if counting is enough for that."""
 
     @abstractmethod
     def _next(self) -> Any:
         """Return the next batch, or raise; `next_batch` closes the iterator after an error."""
 
     def close(self) -> None:
-        """End the workers. The position stays."""
+        """End the workers. The position is kept."""
         iterator, self._iterator = self._iterator, None
-        # otherwise torch ends them only once the iterator is collected as garbage
+        # otherwise torch ends them only when the iterator is collected as garbage
         shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
@@ -112,8 +112,9 @@ class BatchSource(ABC):
 
 
 def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
-    """Return the source for a loader. Raises StateError, naming `name`, if it cannot go back to a
-    batch.
+    """Return the source for a loader.
+
+    Raises StateError, which names `name`, if the loader cannot go back to a batch.
     """
     shield_forks()
     stateful = getattr(sys.modules.get("torchdata.stateful_dataloader"), "StatefulDataLoader", None)
@@ -143,7 +144,7 @@ def open_source(loader: DataLoader[Any], name: str) -> BatchSource:
 
 @functools.cache
 def shield_forks() -> None:
-    """Keep forked loader workers from collecting the garbage that they were born with.
+    """Keep forked loader workers from collecting garbage that they inherited.
 
     A process group in that garbage would join threads that the fork does not have, and hang.
     """
@@ -151,7 +152,7 @@ def shield_forks() -> None:
 
 
 class Order(Protocol):
-    """An order of samples that depends on the number of the batch alone, as StepSampler gives."""
+    """An order of samples that depends on the batch's number alone, like that of StepSampler."""
 
     seed: int
 
@@ -161,8 +162,9 @@ class Order(Protocol):
 
 
 class StepSource(BatchSource):
-    """Batches of a DataLoader over a StepSampler, or another such order, through a DataLoader of
-    our own with the same settings.
+    """Batches of a DataLoader over a StepSampler, or another such order.
+
+    They come through a DataLoader of our own with the same settings.
     """
 
     def __init__(self, loader: DataLoader[Any], sampler: Order) -> None:
@@ -182,7 +184,10 @@ class StepSource(BatchSource):
         return {"step": self.step}
 
     def seek(self, position: Mapping[str, Any]) -> None:
-        """Go to a position. One of another global batch is taken as the samples given so far."""
+        """Go to a position.
+
+        For another global batch, it counts the samples that were given so far.
+        """
         self.step = count_in(position, "step")
         if "of" in position and isinstance(self._sampler, StepSampler):
             size = count_in(position, "of")
@@ -222,7 +227,7 @@ class StepSource(BatchSource):
     def _copy(self) -> DataLoader[Any]:
         theirs = self._loader
         generator = torch.Generator()
-        generator.manual_seed(mix(self._sampler.seed) >> 1)  # workers' base seed
+        generator.manual_seed(mix(self._sampler.seed) >> 1)  # the base of the workers' seeds
         more = {
             key: getattr(theirs, key) for key in ("pin_memory_device",) if getattr(theirs, key, "")
         }
@@ -257,7 +262,7 @@ class StatefulSource(BatchSource):
         self._batches = 0
         self._rank = 0
         self._base: int | None = None
-        # the loader's state after the last batch; None: not asked for yet, or an epoch begins
+        # the loader's state after the last batch; None: it was not read yet, or an epoch begins
         self._state: dict[str, Any] | None = None
 
     def bind(self, rank: int, world_size: int) -> None:
@@ -265,7 +270,7 @@ class StatefulSource(BatchSource):
 
     def position(self) -> dict[str, Any]:
         if self._state is None and self._batches and self._iterator is not None:
-            # a data set may hand out its live dict
+            # a data set may return its live dict
             self._state = copy.deepcopy(self._stateful().state_dict())
         return {
             "epoch": self._epoch,
@@ -312,7 +317,7 @@ class StatefulSource(BatchSource):
         self._epoch += 1
 
     def _draw(self, iterator: Iterator[Any]) -> Any:
-        # asked for before the next batch is fetched: after an error, the loader goes back to it
+        # it is read before the next batch is fetched; after an error, the loader goes back to it
         self.position()
         if self._loader.num_workers:
             return next(iterator)
@@ -335,7 +340,7 @@ class StatefulSource(BatchSource):
     def _seeding_dataset(self) -> Iterator[None]:
         """Let workers get a data set that seeds each sample.
 
-        The loader's attribute is put back afterwards, because it is the user's.
+        The loader's attribute is restored afterwards, because it is the user's.
         """
         theirs = self._loader.dataset
         if self._loader.num_workers and not isinstance(theirs, IterableDataset):
@@ -354,8 +359,8 @@ class StatefulSource(BatchSource):
     def _seed(self, *words: int) -> int:
         """Return the seed for these words; without words, the base of all seeds.
 
-        The base travels in the position, because a script that sets no seed has another one after a
-        restart.
+        The base is stored in the position, because a script that sets no seed has another one after
+        a restart.
         """
         if self._base is None:
             self._base = mix(mix(torch.initial_seed()) ^ self._rank)
@@ -369,7 +374,7 @@ class StatefulSource(BatchSource):
 
 
 class _KeyedSampler:
-    """Yield batches of (epoch, index), from `start` on, for ever."""
+    """Yield batches of (epoch, index), from `start` on, without end."""
 
     def __init__(self, sampler: Order) -> None:
         self._sampler = sampler

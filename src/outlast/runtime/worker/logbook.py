@@ -1,6 +1,6 @@
 """`step.log`: values that count once per committed step.
 
-They are reduced with the vote, printed by rank 0, and handed to the script's own function there.
+They are reduced with the vote, printed by rank 0, and passed to the script's own function there.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class _Entry:
 class Logbook:
     """The values that a script has logged.
 
-    Values that are logged before the vote of their step go with that vote. Those of the block's
-    tail go with the next vote.
+    Values that are logged before the vote of their step are sent with that vote. Those that are
+    logged later in the block are sent with the next vote.
 
     newest        the newest value of each name that was ever delivered
     newest_step   the step of the newest of them
@@ -68,7 +68,8 @@ class Logbook:
         self.newest_step = 0
         self._entries: list[_Entry] = []
         self._sent: list[_Entry] = []
-        self._due: list[_Call] = []  # their values are known, their steps perhaps not committed
+        # their values are known, and their steps may not be committed yet
+        self._due: list[_Call] = []
 
     def add(
         self,
@@ -98,12 +99,12 @@ class Logbook:
             )
 
     def forget(self, step: LoggedStep) -> None:
-        """Drop what this attempt logged: the step is repeated."""
+        """Drop what this attempt logged, because the step is repeated."""
         self._entries = [entry for entry in self._entries if entry.step is not step]
         self._due = [call for call in self._due if call.step is not step]
 
     def forget_after(self, number: int) -> None:
-        """Drop what waits for the commit of later steps: a plan has undone them."""
+        """Drop what waits for the commit of later steps, because a plan has undone them."""
         self._due = [call for call in self._due if call.step.number <= number]
 
     def hand_over(self) -> None:
@@ -135,9 +136,9 @@ class Logbook:
         rank: int,
         world: int = 1,
     ) -> None:
-        """Hand the values to their steps, and print them: the vote has passed.
+        """Give the values to their steps, and print them, because the vote has passed.
 
-        None: a rank was replaced and lacks them, so nobody knows the total.
+        None: a rank was replaced and lacks them, so the total is not known.
         """
         totals = {
             True: None if current is None else iter(current),
@@ -173,9 +174,9 @@ class Logbook:
 
 
 def _say(line: str) -> None:
-    """Print a line, unless the script has closed its output, or put something broken in its place.
+    """Print a line. Do nothing if the script has closed its output, or has put in a broken one.
 
-    The step is committed: what becomes of a line about it must not undo that.
+    The step is committed: an error about a line must not undo that.
     """
     with contextlib.suppress(Exception):  # boundary: the script's own sys.stdout
         print(line, file=sys.stdout, flush=True)

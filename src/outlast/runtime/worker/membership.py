@@ -89,7 +89,7 @@ class Membership:
             member._join(session)
         return member
 
-    # --- what others ask ---
+    # --- for other parts ---
 
     @property
     def generation(self) -> int:
@@ -97,7 +97,7 @@ class Membership:
 
     @property
     def has_group(self) -> bool:
-        """Return whether the run's process group is there (the solo group does not count)."""
+        """Return whether the run's process group exists (the solo group does not count)."""
         return self._made.group is not None
 
     @property
@@ -381,8 +381,8 @@ class Membership:
         began_s = clock.now_s()
         self.destroy()
         # The old group is destroyed before this wait, because that ends its threads. Before the
-        # first step nothing is lost if the run ends, so that wait is bounded. Later it is not, in
-        # case somebody lifts the limit.
+        # first step nothing is lost if the run ends, so that wait is limited. Later it is not,
+        # because a person may raise the limit.
         within_s = math.inf if plan.high_water > 0 else limits.FIRST_THREADS_WAIT_S
         with self.refusing():
             threads.wait_for_threads(lambda: self.broken, self._lacks_threads, within_s=within_s)
@@ -485,7 +485,7 @@ class Membership:
         if self.pages is not None and self.script.left_loop_at and not self.broken:
             self.pages.has_left(self.script.left_loop_at)
 
-    # --- breaking and standing still ---
+    # --- leaving a generation ---
 
     @property
     def broken(self) -> bool:
@@ -536,7 +536,7 @@ class Membership:
         return self.cut_short(error)
 
     def cut_short(self, error: BaseException, *, in_hook: bool = False) -> Regroup:
-        """Report `error`, stand still, and return the plan of the next generation."""
+        """Report `error`, pause, and return the plan of the next generation."""
         self.broke(error)
         return self.stand_still(in_hook=in_hook)
 

@@ -38,7 +38,7 @@ def plain_name(name: str) -> str:
 class _Kept:
     """Copies of buffers, in memory that is allocated once and used at every step; and modes.
 
-    A module's mode is its `training`, and a parameter's mode its `requires_grad`.
+    A module's mode is its `training`, and a parameter's mode is its `requires_grad`.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class _Kept:
         )
 
     def put_back(self) -> None:
-        """Put the copies back. A buffer that was assigned since is again the tensor it was."""
+        """Restore the copies. A buffer that was assigned since is again the tensor that it was."""
         pairs = []
         for (module, key, buffer), copy in zip(self._buffers, self._copies, strict=True):
             module._buffers[key] = buffer
@@ -149,11 +149,11 @@ class Modules:
 
     @property
     def has_extra(self) -> bool:
-        """Return whether any module gives something by get_extra_state()."""
+        """Return whether any module returns something from get_extra_state()."""
         return bool(self._with_extra)
 
     def extra(self) -> dict[str, Any]:
-        """Return what modules give by get_extra_state()."""
+        """Return what modules return from get_extra_state()."""
         return {name: module.get_extra_state() for name, module in self._with_extra}
 
     def load_extra(self, extra: Mapping[str, Any]) -> None:
@@ -164,7 +164,7 @@ class Modules:
         """Load buffers in place.
 
         Raises StateError if names, shapes or dtypes differ. A buffer that is None here and was a
-        tensor there is made.
+        tensor there is created.
         """
         known = {name: (module, key) for module, key, name in self._current_places()}
         for name, value in given.items():
@@ -201,7 +201,7 @@ class Modules:
                 raise _exchanged(name)
 
     def keep(self) -> None:
-        """Copy all buffers, into memory that is allocated once, and note the modes.
+        """Copy all buffers, into memory that is allocated once, and record the modes.
 
         Modes are what `train`, `eval` and `requires_grad_` set.
         """
@@ -209,7 +209,7 @@ class Modules:
         self._kept.keep_modes(self._all, self.parameters.values())
 
     def put_back(self) -> None:
-        """Put back what `keep` copied, and the modes."""
+        """Restore what `keep` copied, and the modes."""
         self._kept.put_back()
         self._kept.put_modes_back(self._all, self.parameters.values())
 
@@ -217,7 +217,8 @@ class Modules:
         """Add a module at the first walk over it, or buffers that were registered since."""
         for path, module in root.named_modules():
             base = plain_name(f"{prefix}.{path}." if path else f"{prefix}.")
-            # By its name: to import the class takes long, and few scripts use it.
+            # It is found by its name, because importing the class takes long, and few scripts use
+            # it.
             if "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}:
                 raise StateError(
                     f"{base[:-1]} is wrapped in FullyShardedDataParallel (FSDP1), whose steps"
@@ -249,9 +250,9 @@ class Modules:
         return sum([len(module._buffers) for module in self._all])
 
     def _current_places(self) -> list[tuple[nn.Module, str, str]]:
-        """Return the places of the buffers. They are walked again only if one was registered since.
+        """Return the places of the buffers.
 
-        New ones come last.
+        The modules are walked again only if a buffer was registered since. New ones come last.
         """
         if self._count_buffers() != self._count:
             known = {(id(module), key) for module, key, _ in self._places}
@@ -303,10 +304,10 @@ def watch(
 ) -> Iterator[list[str]]:
     """Fill the list with modules that ran but are not registered, at the end of the block.
 
-    Only modules with parameters or buffers of their own count, and not those that are frozen and
-    have changed nothing since their first forward: a teacher or a pretrained encoder is made by the
-    script itself, in a replaced rank too. It uses a global forward hook, so it is for one step
-    only. If torch.compile is at work it watches nothing, because a hook would recompile.
+    Only modules with parameters or buffers of their own count. Those that are frozen, and have
+    changed nothing since their first forward, do not count: the script itself creates a teacher or
+    a pretrained encoder, in a replaced rank too. This uses a global forward hook, so it is for one
+    step only. If torch.compile is at work it watches nothing, because a hook would recompile.
     """
     known = {id(part) for module in registered for part in module.modules()} | {
         id(parameter) for parameter in parameters
@@ -345,7 +346,7 @@ def _own_of(module: nn.Module) -> list[torch.Tensor]:
 def _frozen_as(parts: Iterable[torch.Tensor]) -> object:
     """Return what changes if one of these is changed, or None if one takes a gradient.
 
-    None as well if one of them does not count its changes.
+    Return None as well if one of them does not count its changes.
     """
     marks = []
     for part in parts:
@@ -391,15 +392,17 @@ def copy_all(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
         targets.append(target)
         sources.append(source)
     if targets:
-        with torch.no_grad():  # one call for all: a loop in Python costs more than small copies
+        # one call for all, because a loop in Python takes longer than small copies
+        with torch.no_grad():
             torch._foreach_copy_(targets, sources)
 
 
 def room_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Return memory for a copy of `tensor`: beside it, or on the host where the device has no room
-    for one.
+    """Return memory for a copy of `tensor`.
+
+    It is on the same device, or on the host if the device has no room for it.
     """
     try:
         return torch.empty_like(tensor)
-    except torch.OutOfMemoryError:  # training fits, a second copy does not
+    except torch.OutOfMemoryError:  # the memory is enough for training, but not for a second copy
         return torch.empty_like(tensor, device="cpu")

@@ -1,12 +1,12 @@
 """Let outlast handle the errors of NCCL process groups, and abort them when a generation ends.
 
-Torch watches over NCCL by threads of its own. When a collective fails, or lasts too long, such a
+Torch watches NCCL with threads of its own. When a collective fails, or lasts too long, such a
 thread tells all ranks to dump their flight recorders, waits for a minute, and ends the process.
 That is right if no rank goes on without the lost one. Here the other ranks do.
 
-A communicator that is aborted may wait for the whole GPU, so for the collectives of other
-communicators too, whose peers are gone as well (NVIDIA/nccl#1013). So all are aborted at once, each
-by a thread of its own.
+A communicator that is aborted may wait for the whole GPU, so also for the collectives of other
+communicators, whose peers are gone as well (NVIDIA/nccl#1013). So all are aborted at once, each by
+a thread of its own.
 
 Not shown: none of this has run with NCCL between several GPUs.
 """
@@ -25,18 +25,19 @@ from torch._C._distributed_c10d import Store
 
 from outlast.model.limits import NCCL_ABORT_S
 
-_DUMP_SIGNAL = "exception_dump"  # the key of torch's store by which a rank tells all to dump
+# the key of torch's store with which a rank tells all ranks to dump
+_DUMP_SIGNAL = "exception_dump"
 
 
 def leave_errors_to_outlast(store: Store) -> None:
     """Keep torch from ending this process for an error of NCCL, in groups made from here on.
 
-    torchrun asks for that end, and so does our launcher, which cannot know whether the script is
-    ours. A signal to dump that an earlier generation left in `store` is taken out, because a new
-    process would obey it, and end.
+    torchrun requests that torch does so, and so does our launcher, which cannot know whether the
+    script calls outlast. A signal to dump that an earlier generation left in `store` is removed,
+    because a new process would obey it, and end.
     """
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
-    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1")  # four times that is waited
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1")  # it waits four times as long
     with contextlib.suppress(RuntimeError):  # a store that cannot delete has no earlier generation
         store.delete_key(_DUMP_SIGNAL)
 
@@ -54,7 +55,7 @@ def abort(groups: Iterable[dist.ProcessGroup]) -> None:
                     backend = group._get_backend(device)
                     threads.append(threading.Thread(target=_abort, args=(backend,), daemon=True))
     for thread in threads:
-        # Where no thread can be started, the rank is late, and is ended with its collective.
+        # If no thread can be started, the rank is late, and is ended with its collective.
         with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
             thread.start()
             started.append(thread)

@@ -35,8 +35,8 @@ from outlast.runtime.worker import groups
 from outlast.runtime.worker.shared_rows import Participant, SharedRows
 from outlast.runtime.worker.shared_vote import LAYOUT
 
-ROW_LENGTH = 35  # numbers of the longest ballot: each has so much room
-_TAG = 0x6F75_746C  # of the messages; no script is likely to use it
+ROW_LENGTH = 35  # the longest ballot, in numbers; each ballot has this much room
+_TAG = 0x6F75_746C  # the tag of the messages; no script is likely to use it
 Rows = list[list[float]]
 
 
@@ -79,11 +79,11 @@ class _Buffer:
     """The ballots of all ranks in one vote, and the messages that carry them.
 
     What was sent is kept until the buffer is used again, because gloo must find its memory. Nothing
-    else is kept, because a message keeps gloo's group.
+    else is kept, because a message keeps gloo's group alive.
     """
 
     def __init__(self, rounds: Sequence[Round], speakers: Sequence[int], world_size: int) -> None:
-        # one memory, as numbers and as what gloo sends from and receives in
+        # one memory, as numbers and as the tensor that gloo sends from and receives into
         self._memory = bytearray(world_size * ROW_LENGTH * 8)
         self._numbers: Any = memoryview(self._memory).cast("d")
         rows = torch.frombuffer(self._memory, dtype=torch.float64).view(world_size, ROW_LENGTH)
@@ -99,7 +99,7 @@ class _Buffer:
         """Put the ballots of this node in, and wait for those of all others.
 
         What comes in a round is expected from the beginning of that round. To expect all of it from
-        the beginning of the vote is no faster, and slower where processors are busy (measured).
+        the beginning of the vote is not faster, and is slower on busy processors (measured).
         """
         for row, ballot in enumerate(mine):
             struct.pack_into(f"{len(ballot)}d", self._memory, row * ROW_LENGTH * 8, *ballot)
@@ -116,19 +116,22 @@ class _Buffer:
         return numbers
 
     def flush(self, timeout: timedelta | None) -> None:
-        """Wait until the kernel has all that was sent, and forget it."""
+        """Wait until the kernel has everything that was sent, and forget it."""
         for send in self._sends:
             _wait(send, timeout)
         self._sends = []
 
 
 def _wait(message: Any, timeout: timedelta | None) -> None:
-    """Wait for a message; without `timeout`, for as long as the group says."""
+    """Wait for a message. Without `timeout`, wait as long as the group's own time-out."""
     message.wait() if timeout is None else message.wait(timeout)
 
 
 def _backend() -> Any:
-    """Return the gloo group of the default group. It is not kept: a left group has to go."""
+    """Return the gloo group of the default group.
+
+    It is not stored, because a group that was left has to be freed.
+    """
     world = dist.group.WORLD
     assert world is not None
     return world._get_backend(torch.device("cpu"))
@@ -205,19 +208,20 @@ class NodeVotes:
         return _unpacked(self._rows.take(0, self.cast, self._rows.deadline_s())[1])
 
     def flush(self) -> None:
-        """Wait until what this rank sent in its last vote is on its way, so that it may end.
+        """Wait until what this rank sent in its last vote has left, so that the process may end.
 
-        All ranks have put their ballots in, and take what was sent as soon as they get a processor.
-        Raises what torch raises if a peer is lost.
+        All ranks have put their ballots in, and receive what was sent as soon as they get a
+        processor. Raises what torch raises if a peer is lost.
         """
         if self._buffers:
             limit = None if self._timeout is None else timedelta(seconds=VOTE_SENT_S)
             self._buffers[self.cast % 2].flush(limit)
 
     def collectives(self) -> int:
-        """Return how many collectives this rank has entered, a vote being one; -1: unknown.
+        """Return how many collectives this rank has entered. A vote counts as one. -1: unknown.
 
-        The messages of votes do not count, because only speakers send them. For any thread.
+        The messages of votes do not count, because only speakers send them. Any thread may call
+        this.
         """
         counted, (before, messages) = groups.collectives(), self._counted
         if counted < 0:
@@ -227,7 +231,8 @@ class NodeVotes:
     def wake(self) -> None:
         """Let a rank that waits in shared memory see that the generation is over.
 
-        For any thread. The speaker may wait for messages: the sockets have to be shut, too.
+        Any thread may call this. The speaker may wait for messages, so the sockets have to be shut,
+        too.
         """
         if self._rows is not None:
             self._rows.wake()

@@ -49,7 +49,7 @@ GROUP_HINT = (
 )
 
 
-_STEPS_TO_BE_SURE = 2  # a step may come before the group, to try something
+_STEPS_TO_BE_SURE = 2  # a step may come before the group, as a trial
 
 
 def alone_hint() -> str:
@@ -64,7 +64,10 @@ def alone_hint() -> str:
 
 
 class WatchedRank(Protocol):
-    """The rank's session (session.py), as far as the onlooker uses it. The session owns it."""
+    """The rank's session (session.py), as far as the onlooker uses it.
+
+    The session owns the onlooker.
+    """
 
     spec: ChildSpec
     machine: WorkerMachine
@@ -98,7 +101,7 @@ class Onlooker:
         self._pid = os.getpid()
         self.ticks = 0
         self._counts: dict[int, int] = {}  # calls of each optimizer
-        self._base: int | None = None  # the step before the first one; None: not known
+        self._base: int | None = None  # the step before the first one; None: it is not known
         self._handle: Any = None
         self._saves = OwnSaves(session.spec.run_folder)
 
@@ -136,7 +139,8 @@ class Onlooker:
             return
         first = not self._counts
         if id(optimizer) not in self._counts and _makes_room_for_state():
-            # torch's own call, before it loads or reads the state of an optimizer that has none.
+            # this is torch's own call, before it loads or reads the state of an optimizer that has
+            # none
             return
         if first:
             number = _own_number(optimizer)
@@ -163,7 +167,7 @@ class Onlooker:
     def tick(self, step: int | None) -> None:
         """Count one iteration that the script reports. From here on optimizer calls do not count.
 
-        `step` is its number from 1, or None: the script does not say.
+        `step` is its number from 1, or None if the script does not give it.
         """
         if os.getpid() != self._pid or self.joined:
             return
@@ -266,9 +270,9 @@ class Onlooker:
 
 
 def _destroying_quietly(original: Callable[..., None]) -> Callable[..., None]:
-    """Return torch's `destroy_process_group` with a wait for the group's threads in front.
+    """Return torch's `destroy_process_group`, which first waits for the group's threads.
 
-    Behind it a DDP module may hold the last reference to the group (see run_loops.py).
+    After it, a DDP module may hold the last reference to the group (see run_loops.py).
     """
 
     @functools.wraps(original)
@@ -285,7 +289,7 @@ def _replace(
     function: Callable[..., Any],
     found_in: str = "torch.distributed",
 ) -> None:
-    """Replace a function where it is made, and in the package in which scripts find it."""
+    """Replace a function where it is defined, and in the package in which scripts find it."""
     original = getattr(module, name)
     setattr(module, name, function)
     package = sys.modules.get(found_in)
@@ -294,7 +298,10 @@ def _replace(
 
 
 def _own_number(optimizer: Any) -> int | None:
-    """Return the step that an optimizer has just done, by its own count; None: it keeps none."""
+    """Return the step that an optimizer has just done, by its own count.
+
+    None: it does not count.
+    """
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             count = optimizer.state.get(parameter, {}).get("step")
@@ -304,9 +311,9 @@ def _own_number(optimizer: Any) -> int | None:
 
 
 def _makes_room_for_state() -> bool:
-    """Return True inside `get_state_dict` and its kind of torch.distributed.checkpoint.
+    """Return True inside `get_state_dict` and similar functions of torch.distributed.checkpoint.
 
-    They call `optimizer.step()` once, with a learning rate of 0, so that it makes its state.
+    They call `optimizer.step()` once, with a learning rate of 0, so that it creates its state.
     """
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None:
@@ -324,7 +331,7 @@ def _user_line() -> str:
 
 
 def _is_ours() -> bool:
-    """Return True where outlast's own code makes the group."""
+    """Return True if outlast's own code creates the group."""
     ours = os.path.dirname(__file__) + os.sep
     frame: types.FrameType | None = sys._getframe(2)
     while frame is not None and "/torch/" in frame.f_code.co_filename:

@@ -1,12 +1,12 @@
 """An optimizer's state: tensors under stable names, and everything else as plain data.
 
-It is put back in place, bit for bit.
+It is restored in place, bit for bit.
 
 A tensor of the state is named `<optimizer>.<group>.<index>.<key>`. Dtypes are those of the saved
-tensors, whatever the parameter's dtype (load_state_dict would cast). A tensor that lived on the CPU
-beside a parameter that does not (AdamW's `step`) goes back to the CPU.
+tensors, whatever the parameter's dtype (load_state_dict would cast). A tensor that was on the CPU
+beside a parameter that is not (AdamW's `step`) goes back to the CPU.
 
-Limits     Refused: a key of the state that lives on the CPU for some parameters and not for others;
+Limits     Refused: a key of the state that is on the CPU for some parameters and not for others;
            distributed state that is laid out in another way than its parameter. Tensors inside
            tuples, lists and dicts come back on their parameter's device (scalars: on the CPU).
 """
@@ -24,7 +24,7 @@ import torch
 from outlast.errors import StateError
 from outlast.runtime.worker.sharding import is_distributed, like, local, same_layout
 
-# of a group: the parameters themselves, and names that the script gives again
+# entries of a group: the parameters themselves, and names that the script sets again
 _SKIPPED = ("params", "param_names")
 _UNLIKE = "the model or the optimizer is not the one that was saved"
 
@@ -64,8 +64,9 @@ def parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Te
 
 
 def tensors(name: str, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """Return the live tensors of the state, distributed ones as such. Empty before the first
-    step.
+    """Return the live tensors of the state, distributed ones as such.
+
+    There are none before the first step.
     """
     out: dict[str, torch.Tensor] = {}
     for place, parameter in parameters(optimizer):
@@ -80,8 +81,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return what `tensors` leaves out, as data for `tree.encode`.
 
-    These are hyper-parameters, counters, tuples, and which tensors live apart from their parameter.
-    `added` has the names of parameters, for each group that the script has added in its loop.
+    These are hyper-parameters, counters, tuples, and which tensors are on another device than their
+    parameter. `added` has the names of parameters, for each group that the script has added in its
+    loop.
     """
     rest: dict[str, dict[Any, Any]] = {}
     whole: list[str] = []
@@ -115,7 +117,7 @@ def describe(
 
 
 def hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the hyper-parameters of each group: live values, not copies."""
+    """Return the hyper-parameters of each group. These are live values, not copies."""
     return [
         {key: value for key, value in group.items() if key not in _SKIPPED}
         for group in optimizer.param_groups
@@ -134,9 +136,10 @@ def keep_hyper(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def put_hyper(optimizer: torch.optim.Optimizer, saved: list[dict[str, Any]]) -> None:
-    """Put hyper-parameters back. A learning rate that is a tensor keeps its identity.
+    """Restore hyper-parameters. A learning rate that is a tensor keeps its identity.
 
-    A group that was added since is removed: the script adds it again when it repeats the step.
+    A group that was added since is removed, because the script adds it again when it repeats the
+    step.
     """
     del optimizer.param_groups[len(saved) :]
     for group, values in zip(optimizer.param_groups, saved, strict=True):
@@ -163,11 +166,11 @@ def load(
     *,
     groups: int,
 ) -> None:
-    """Make the state what `describe` and `tensors` returned.
+    """Set the state to what `describe` and `tensors` returned.
 
-    `given` holds local tensors; they are copied, never kept. Raises StateError if groups differ.
+    `given` has local tensors, which are copied and never kept. Raises StateError if groups differ.
     The optimizer had so many `groups` before the loop. Groups of parameters in `known`, by name,
-    are added and removed as what was saved has them.
+    are added and removed as in what was saved.
     """
     _fit_groups(optimizer, described, known, groups)
     sizes = [len(group["params"]) for group in optimizer.param_groups]
@@ -208,7 +211,7 @@ def load(
 def added_groups(
     name: str, optimizer: torch.optim.Optimizer, known: Mapping[str, torch.Tensor], groups: int
 ) -> list[list[str]]:
-    """Return the names of the parameters in each group after the first so many `groups`.
+    """Return the names of the parameters in each group after the first `groups` ones.
 
     Raises StateError for a parameter that is not `known`, because nothing else keeps it.
     """
@@ -255,7 +258,7 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> OptimizerEstimate:
     try:
         with torch.no_grad():
             inspect.unwrap(type(clone).step)(clone)
-    # It may refuse meta tensors in any way; its state may have been laid out before it did.
+    # It may refuse meta tensors in any way, but may have created its state before it did.
     except Exception:  # boundary: the user's optimizer
         failed = True
     if failed and not all(clone.state.get(parameter) for _, parameter in parameters(clone)):
@@ -272,7 +275,8 @@ def estimate_bytes(optimizer: torch.optim.Optimizer) -> OptimizerEstimate:
 
 
 def _state(optimizer: torch.optim.Optimizer) -> dict[Any, Any]:
-    return optimizer.state  # typed as keyed by tensors, but some optimizers keep strings there
+    # it is typed as keyed by tensors, but some optimizers keep strings there
+    return optimizer.state
 
 
 def _onto(device: torch.device, value: Any) -> Any:
@@ -298,7 +302,7 @@ def _fits(mine: torch.Tensor, value: torch.Tensor) -> bool:
 
 
 def _keys_on_cpu(optimizer: torch.optim.Optimizer) -> list[str]:
-    """Return the keys whose tensors live on the CPU though a parameter does not."""
+    """Return the keys whose tensors are on the CPU although a parameter is not."""
     seen: dict[str, set[bool]] = {}
     for _, parameter in parameters(optimizer):
         if parameter.device.type == "cpu":
@@ -328,7 +332,7 @@ def _by_place(name: str, given: Mapping[str, torch.Tensor]) -> dict[str, dict[st
 def _put(
     where: str, mine: Any, value: torch.Tensor, parameter: torch.Tensor, *, cpu: bool, whole: bool
 ) -> torch.Tensor:
-    """Put `value` into the tensor that is there, if it fits, else into a new one."""
+    """Put `value` into the existing tensor if it fits, otherwise into a new one."""
     distributed = is_distributed(parameter) and not whole
     if (
         isinstance(mine, torch.Tensor)
@@ -382,12 +386,12 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 def _meta_clone(optimizer: torch.optim.Optimizer) -> Any:
     """Return a clone with meta parameters and gradients, and without hooks.
 
-    It has the same class, and not the `step` that a scheduler puts on the instance.
+    It has the same class, but not the `step` that a scheduler puts on the instance.
     """
     clone = object.__new__(type(optimizer))
     clone.__dict__.update(
         {
-            # a step of an optimizer around another must not step the real one
+            # a step of an optimizer that wraps another one must not step the real one
             key: _meta_clone(value) if isinstance(value, torch.optim.Optimizer) else value
             for key, value in optimizer.__dict__.items()
             if key != "step"

@@ -2,17 +2,17 @@
 
 Many optimizers (SGD) do not count their steps. After a restart it would then be unknown from which
 step the script's own checkpoint goes on. So each file that the script writes by `torch.save` is
-noted in the run's folder, with the number of steps before it. When a later process loads the file
-by `torch.load`, that number is looked up.
+recorded in the run's folder, with the number of steps before it. When a later process loads the
+file by `torch.load`, that number is looked up.
 
-A file is known by its device, inode, size and time of change: a file that is written under another
-name first, and then renamed, is the same one. A copy is another.
+A file is identified by its device, inode, size and time of change. A file that is written under
+another name first, and then renamed, is the same one. A copy is another file.
 
 A process that has called neither `torch.load` nor a module's `load_state_dict` before its first
 step has started from the first step.
 
-Not seen: which step file objects, and files that other libraries write, were saved after; weights
-that come into a model by neither of these two calls.
+Not seen: the step after which file objects, and files that other libraries write, were saved;
+weights that come into a model by neither of these two calls.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ NAME = "own-saves.jsonl"
 class OwnSaves:
     """The files of one run's script, as all of its processes have saved them.
 
-    behind   the step that this process goes on behind, as far as its files tell; None: it has
+    behind   the step after which this process goes on, as far as its files show; None: it has
              loaded something else, or several files of different steps
     """
 
     def __init__(self, run_folder: str) -> None:
         self.behind: int | None = 0
-        self._found: int | None = None  # of the files that were loaded
+        self._found: int | None = None  # the step of the files that were loaded
         self._path = Path(run_folder) / NAME
         self._several = False
 
     def on_save(self, where: Any, *, step: int) -> None:
-        """Note that `where` was saved after `step`."""
+        """Record that `where` was saved after `step`."""
         if (key := _key(where)) is None:
             return
         line = json.dumps({"file": key, "step": step}) + "\n"
@@ -62,11 +62,11 @@ class OwnSaves:
         self.on_weights()
 
     def on_weights(self) -> None:
-        """Note that the process has got weights from somewhere."""
+        """Record that the process has loaded weights from somewhere."""
         self.behind = self._found
 
     def _noted(self) -> list[dict[str, Any]]:
-        """Return what was noted, the newest first. A line that was cut short is left out."""
+        """Return the records, the newest first. A line that is incomplete is left out."""
         noted = []
         with contextlib.suppress(OSError):
             for line in self._path.read_text().splitlines():
@@ -76,7 +76,7 @@ class OwnSaves:
 
 
 def _key(where: Any) -> list[int] | None:
-    """Return what a file is known by; None if `where` is not the path of one."""
+    """Return what identifies a file, or None if `where` is not the path of a file."""
     if not isinstance(where, str | os.PathLike):
         return None
     try:

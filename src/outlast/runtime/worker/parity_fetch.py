@@ -4,13 +4,13 @@
     each part    is the sum of the same part's stripe: parts of other ranks' images, and rows, each
                  multiplied by a constant (tiers/parity.py)
 
-The bytes of each source are added to the rebuilt part as they arrive, so none is ever held whole.
-A connection that breaks is made again, and goes on where it broke off. If more rows are left than
-parts of a stripe are lost, another row is tried where one is damaged.
+The bytes of each source are added to the rebuilt part as they arrive, so none is ever held as a
+whole. A connection that breaks is made again, and goes on where it broke off. If there are more
+rows than lost parts of a stripe, another row is tried if one is damaged.
 
 Promises   Sources are only mixed if the heads of all rows name the same images, and each node
-           serves just these. Rows are compared with their checksums. The rebuilt image is verified
-           when it is read, as any other.
+           serves exactly these. Rows are compared with their checksums. The rebuilt image is
+           verified when it is read, like any other.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from outlast.runtime.worker import image_dialogue
 from outlast.runtime.worker.image_dialogue import Server
 from outlast.runtime.worker.image_receiver import ImageReceiver
 
-Seals = tuple[Seal | None, ...]  # of the images of a stripe, by place
+Seals = tuple[Seal | None, ...]  # the seals of the images of a stripe, by place
 Take = Callable[[memoryview], None]
 
 
 def rebuild(vault: Vault, plan: Regroup, key: bytes, cancelled: Callable[[], bool]) -> None:
     """Rebuild the image that `plan` names from its sources, and store it as this rank's own.
 
-    Raises CorruptError if the sources do not give it, ImageUnreached (also as soon as
-    `cancelled()`), and CapacityError if there is no room.
+    Raises CorruptError if the sources are not enough, ImageUnreached (also as soon as `cancelled()`
+    returns True), and CapacityError if there is no room.
     """
     one = _Rebuild(plan, key, cancelled)
     seal = one.seal()
@@ -119,7 +119,7 @@ class _Rebuild:
         members: dict[int, PartSource],
         rows: dict[int, PartSource],
     ) -> None:
-        """Sum up the sources of one part. Raises CorruptError if one is not as it has to be."""
+        """Sum up the sources of one part. Raises CorruptError if a source is not as expected."""
         left = {place: one for place, one in members.items() if seals[place] is not None}
         of_part, of_row = weights_to_rebuild(
             part, lost=_lost(seals, members), left=left, rows=sorted(rows)
@@ -174,7 +174,7 @@ class _Rebuild:
 
 @dataclass(slots=True)
 class _Adding:
-    """Add what arrives to a part, from its beginning. What goes beyond its end is left out."""
+    """Add what arrives to a part, from its beginning. Bytes beyond its end are left out."""
 
     target: memoryview
     weight: int
@@ -189,7 +189,7 @@ class _Adding:
 class _Stream:
     """The bytes of one source, over one connection after the other.
 
-    seal   of the image or row; None: whatever is there
+    seal   the seal of the image or row; None: any
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class _Stream:
         self._piece = memoryview(bytearray(limits.IMAGE_PIECE_BYTES))
 
     def run(self, begin: int, end: int | None, take: Take) -> Seal:
-        """Give all bytes from `begin` to `end` to `take`. None: to the end of what there is.
+        """Pass all bytes from `begin` to `end` to `take`. None: to the end of the source.
 
         Return the seal.
         """
@@ -249,5 +249,5 @@ class _Stream:
 
 
 def _lost(seals: Seals, members: dict[int, PartSource]) -> Sequence[int]:
-    """Return the places of a stripe whose images are not left."""
+    """Return the places of a stripe whose images are lost."""
     return [at for at, seal in enumerate(seals) if seal is not None and at not in members]

@@ -29,7 +29,7 @@ class Patchwork:
         self._filled = torch.zeros(box.shape, dtype=torch.bool)
 
     def lay(self, part: torch.Tensor, offsets: tuple[int, ...]) -> bool:
-        """Copy what `part`, which begins at `offsets` in the whole, has of the box.
+        """Copy the part of the box that is in `part`, which begins at `offsets` in the whole.
 
         Return False, and copy nothing, if another part has brought other bits for the same place.
         """
@@ -39,7 +39,7 @@ class Patchwork:
         ):
             begin, end = max(mine, theirs), min(mine + size, theirs + length)
             if begin >= end:
-                return True  # it has nothing of the box
+                return True  # it contains nothing of the box
             here.append(slice(begin - mine, end - mine))
             there.append(slice(begin - theirs, end - theirs))
         place, new = tuple(here), part[tuple(there)]
@@ -54,7 +54,7 @@ class Patchwork:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether each element has come."""
+        """Return whether each element has arrived."""
         return bool(self._filled.all())
 
 

@@ -1,4 +1,4 @@
-"""Recognise the loss of a peer: torch and gloo report it by these types, or only in these words."""
+"""Recognise the loss of a peer. torch and gloo report it by these types, or only in these words."""
 
 from __future__ import annotations
 

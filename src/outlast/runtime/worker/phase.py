@@ -3,10 +3,10 @@
 A phase is repeated as a whole when it is interrupted.
 
 If a rank is replaced while its peers are in a phase, its new process has to run the script up to
-that phase. It runs the last committed step once more and drops the result, and so with the phases
-that its peers have done (`Rehearsal.replay`). The script's own code between them runs as well. If
-all ranks start over instead (a full restart, or outlast.main entered again), they go on with the
-next step, and an unfinished phase is skipped.
+that phase. It runs the last committed step once more and drops the result. It does the same with
+the phases that its peers have done (`Rehearsal.replay`). The script's own code between them runs as
+well. If all ranks start over instead (a full restart, or outlast.main entered again), they go on
+with the next step, and an unfinished phase is skipped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Attempt:
         where: TracebackType | None,
     ) -> bool:
         if forked.is_fork():
-            return False  # a forked child has left the block: its parent still runs the phase
+            return False  # a forked child has left the block, and its parent still runs the phase
         return self._transaction.leave_phase(self, error)
 
 

@@ -46,7 +46,7 @@ def _waits_for_threads(main: FrameType | None) -> bool:
 def _place(innermost: FrameType | None, *, skip_library: bool = False) -> str:
     """Return the innermost frame outside torch and outlast, or else the innermost of all.
 
-    skip_library   Python's own library does not count either: a lock's `wait` says little
+    skip_library   Python's own library does not count either, because a lock's `wait` says little
     """
     frame = innermost
     while frame is not None:

@@ -3,11 +3,12 @@
     print_of(value)      16 hexadecimal digits, or None for what cannot be compared
     parts_of(name, it)   the prints of what a run.state argument holds, by name
 
-What can be compared: plain values, tensors and arrays, containers of these, random generators, and
-whatever has a `state_dict()`. Of an iterator over a sequence or a DataLoader, and of those of
-itertools over such, how far it is. Of a generator, where it stands and what its variables hold.
+These can be compared: plain values, tensors and arrays, containers of these, random generators, and
+objects with a `state_dict()`. Of an iterator over a sequence or a DataLoader, and of those of
+itertools over such, the print covers how far it is. Of a generator, it covers where it stands and
+what its variables hold.
 
-Limits   Containers are read up to TRIAL_ITEMS items, and tensors up to TRIAL_TENSOR_BYTES: what is
+Limits   Containers are read up to TRIAL_ITEMS items, and tensors up to TRIAL_TENSOR_BYTES. What is
          larger has no print. Of a distributed tensor, this rank's part counts.
 """
 
@@ -47,7 +48,7 @@ _DEPTH = 12
 
 
 class _Unknown(Exception):
-    """The value holds something that cannot be compared."""
+    """The value contains something that cannot be compared."""
 
 
 def print_of(value: object) -> str | None:
@@ -61,7 +62,7 @@ def print_of(value: object) -> str | None:
 
 
 def parts_of(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield the prints of the entries of a value's `state_dict()`; else that of the value."""
+    """Yield the prints of the entries of a value's `state_dict()`, or else the value's print."""
     entries = _entries(value)
     if not isinstance(entries, Mapping):
         if (whole := print_of(value)) is not None:
@@ -73,7 +74,7 @@ def parts_of(name: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _flat(entries: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the entries; those of an optimizer by parameter."""
+    """Yield the entries; for an optimizer by parameter."""
     for key, value in entries.items():
         if isinstance(value, Mapping) and len(value) <= TRIAL_ITEMS:
             yield from ((f"{key}.{inner}", one) for inner, one in value.items())
@@ -82,7 +83,7 @@ def _flat(entries: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(value: object) -> object:
-    """Return what `state_dict()` gives, or None where the value has none."""
+    """Return what `state_dict()` returns, or None if the value has none."""
     get = getattr(value, "state_dict", None)
     if not callable(get) or isinstance(value, type):
         return None
@@ -121,7 +122,7 @@ def _feed_all(hasher: xxhash.xxh3_64, kind: str, items: Any, depth: int) -> None
 
 
 def _feed_other(hasher: xxhash.xxh3_64, value: Any, depth: int) -> None:
-    """Feed what is no plain data but can tell its state."""
+    """Feed a value that is not plain data but can report its state."""
     if isinstance(value, torch.Generator):
         inner: object = value.get_state()
     elif isinstance(value, random.Random):
@@ -153,7 +154,10 @@ def _position(value: Any) -> object:
 
 
 def _chained_position(value: Any) -> object:
-    """Return how far an iterator of itertools is. From Python 3.14 on only `count` tells."""
+    """Return how far an iterator of itertools is.
+
+    From Python 3.14 on only `count` can be asked.
+    """
     if isinstance(value, itertools.count):
         return repr(value)
     try:
@@ -169,7 +173,8 @@ def _chained_position(value: Any) -> object:
 def _standing(value: types.GeneratorType[Any, Any, Any]) -> object:
     """Return where a generator stands: at which instruction, and with which variables.
 
-    Times are left out, and what has no print. An iterator that has none may be all that moves.
+    Times are left out, and so are values without a print. An iterator without a print may be the
+    only thing that moves.
     """
     frame = value.gi_frame
     if frame is None:

@@ -67,7 +67,7 @@ class PrivateState:
         self._random: tuple[random_state.RandomState, tree.Encoded] | None = None
         # fingerprints of objects and extra state, when `tensors` was called last
         self._prints: dict[str, str] = {}
-        self._marks: list[tuple[int, int]] = []  # the same of buffers
+        self._marks: list[tuple[int, int]] = []  # the same for buffers
 
     # --- the whole --------------------------------------------------------------------------------
 
@@ -139,9 +139,9 @@ class PrivateState:
             self._source.seek(position)
         random_state.restore(
             random_state.decode(random_text, tensors)
-        )  # comes last, because loading may draw random numbers
+        )  # this part comes last, because loading may draw random numbers
 
-    # --- what has moved ---------------------------------------------------------------------------
+    # --- what has changed -------------------------------------------------------------------------
 
     def prints(self) -> dict[str, str]:
         """Return a fingerprint of each object and extra state, by its name for users."""

@@ -38,8 +38,8 @@ from outlast.errors import CorruptError
 from outlast.runtime.worker import devices, tree
 
 _MT_WORDS = 624
-_MT_BYTES = _MT_WORDS * 4 + 4  # words and position, as NumPy's mt19937_state lays them out
-_FLAG_BYTES = 8  # an int, and what aligns the number after it
+_MT_BYTES = _MT_WORDS * 4 + 4  # words and position, in the layout of NumPy's mt19937_state
+_FLAG_BYTES = 8  # an int, and the padding that aligns the number after it
 _PREFIX = "random:"
 
 
@@ -94,7 +94,10 @@ def _capture(before: RandomState | None) -> RandomState:
 
 
 def moved_since(before: RandomState) -> bool:
-    """Return whether anything was drawn, seeded or set since `before`. Exact; about 30 us."""
+    """Return whether anything was drawn, seeded or set since `before`.
+
+    The result is exact, and takes about 30 us.
+    """
     return capture(before) is not before
 
 
@@ -128,9 +131,9 @@ def restore(state: RandomState) -> None:
 
 
 def fresh(seed: int | None = None) -> None:
-    """Seed all generators from the system's entropy, or from `seed` if given.
+    """Seed all generators from the system's entropy, or from `seed` if it is given.
 
-    A spawned process starts with that, and a forked one does not.
+    A spawned process starts like that, and a forked one does not.
     """
     if seed is not None:
         seed_cpu(seed)
@@ -143,7 +146,7 @@ def fresh(seed: int | None = None) -> None:
 
 
 def seed_cpu(seed: int) -> None:
-    """Seed the three host generators with 64 bits. 8 us; touches no device."""
+    """Seed the three host generators with 64 bits. This takes 8 us and uses no device."""
     random.seed(seed)
     np.random.seed(seed & 0xFFFF_FFFF)
     torch.default_generator.manual_seed(seed)
@@ -153,7 +156,7 @@ def seed_cpu(seed: int) -> None:
 def isolated(seed: int) -> Iterator[RandomState]:
     """Let draws in the block depend on `seed` alone.
 
-    Afterwards the random state is what it was: the one given.
+    The block gets the random state from before it, which is restored afterwards.
     """
     before = capture()
     seed_cpu(seed)
@@ -182,9 +185,9 @@ def encode(
 
 
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> RandomState:
-    """Return the state that `encode` was given. The tensors are copied.
+    """Return the state that was given to `encode`. The tensors are copied.
 
-    Raises CorruptError if they are not what `encode` makes.
+    Raises CorruptError if they are not what `encode` writes.
     """
     rest = tree.decode(text, tensors)
     try:
@@ -218,7 +221,7 @@ def _same(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
 def _python_raw() -> bytes:
     """Return index and words of Python's global generator.
 
-    CPython lays them out after the object's head.
+    CPython stores them after the object's head.
     """
     return ctypes.string_at(_python_words(), _MT_BYTES) if _LAID_OUT else b""
 
@@ -240,8 +243,8 @@ def _numpy_state() -> dict[str, Any]:
 def _numpy_raw() -> bytes:
     """Return the words of NumPy's global generator, and the Gaussian that it keeps.
 
-    NumPy publishes the address of the words. Return b"" for a bit generator of another kind, and
-    where the Gaussian was not found.
+    NumPy publishes the address of the words. Return b"" for a bit generator of another kind, and if
+    the Gaussian was not found.
     """
     bits = _numpy_bits()
     if type(bits) is not np.random.MT19937 or _GAUSSIAN_AT < 0:
@@ -285,9 +288,9 @@ def _is_laid_out(generator: random.Random) -> bool:
 
 
 def _gaussian_at() -> int:
-    """Return where in a RandomState of NumPy the Gaussian lies that it keeps; -1: not found.
+    """Return where a RandomState of NumPy stores the Gaussian that it keeps; -1: not found.
 
-    `_FLAG_BYTES` in front of it an int says whether there is one.
+    An int that is `_FLAG_BYTES` before it says whether there is one.
     """
     probe = np.random.RandomState(0)
     state: Any = probe.get_state(legacy=False)

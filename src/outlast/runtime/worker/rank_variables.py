@@ -1,9 +1,9 @@
 """The environment variables of a rank, such as RANK, which a hot spare does not have yet.
 
-A script that asks for one of them would take the spare for a single process. `ask_in_front_of` lets
-the spare wait for a rank right there: the script then reads what a rank reads. Only reads in the
-script's main thread count. Reads of torch and outlast do not, nor does a copy of the whole
-environment.
+A script that reads one of them would take the spare for a single process. `ask_in_front_of` lets
+the spare wait for a rank at that place. The script then reads what a rank reads. Only reads in the
+script's main thread count. Reads by torch and outlast do not count, and neither does a copy of the
+whole environment.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ class Rehearsal:
         self._attachment = attachment
         self._batches = batches
         self._replaying = False
-        self._phases_to_skip = 0  # phases after the replayed step that the others have done
+        # the phases after the replayed step that the other ranks have done
+        self._phases_to_skip = 0
         # what `guards` had counted before: collectives, and the first line that needed a group
         self._before = (0, "")
 
@@ -77,7 +78,7 @@ class Rehearsal:
     def _fetch(self, number: int) -> Step | None:
         try:
             return self._batches.fetch_for_rehearsal(number)
-        except Exception:  # boundary: the real ranks will say what is wrong with the data
+        except Exception:  # boundary: the real ranks will report what is wrong with the data
             if self._replaying:
                 raise
             return None
@@ -88,7 +89,7 @@ class Rehearsal:
             self.runs = self._member.script.in_body = False
             self._member.rehearse(False)
             guards = self._member.guards
-            # collectives of the rehearsed block do not keep this rank from going on in place
+            # collectives of the rehearsed block do not prevent this rank from going on in place
             guards.counted, guards.first_need = self._before
             self._batches.let_go()
             self._attachment.after_rehearsal()

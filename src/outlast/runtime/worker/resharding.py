@@ -8,7 +8,7 @@
     loader               as private: the number of batches that were given, which is the same on all
                          ranks
 
-The launcher has looked before whether the state can be divided (tiers/dividing.py), so that what is
+The launcher has checked before whether the state can be divided (tiers/dividing.py). So what is
 refused here is a script that has changed, or a layout that only the ranks know.
 
 Limits     DTensors whose placements are plain Shard and Replicate, on a mesh of any shape. Tensors
@@ -37,8 +37,8 @@ from outlast.runtime.worker.state import State
 def load_resharded(state: State, checkpoint: local.CheckpointFolder, rank: int) -> list[str]:
     """Load the state of `rank` from a checkpoint of another number of ranks.
 
-    Return the private parts that the first new rank has of rank 0; [] on all others, for one rank
-    is enough to tell of it. Raises StateError for what cannot be divided, and CorruptError.
+    Return the private parts that the first new rank has from rank 0, and [] on all others, because
+    one rank is enough to report it. Raises StateError for what cannot be divided, and CorruptError.
     """
     size, kind = checkpoint.manifest.world_size, checkpoint.manifest.kind
     was_there = rank < size
@@ -81,7 +81,7 @@ def _take_stand_in(state: State, image: Image) -> list[str]:
     """Take rank 0's private state, for a rank that is new. Return the parts that are rank 0's.
 
     A script that gives each rank a seed of its own wants other numbers on each rank, and rank 0's
-    state would give its numbers to all new ranks. Then each keeps what the script has set.
+    state would give its numbers to all new ranks. In that case, each keeps what the script has set.
     """
     mine, seed = random_state.capture(), torch.initial_seed()
     taken = images.load_stand_in_of(state, image)
@@ -91,7 +91,8 @@ def _take_stand_in(state: State, image: Image) -> list[str]:
     return [part for part in taken if part != "random"]
 
 
-_NESTED = "shared/"  # begins the names of tensors that the text of the shared state refers to
+# the names of tensors to which the text of the shared state refers begin with this
+_NESTED = "shared/"
 
 
 class _Shards:
@@ -125,7 +126,7 @@ class _Shards:
                 self._take_part(rank, name, part, laid_out.shards[holder], holder)
 
     def together(self) -> dict[str, torch.Tensor]:
-        """Return this rank's part of all tensors. Raises StateError if one has a hole."""
+        """Return this rank's part of all tensors. Raises StateError if a part of one is missing."""
         for name, patchwork in self._parts.items():
             if not patchwork.is_whole:
                 raise StateError(
@@ -139,7 +140,7 @@ class _Shards:
     ) -> str | None:
         """Return the parameter that a saved tensor is cut like; None if it is whole on each rank.
 
-        A tensor of an optimizer is cut as its parameter is, unless it is said to be whole.
+        A tensor of an optimizer is cut as its parameter is, unless the image says that it is whole.
         """
         if name in laid_out.shards:
             return name
@@ -173,7 +174,7 @@ class _Shards:
             raise _values_of_its_own(rank, name)
 
     def _take_alike(self, rank: int, name: str, part: torch.Tensor) -> None:
-        """Take a tensor that is whole on each rank. All ranks have to have the same."""
+        """Take a tensor that is whole on each rank. It has to be the same on all ranks."""
         start = (0,) * part.dim()
         if name not in self._parts:
             self._parts[name] = Patchwork(Box(start, tuple(part.shape)), part.dtype)

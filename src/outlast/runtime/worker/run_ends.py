@@ -1,7 +1,7 @@
 """The whole state of each rank at the end, for `outlast drill`.
 
-A drill trains twice, and compares. It asks for this by an environment variable, which names a
-folder. Once `run.steps` has yielded its last step, each rank writes
+A drill trains twice, and compares the results. It asks for them by an environment variable, which
+names a folder. Once `run.steps` has yielded its last step, each rank writes
 
     rank-<rank>.json    {"step": the last committed step, "parts": {name: print}}
 
@@ -26,16 +26,16 @@ from outlast.runtime.worker.trial import state_prints
 
 
 def begin(worker: int) -> None:
-    """Let unseeded draws be the same in both runs. A worker's number is the same in both.
+    """Let draws without a seed be the same in both runs.
 
-    On several hosts they are the same on all ranks, because a rank whose host is lost takes the
-    random state of a peer.
+    A worker's number is the same in both. On several hosts the draws are the same on all ranks,
+    because a rank whose host is lost takes the random state of a peer.
     """
     random_state.fresh(seed=1_000_003 * (1 if same_draws() else worker + 1))
 
 
 def watched(transaction: Transaction, steps: Iterator[Step], folder: str) -> Iterator[Step]:
-    """Yield the steps, and write down the state after the last one."""
+    """Yield the steps, and record the state after the last one."""
     try:
         yield from steps
     except GeneratorExit:  # the script has left the loop

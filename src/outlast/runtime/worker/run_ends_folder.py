@@ -1,4 +1,4 @@
-"""Where `outlast drill` has each rank's state at the end written. It imports no torch."""
+"""Where `outlast drill` has each rank's state at the end written. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def asked() -> str:
 
 
 def same_draws() -> bool:
-    """Return whether all ranks are to draw the same numbers where the script sets no seed."""
+    """Return whether all ranks draw the same numbers if the script sets no seed."""
     return os.environ.get(SAME_DRAWS) == "1"
 
 

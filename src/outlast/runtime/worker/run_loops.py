@@ -1,13 +1,13 @@
-"""Waiting for the threads of gloo groups before a group loses its last reference.
+"""Wait for the threads of gloo groups before a group loses its last reference.
 
 A gloo group has threads (`pt_gloo_runloop`) that carry out its collectives. Torch keeps a Python
 object with each collective that a backward pass starts, and the thread drops that object when the
 collective is done. For that it needs the interpreter lock. If meanwhile the main thread drops the
-last reference to the group through a DDP module, it waits for the thread with the lock held, and
-neither goes on. So the threads are given time to end what they do, while the lock is free.
+last reference to the group through a DDP module, it waits for the thread while it holds the lock,
+and neither goes on. So the threads get time to finish what they do, while the lock is free.
 
-Torch 2.13 hangs in the same way without outlast. That is as rare as a last step that takes less
-than the five milliseconds after which a thread must give up the lock.
+Torch 2.13 hangs in the same way without outlast. It is rare: the last step has to take less than
+the five milliseconds after which a thread must give up the lock.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _QUIET_LOOKS_COUNT = 2  # one thread may be between two collectives in a single 
 def wait_until_quiet() -> None:
     """Return once all run loops of this process wait for work, or after a second.
 
-    A loop that waits for a peer in a collective counts as quiet: it needs no lock before that is
-    over.
+    A loop that waits for a peer in a collective counts as quiet, because it needs no lock before
+    the collective is over.
     """
     quiet = 0
     for _ in range(RUN_LOOP_LOOKS_COUNT):

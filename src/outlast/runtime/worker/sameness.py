@@ -1,4 +1,4 @@
-"""Check whether replicated state is the same on all ranks. Until then it is only a claim.
+"""Check whether replicated state is the same on all ranks. Until then it is only assumed.
 
 Some state is not replicated: a model without DDP that each rank seeds for itself, parameters that
 DDP is told to ignore, or the stage of a pipeline. If a rank took such state from a peer, it would
@@ -6,15 +6,15 @@ go on with wrong weights, and nothing would show it. So there are two checks:
 
     compare   at the start and after the first step all ranks exchange a fingerprint of each tensor.
               What differs then is each rank's own state
-    Watch     from then on a small piece of the state is looked at in each 8th step, and its
-              checksum rides on the vote. State that was equal and differs later has diverged, which
-              is a fault
+    Watch     from then on a small piece of the state is read in each 8th step, and its checksum is
+              sent with the vote. State that was equal and differs later has diverged, which is a
+              fault
 
 Cost       `compare` reads all parameters and optimizer tensors once, and exchanges about 100 bytes
-           for each. `Watch` reads at most `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps; on a
-           device that waits for the device.
+           for each. `Watch` reads at most `WATCH_BYTES` in each of `WATCH_EVERY_STEPS` steps. On a
+           device, that waits for the device.
 Limits     `Watch` reaches each tensor once in a cycle of 8 steps for each piece that the state
-           has. Divergence is found within that.
+           has. Divergence is found within that number of steps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from outlast.runtime.worker.gather import gather_bytes
 from outlast.runtime.worker.sharding import is_distributed, local
 from outlast.runtime.worker.state import State
 
-UNLIKE = "-"  # of a rank that holds what no other rank is bound to hold
+UNLIKE = "-"  # the print of a rank with state that no other rank has to hold as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,10 @@ def fingerprints(state: State) -> dict[str, str]:
 
 
 def print_of_shards(state: State) -> str:
-    """Return a fingerprint of all that this rank holds under sharded state, and of where it lies.
+    """Return a fingerprint of all that this rank holds under sharded state, and of where it is.
 
-    It is UNLIKE if no other rank is bound to hold the same: all parameters have to be distributed,
-    and replicated over a dimension of their mesh.
+    It is UNLIKE if no other rank has to hold the same: all parameters have to be distributed, and
+    replicated over a dimension of their mesh.
     """
     shards = state.shards()
     bound = all(
@@ -100,10 +100,11 @@ def print_of_shards(state: State) -> str:
 
 
 def twins_of(rank: int, prints: Sequence[bytes]) -> tuple[int, ...]:
-    """Return the ranks that can stand in for `rank`, and it for them, itself among them.
+    """Return the ranks that can replace `rank`, and that it can replace, including itself.
 
-    They have the same print. Where many have, they stand for each other in sets of TWINS_COUNT,
-    and of one more in the last: a message names them all. Empty: no other rank has that print.
+    They have the same print. If many ranks have it, they replace each other in sets of TWINS_COUNT,
+    and of one more in the last set, because a message names them all. The result is empty if no
+    other rank has that print.
     """
     mine = prints[rank]
     same = [one for one, said in enumerate(prints) if said == mine]
@@ -119,7 +120,7 @@ def twins_of(rank: int, prints: Sequence[bytes]) -> tuple[int, ...]:
 def compare(state: State) -> Difference | None:
     """Exchange fingerprints with all ranks of the default group. Return None if all are the same.
 
-    Every rank has to call. Raises what torch raises when a peer is lost.
+    Every rank has to call this. Raises what torch raises when a peer is lost.
     """
     return difference(_exchange(fingerprints(state)))
 
@@ -152,17 +153,17 @@ def _exchange(mine: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 class Watch:
-    """Look at a small piece of the replicated state, another one each time.
+    """Read a small piece of the replicated state, another one each time.
 
     So all of it is compared again and again.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
-        # flat tensors: several small ones, or one that may be large
+        # flat tensors: several small ones together, or a single large one
         self._groups: list[list[torch.Tensor]] = []
-        self._ends: list[int] = []  # pieces of this group and all before it
-        self._refreshed = -1  # the multiple of WATCH_REFRESH_STEPS at which the list was made
+        self._ends: list[int] = []  # the number of pieces of this group and all groups before it
+        self._refreshed = -1  # the multiple of WATCH_REFRESH_STEPS at which the list was created
 
     def key(self, step: int) -> float:
         """Return a number that is the same on all ranks while the piece in turn is.
@@ -230,5 +231,5 @@ def _grouped(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
 
 
 def _piece_length(tensor: torch.Tensor) -> int:
-    """Return how many elements make a piece."""
+    """Return how many elements form a piece."""
     return max(1, WATCH_BYTES // tensor.element_size())

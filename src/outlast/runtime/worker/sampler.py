@@ -23,16 +23,17 @@ import numpy as np
 
 from outlast.errors import StateError
 
-# 6 leave a bias that a chi-square test sees over 5 samples, 10 almost none; it matters only for
-# tiny data sets
+# 6 rounds leave a bias that a chi-square test finds over 5 samples, and 10 leave almost none; this
+# matters only for tiny data sets
 _ROUNDS = 12
-_AHEAD = 1024  # indices computed at once: NumPy's calls cost as much for one batch as for this many
+# how many indices are computed at once; NumPy's calls take as long for a single batch
+_AHEAD = 1024
 _MASK = (1 << 64) - 1
 _Words = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 
 
 class SamplerMesh(Protocol):
-    """Stand for a DeviceMesh of torch, of which only this is used."""
+    """The part of torch's DeviceMesh that is used here."""
 
     @property
     def shape(self) -> Sequence[int]: ...

@@ -6,8 +6,9 @@
 Both read the newest checkpoint whose checksums are all right. They take no part in the run, and
 change nothing of it. Parts of sharded parameters (FSDP2) are put together.
 
-Limits     Only what a checkpoint holds: `outlast run --checkpoint-every STEPS` writes them. Each
-           rank's file is read whole, one at a time, and the weights are held once more.
+Limits     Only what a checkpoint contains can be read: `outlast run --checkpoint-every STEPS`
+           writes checkpoints. Each rank's file is read completely, one at a time, and there is one
+           more copy of the weights in memory.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from outlast.runtime.worker.patchwork import Box, Patchwork
 from outlast.runtime.worker.sharding import is_distributed
 from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, to_tensor
 
-_NO_BUFFERS = ("private/", "random:", "text")  # private pieces with such names are no buffers
+_NO_BUFFERS = ("private/", "random:", "text")  # private pieces with such names are not buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class CheckpointWeights:
 
     aliases     another name of a tensor -> its name in `tensors`
     transient   buffers that their module leaves out of its own state_dict()
-    refused     newer checkpoints that were passed over, and why, a sentence each
+    refused     newer checkpoints that were not used, and why, in one sentence each
     """
 
     step: int
@@ -59,7 +60,7 @@ class CheckpointWeights:
         return sorted({name.partition(".")[0] for name in self.tensors})
 
     def state_dict(self, name: str) -> dict[str, torch.Tensor]:
-        """Return what `load_state_dict` of the module takes that `run.state` knows as `name`."""
+        """Return what `load_state_dict` accepts, for the module with this name in `run.state`."""
         if name not in self.names():
             raise StateError(
                 f"the checkpoint of step {self.step} has no weights of {name!r}",
@@ -190,7 +191,7 @@ class _Gathered:
         self._transient: set[str] = set()
 
     def take(self, rank: int, image: Image) -> None:
-        """Add what one rank's image holds. Rank 0's comes first, and its buffers count."""
+        """Add what one rank's image contains. Rank 0's image comes first, and its buffers count."""
         if not holds_shared(image):
             raise CorruptError(f"the image of rank {rank} holds no parameters")
         mine = layout.of(image)
@@ -206,7 +207,7 @@ class _Gathered:
                 self._add(plain, to_tensor(spec, data), mine, rank)
 
     def whole(self, step: int, refused: tuple[str, ...]) -> CheckpointWeights:
-        """Return the weights. Raises StateError if a part of one came from no rank."""
+        """Return the weights. Raises StateError if no rank has saved some part of a tensor."""
         for name, patchwork in self._cut.items():
             if not patchwork.is_whole:
                 raise StateError(
@@ -262,7 +263,7 @@ def _of_dcp(tier: CheckpointTier, step: int, refused: tuple[str, ...]) -> Checkp
 def _find(
     where: Path, step: int | None
 ) -> tuple[CheckpointTier, local.CheckpointFolder, tuple[str, ...]]:
-    """Return the checkpoint to read, and the reasons of those that were passed over."""
+    """Return the checkpoint to read, and why newer ones were not used."""
     place = checkpoint_places.find(where, step=step)
     refused: tuple[str, ...] = ()
     if place.step is None:
@@ -288,7 +289,7 @@ def _write_dcp(state: dict[str, Any], folder: Path) -> None:
     from torch.distributed.checkpoint.state_dict_saver import save
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no process group is as it should be
+        warnings.simplefilter("ignore")  # it is normal here that there is no process group
         save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
 
 
@@ -307,7 +308,7 @@ def _write_safetensors(found: Mapping[str, torch.Tensor], file: Path, *, step: i
 
 
 def _apart(found: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors that share no memory: safetensors takes no others."""
+    """Yield tensors that share no memory, because safetensors accepts no others."""
     seen: set[int] = set()
     for name, tensor in found.items():
         again = tensor.data_ptr() in seen and tensor.numel() > 0

@@ -1,7 +1,8 @@
 """Where the script is in one life of main's function, and what its loop carries.
 
-A rank that is replaced runs the script from its top, so a variable that an earlier step has set is
-not set there. Python then raises a NameError, which says nothing of the replacement.
+A process that replaces a rank runs the script from its first line, so a variable that an earlier
+step has set is not set there. Python then raises a NameError, which does not mention the
+replacement.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class ScriptPlace:
     in_body        the main thread runs the body of a step, where it may be interrupted between any
                    two bytecodes
     in_steps       run.steps was called
-    rehearses      a step is done for nothing, on the solo group (rehearsal.py)
-    rehearsed      that has been done
+    rehearses      a step is executed whose result is dropped, on the solo group (rehearsal.py)
+    rehearsed      that step has been executed
     left_loop_at   the line at which the loop was left by `break` or an error; "": it was not
     carried        the names of variables that the loop carries from step to step, and are not kept
     """
@@ -31,9 +32,9 @@ class ScriptPlace:
     carried: frozenset[str] = frozenset()
 
     def unset(self, error: BaseException) -> str | None:
-        """Return the carried variable that this process has never set, if that is the error."""
+        """Return the carried variable that this process never set, if the error is about one."""
         if not isinstance(error, NameError):
             return None
-        # an UnboundLocalError has the name in its text alone
+        # an UnboundLocalError has the name only in its text
         named = {error.name, *re.findall(r"'(\w+)'", str(error))}
         return next((name for name in sorted(self.carried) if name in named), None)

@@ -8,10 +8,10 @@ would report it.
 
 So each rank writes down what it does next, in memory that the ranks of a node share. A rank that
 goes on to a step writes, and does not wait. A rank that enters a phase, or ends run.steps, waits
-until every peer has come as far, and compares. Votes are the clock: two ranks that have cast
-equally many votes in a generation must do the same next. Most ranks write once between two votes. A
-rank that is given a step, and leaves its loop before the block, writes again. So these writes are
-counted too.
+until every peer has come as far, and compares. Progress is counted in votes: two ranks that have
+cast the same number of votes in a generation must do the same next. Most ranks write once between
+two votes. If a rank is given a step and leaves its loop before the block, it writes again. So these
+writes are counted too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ScriptPositions:
         self._rows = SharedRows(memory, LAYOUT, participant, act="come")
 
     def goes_on_to(self, does: str, *, votes: int) -> None:
-        """Write down what this rank does next, after it has voted `votes` times."""
+        """Record what this rank does next, after it has voted `votes` times."""
         self._at = (votes, self._at[1] + 1 if self._at[0] == votes else 1)
         self._rows.put(self._number, _shortened(does))
 
@@ -68,9 +68,9 @@ class ScriptPositions:
         return None
 
     def has_left(self, where: str, *, votes: int) -> None:
-        """Write down that this rank has left its loop early, and that its script is over.
+        """Record that this rank has left its loop early, and that its script is over.
 
-        It is written last, because only the script's end tells that no error was the cause.
+        It is written last, because only the script's end shows that no error was the cause.
         """
         self.goes_on_to(f"{_HAS_LEFT} at {where}, and its script has ended", votes=votes)
 
@@ -86,12 +86,15 @@ class ScriptPositions:
         return None
 
     def wake(self) -> None:
-        """Let a thread that waits in `meet` see that the generation is over. For any thread."""
+        """Let a thread that waits in `meet` see that the generation is over.
+
+        Any thread may call it.
+        """
         self._rows.wake()
 
     @property
     def _number(self) -> int:
-        """Return one number for the votes and the count since then, in their order."""
+        """Return one number that orders the votes and the count since then."""
         votes, count = self._at
         return votes << 16 | count
 

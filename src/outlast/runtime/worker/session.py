@@ -182,7 +182,8 @@ class WorkerSession:
             if is_peer_failure(error)
             else "exception"
         )
-        # Told to leave, the process may stumble over that. Any other error is its own.
+        # An error after this process was told to leave may follow from that. Any other error is its
+        # own.
         unwound = isinstance(error, StepInterrupted | Reenter | KeyboardInterrupt)
         self.do(
             lambda m: m.broke(
@@ -229,7 +230,7 @@ class WorkerSession:
                 )
             )
 
-    # --- what the main thread says ---
+    # --- what the main thread reports ---
 
     def do(self, act: Callable[[WorkerMachine], list[Output] | None]) -> None:
         """Call `act` with the protocol machine, and carry out its outputs. For the main thread."""

@@ -1,7 +1,7 @@
-"""A file beside the script that takes the place of a library of the same name.
+"""A file beside the script that hides a library of the same name.
 
-Python looks for modules in the script's folder first. A file `numpy.py` there is imported where the
-script, or a library, asks for NumPy. The error that follows does not name that file, and occurs in
+Python looks for modules in the script's folder first. A file `numpy.py` there is imported if the
+script, or a library, imports NumPy. The error that follows does not name that file, and occurs in
 each process that is started.
 """
 
@@ -16,10 +16,10 @@ from outlast.errors import UsageError
 
 
 def hidden_library(error: BaseException, folder: str) -> UsageError | None:
-    """Return an error that names the file in `folder` which `error` comes from, or None.
+    """Return an error that names the file in `folder` which causes `error`, or None.
 
-    It does if something was looked for in a module that is in `folder`, and a library of the same
-    name is elsewhere.
+    The file causes it if something was searched in a module that is in `folder`, and a library of
+    the same name is elsewhere.
     """
     name = _looked_in(error)
     module = sys.modules.get(name) if name else None
@@ -48,7 +48,7 @@ def _looked_in(error: BaseException) -> str:
 
 
 def _elsewhere(name: str, folder: str) -> str | None:
-    """Return where the module would be found if `folder` were not looked in, or None."""
+    """Return where the module would be found without `folder`, or None."""
     there = os.path.realpath(folder)
     path = [one for one in sys.path if os.path.realpath(one or os.getcwd()) != there]
     try:

@@ -1,7 +1,7 @@
 """Distributed tensors seen from one rank: the local shard, and where it is in the whole.
 
-Only this file knows DTensor. torch.distributed.tensor takes long to import, so it is imported when
-the first one is met.
+Only this file uses DTensor. torch.distributed.tensor takes long to import, so it is imported when
+the first DTensor is found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_distributed(tensor: object) -> bool:
 
 
 def is_sharded(tensor: object) -> bool:
-    """Return whether a tensor is distributed in such a way that no rank need hold all of it."""
+    """Return whether a tensor is distributed in such a way that no rank needs to hold all of it."""
     return is_distributed(tensor) and any(
         not placement.is_replicate()
         for placement in tensor.placements  # type: ignore[attr-defined]
@@ -61,10 +61,10 @@ def is_plainly_cut(tensor: Any) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the memory that this rank holds, live and without autograd."""
-    # asking a plain tensor for what it lacks is slow
+    """Return the memory that this rank holds. It is live and without autograd."""
+    # it is slow to ask a plain tensor for an attribute that it does not have
     if type(tensor) not in _PLAIN and hasattr(tensor, "to_local"):
-        with torch.no_grad():  # to_local is part of the graph otherwise
+        with torch.no_grad():  # otherwise to_local is part of the graph
             tensor = tensor.to_local()
     return tensor.detach() if tensor.requires_grad or tensor.grad_fn is not None else tensor
 
@@ -91,12 +91,13 @@ def gathered_on_host(tensor: Any) -> torch.Tensor:
 
     mesh = tensor.device_mesh
     mine = local(tensor).cpu().contiguous()
-    # The first dimension of the mesh has cut first, so the last one is put together first.
+    # The first dimension of the mesh was applied first when the tensor was cut, so the last one is
+    # joined first.
     for number in reversed(range(mesh.ndim)):
         placement = tensor.placements[number]
         if placement.is_replicate():
             continue
-        if type(placement) is not Cut:  # a kind of its own may have cut in strides
+        if type(placement) is not Cut:  # a placement of another kind may have cut in strides
             raise StateError(
                 f"a tensor with the placement {placement} cannot be gathered by gloo from GPUs",
                 hint="give each rank a GPU of its own, so that NCCL does it",

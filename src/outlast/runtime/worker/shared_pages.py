@@ -9,7 +9,10 @@ from outlast.runtime.worker.shared_vote import SharedVote
 
 
 class SharedPages:
-    """One rank's side of both, in one generation. The votes are the clock of the positions."""
+    """One rank's pages for votes and positions in one generation.
+
+    Positions are counted in votes.
+    """
 
     def __init__(self, memory: memoryview, participant: Participant) -> None:
         """Use `memory`, which all ranks share: `size(world_size)` bytes, zero at first."""
@@ -23,26 +26,26 @@ class SharedPages:
         return self.vote.cast + self._positions.met
 
     def goes_on_to(self, does: str) -> None:
-        """Write down what this rank does next, for peers that wait in `meet`."""
+        """Record what this rank does next, for peers that wait in `meet`."""
         self._positions.goes_on_to(does, votes=self.vote.cast)
 
     def meet(self, does: str) -> Elsewhere | None:
-        """Wait for all ranks, and return the first that does something else next, or None.
+        """Wait for all ranks, and return the first rank that does something else next, or None.
 
         Raises Cut.
         """
         return self._positions.meet(does, votes=self.vote.cast)
 
     def has_left(self, where: str) -> None:
-        """Write down that this rank's script has left its loop early, and is over."""
+        """Record that this rank's script has left its loop early, and has ended."""
         self._positions.has_left(where, votes=self.vote.cast)
 
     def who_left(self) -> Elsewhere | None:
-        """Return a rank that has left its loop where this one has gone on, or None."""
+        """Return a rank that has left its loop at a place where this one has gone on, or None."""
         return self._positions.who_left(votes=self.vote.passed)
 
     def wake(self) -> None:
-        """Let a thread that waits here see that the generation is over. For any thread."""
+        """Let a thread that waits here see that the generation is over. Any thread may call it."""
         self.vote.wake()
         self._positions.wake()
 

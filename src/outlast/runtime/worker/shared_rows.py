@@ -2,8 +2,8 @@
 
 Each rank has a row: a word that changes with each of its records, and places for records, used in
 turn. A record is written before its word changes, and carries generation, number, length and
-checksum. If memory is not read in the order in which it was written, a reader looks again. A
-generation begins when no rank writes in an older one any more: all of its ranks stand still or are
+checksum. If memory is not read in the order in which it was written, a reader reads again. A
+generation begins when no rank writes in an older one any more: all of its ranks have paused or are
 dead.
 """
 
@@ -19,14 +19,15 @@ from outlast.model.limits import BALLOT_LOOK_S
 from outlast.runtime import clock, linux
 
 _HEAD = struct.Struct("<QQII")  # generation, number, length, checksum
-_LINE_BYTES = 64  # of the processor's cache: the word that others look at has one to itself
+# a line of the processor's cache; the word that other ranks read has one to itself
+_LINE_BYTES = 64
 _WORD = 0xFFFF_FFFF
 
 
 class Cut(RuntimeError):
     """Raised if the generation is over, or if a rank did not come within the time-out.
 
-    Nothing is known of what the others have seen.
+    It is not known what the other ranks have seen.
     """
 
 
@@ -34,8 +35,8 @@ class Cut(RuntimeError):
 class Participant:
     """One rank of one generation, as it waits for the others.
 
-    cancelled   tells that the generation is over
-    names       the ranks, for people, where `rank` and `world_size` count those of one node; ():
+    cancelled   returns whether the generation is over
+    names       the ranks, for people, if `rank` and `world_size` count those of one node; ():
                 they are 0, 1, 2 ...
     """
 
@@ -93,7 +94,7 @@ class SharedRows:
         return clock.now_s() + self._participant.timeout_s
 
     def put(self, number: int, record: bytes) -> None:
-        """Write this rank's record of that number, over the one that its place had before."""
+        """Write this rank's record of that number, over the earlier record in its place."""
         start = self._participant.rank * self._row_bytes
         at = self._place(start, number)
         self._memory[at + _HEAD.size : at + _HEAD.size + len(record)] = record
@@ -107,7 +108,7 @@ class SharedRows:
     ) -> tuple[int, bytes]:
         """Wait for the record of that number of `rank`, and return its number and the record.
 
-        `later`: a record of a higher number will do. Raises Cut.
+        `later`: a record of a higher number is accepted, too. Raises Cut.
         """
         start = rank * self._row_bytes
         at = self._place(start, number)
@@ -131,7 +132,7 @@ class SharedRows:
             linux.futex_wait(self._address + start, word, BALLOT_LOOK_S)
 
     def newest(self, rank: int) -> tuple[int, bytes] | None:
-        """Return number and record that `rank` has left in its first place, or None.
+        """Return the number and the record that `rank` has left in its first place, or None.
 
         It does not wait. A record that is being written counts as none.
         """
@@ -143,7 +144,10 @@ class SharedRows:
         return (number, record) if whole else None
 
     def wake(self) -> None:
-        """Let a thread that waits in `take` see that the generation is over. For any thread."""
+        """Let a thread that waits in `take` see that the generation is over.
+
+        Any thread may call it.
+        """
         for rank in self.ranks:
             linux.futex_wake(self._address + rank * self._row_bytes)
 

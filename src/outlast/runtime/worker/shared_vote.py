@@ -5,7 +5,7 @@ busy ranks on two cores take 8 ms for its smallest all-reduce and 2.4 ms for its
 all-to-all. Through these pages it takes 0.06 ms, and a fortieth of the processor time.
 
 Each rank has two places for ballots, used in turn. No rank writes ballot n + 2 over ballot n before
-all have read n, because it needs everybody's n + 1 to get there.
+all ranks have read n, because before that it needs the ballots n + 1 of all ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ class SharedVote:
         return ballots
 
     def wake(self) -> None:
-        """Let a thread that waits in `exchange` see that the generation is over. For any thread."""
+        """Let a thread that waits in `exchange` see that the generation is over.
+
+        Any thread may call it.
+        """
         self._rows.wake()
 
 

@@ -95,8 +95,9 @@ class _KnownShapes:
         self._looks = 0
 
     def looks_at_all(self) -> bool:
-        """Count one more check. Return True if this one covers all tensors, False if buffers
-        alone.
+        """Count one more check.
+
+        Return True if this one covers all tensors, False if only buffers.
         """
         self._looks += 1
         return self._looks % SHAPES_LOOK_STEPS == 1 or self._looks <= 3
@@ -135,7 +136,7 @@ class State:
         if isinstance(self.source, DrawnBatches):
             self.source.look_at(self.private.prints)
         self.distributed = any(is_sharded(parameter) for parameter in self.parameters.values())
-        # True once shared tensors are known to differ between ranks: each rank keeps its own then
+        # True once shared tensors are known to differ between ranks. Then each rank keeps its own.
         self.differs_by_rank = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
@@ -172,7 +173,7 @@ class State:
         return self.distributed or self.differs_by_rank
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Give the loader its share of the batches: that of `rank` out of `world_size`."""
+        """Give the loader its share of the batches, which is that of `rank` out of `world_size`."""
         if self.source is not None:
             self.source.bind(rank, world_size)
 
@@ -237,11 +238,11 @@ class State:
                 scaler.load_state_dict(described["scalers"][name])
                 scaler_reset(scaler, self.optimizers.values())
         self._load_graded(described.get("graded", ""))
-        if "buffer_syncs" in described:  # not in an image of an older outlast
+        if "buffer_syncs" in described:  # an image of an older outlast does not have them
             self._sorted.buffer_syncs.put(described["buffer_syncs"])
 
     def shards(self) -> dict[str, Shard]:
-        """Return where this rank's part lies, for each distributed tensor of `shared_tensors`."""
+        """Return where this rank's part is, for each distributed tensor of `shared_tensors`."""
         return {
             name: shard_of(tensor)
             for name, tensor in self.whole_tensors().items()
@@ -302,9 +303,9 @@ class State:
             (tensor.shape, tensor.dtype)
             for tensor in (self._unnamed() if whole else self.modules.live())
         ]
-        # names are needed for the message only, and cost most of the time
+        # names are needed only for the message, and take most of the time
         if shapes == self._shapes.newest[whole]:
-            return  # nothing has changed since the last look of this kind
+            return  # nothing has changed since the last check of this kind
         now = {
             name: (tensor.shape, tensor.dtype)
             for name, tensor in (*self.whole_tensors().items(), *self.modules.buffers().items())
@@ -323,7 +324,7 @@ class State:
     # --- a step that may be repeated --------------------------------------------------------------
 
     def begin(self, random_now: random_state.RandomState | None = None) -> None:
-        """Keep what `roll_back` needs, except parameters (`edits` keeps those).
+        """Keep what `roll_back` needs, except parameters, which `edits` keeps.
 
         This is cheap, and is called at every step. `random_now` is the random state, if the caller
         has just captured it.
@@ -331,7 +332,7 @@ class State:
         self._step.keep(random_now)
 
     def roll_back(self) -> None:
-        """Put everything back to what it was at `begin`, and clear the gradients.
+        """Restore everything to what it was at `begin`, and clear the gradients.
 
         That covers buffers, random state, hyper-parameters, schedulers, scalers and objects.
         Parameters are left alone, except those that the script itself edits. It raises StateError
@@ -353,7 +354,7 @@ class State:
         self._undo.keep(*self.shared_tensors())
 
     def undo(self) -> None:
-        """Put back the copy that `keep_undo` made."""
+        """Restore the copy that `keep_undo` made."""
         assert self._undo.copy is not None, "undo without keep_undo"
         self.load_shared(*self._undo.copy)
 
@@ -388,21 +389,21 @@ class State:
     def _load_graded(self, graded: str) -> None:
         """Clear each gradient to zeros or None, as it was on the rank that made the image.
 
-        An image of an older outlast does not say which, and then nothing is cleared.
+        An image of an older outlast does not contain this. Then nothing is cleared.
         """
         if len(graded) == len(self.parameters):
             for parameter, mark in zip(self.parameters.values(), graded, strict=True):
                 _clear_gradient(parameter, graded=mark == "1")
 
     def whole_tensors(self) -> dict[str, torch.Tensor]:
-        """Return the live parameters and optimizer tensors. Distributed tensors come whole."""
+        """Return the live parameters and optimizer tensors, distributed tensors as a whole."""
         out = dict(self.parameters)
         for name, optimizer in self.optimizers.items():
             out.update(optim_state.tensors(name, optimizer))
         return out
 
     def _unnamed(self) -> Iterator[torch.Tensor]:
-        """Yield parameters, optimizer tensors and buffers, without the cost of their names."""
+        """Yield parameters, optimizer tensors and buffers, without spending time on their names."""
         yield from self.parameters.values()
         for optimizer in self.optimizers.values():
             for values in optimizer.state.values():
@@ -410,9 +411,9 @@ class State:
         yield from self.modules.live()
 
     def _editable(self) -> dict[str, torch.Tensor]:
-        """Return the parameters that a repeat may have to put back.
+        """Return the parameters that a repeat may have to restore.
 
-        There are none where the state is always restored from an image.
+        There are none if the state is always restored from an image.
         """
         return {} if self.sharded else self.parameters
 
@@ -462,7 +463,7 @@ class State:
 
 
 class _StepKeeper:
-    """Keep what a repeat of the step in flight needs, and put it back."""
+    """Keep what a repeat of the step in flight needs, and restore it."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -530,7 +531,7 @@ class _StepKeeper:
 
 
 def _object_part(name: str, value: Any) -> PrivatePart:
-    """Return how an object is read and set. Raises StateError if nothing is known of its type."""
+    """Return how an object is read and set. Raises StateError if its type is not supported."""
     if isinstance(value, torch.Generator):
         return PrivatePart(value.get_state, value.set_state)
     if isinstance(value, random.Random):
@@ -569,14 +570,14 @@ def _clear_gradient(parameter: torch.Tensor, *, graded: bool) -> None:
 
 
 def _enabled(scalers: Mapping[str, torch.amp.GradScaler]) -> list[tuple[str, torch.amp.GradScaler]]:
-    """Return the scalers that scale. A scaler made with enabled=False has no state at all."""
+    """Return the scalers that are enabled. A scaler with enabled=False has no state at all."""
     return [(name, scaler) for name, scaler in scalers.items() if scaler.is_enabled()]
 
 
 def _put_scaler(
     scaler: torch.amp.GradScaler, scale: torch.Tensor | None, growth: torch.Tensor | None
 ) -> None:
-    """Put the scaler's two tensors back; they are all that it holds.
+    """Restore the scaler's two tensors, which are all that it holds.
 
     Its state_dict() would copy them from the device, and wait for that at each step.
     """

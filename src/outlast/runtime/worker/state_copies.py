@@ -1,7 +1,7 @@
 """This rank's copies in the vault, from which all ranks go on if all are lost at once.
 
-Only under replicated state, and only if all ranks are on one node. Sharded state is sealed whole
-each few steps anyway, and on several nodes no vault has all ranks.
+They exist only under replicated state, and only if all ranks are on one node. Sharded state is
+sealed completely every few steps anyway, and on several nodes no vault has all ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
 class StateCopies:
     """Make this rank's copies, and read them.
 
-    keeping   says when one is made
+    keeping   says when a copy is made
     sender    sends images of sharded state to the node that keeps copies of them
     """
 
@@ -52,9 +52,10 @@ class StateCopies:
         return self._kept
 
     def reserve(self, private_bytes: int, shared_bytes: int) -> None:
-        """Make room for copies of this much state, if there are to be any. Raises CapacityError.
+        """Make room for copies of this much state, if copies will be made. Raises CapacityError.
 
-        If there is no room, and the user has not set how often, no copies are made, with a warning.
+        If there is no room, and the user has not set how often copies are made, none are made, with
+        a warning.
         """
         keeping, sharded = self.keeping, self._state.sharded
         if sharded or self._member.local_world_size < self._member.world_size:
@@ -79,7 +80,7 @@ class StateCopies:
     def make(self, step: int) -> None:
         """Copy the state after `step`, and report it.
 
-        A copy for which there is no room ends nothing: none is made any more.
+        If there is no room for a copy, the run goes on, and no more copies are made.
         """
         session, rank, began_s = self._session, self._member.rank(), clock.now_s()
         generation, error = self._member.generation, ""
@@ -101,7 +102,7 @@ class StateCopies:
         self.keeping.copied(VAULT, cost_s=clock.now_s() - began_s)
 
     def read(self, step: int) -> Iterator[Image]:
-        """Yield what makes up this rank's state of `step`: rank 0's copy, then its own.
+        """Yield the parts of this rank's state of `step`: rank 0's copy, then its own.
 
         Raises CorruptError.
         """

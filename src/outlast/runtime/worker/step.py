@@ -130,7 +130,7 @@ class Step:
         where: TracebackType | None,
     ) -> bool:
         if forked.is_fork():
-            return False  # a forked child has left the block: its parent still runs the step
+            return False  # a forked child has left the block, and its parent still runs the step
         return self._transaction.leave(self, error)
 
     def reset(self) -> None:

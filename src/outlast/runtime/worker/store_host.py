@@ -1,10 +1,11 @@
-"""The process that holds the TCPStore: it outlives the ranks, and the launcher imports no torch.
+"""The process that hosts the TCPStore.
 
-options: host (default 127.0.0.1), port (default 0: any free one), ports (the first and the last of
-those that port 0 may take; default: all). It says StoreUp and lives until
-its channel closes. A Ping is answered only after the store itself has answered. So a Pong means
-that the store's server is at work. It listens at `host` alone: anybody who can connect there can
-change every key. On 127.0.0.1 those are the processes of this machine, of other users too.
+It outlives the ranks, and the launcher imports no torch. Options: host (default 127.0.0.1), port
+(default 0: any free one), ports (the first and the last of those that port 0 may take; default:
+all). It says StoreUp and lives until its channel closes. A Ping is answered only after the store
+itself has answered. So a Pong means that the store's server is at work. It listens at `host` only:
+anyone who can connect there can change every key. On 127.0.0.1 those are the processes of this
+machine, including those of other users.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from outlast.runtime.worker.error_text import one_line
 def serve(spec: ChildSpec, channel_fd: int) -> int:
     """Host the store until the channel closes. Return the exit code.
 
-    It is 0 after the channel closed, and 1 if the port cannot be had.
+    It is 0 after the channel closed, and 1 if the port cannot be used.
     """
     host, port = str(spec.options.get("host", "127.0.0.1")), int(spec.options.get("port", 0))
     ports = spec.options.get("ports")

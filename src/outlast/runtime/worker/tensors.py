@@ -1,15 +1,15 @@
 """Tensors as bytes: between torch and the images of the vault.
 
-`piece` gives a live view of a contiguous CPU tensor (`is_live`), a copy of any other. A view costs
-some microseconds to make. For hundreds of tensors at every step that would be milliseconds, so
-`Pieces` keeps views as long as they hold.
+`piece` returns a live view of a contiguous CPU tensor (`is_live`), and a copy of any other. A view
+takes some microseconds to create. For hundreds of tensors at every step that would be milliseconds,
+so `Pieces` keeps views as long as they are valid.
 
-On a GPU   `Pieces` gives bytes that are fetched when the image is written: on a stream of their
+On a GPU   `Pieces` returns bytes that are fetched when the image is written: on a stream of their
            own, straight into the vault, whose pages are registered with CUDA (`devices.pin`).
            `piece` copies such a tensor into fresh memory instead, which is some thirty times
            slower.
 
-Limits     Dense tensors in the dtypes of DTYPES. A DTensor is not taken: pass its local tensor.
+Limits     Dense tensors in the dtypes of DTYPES. A DTensor is refused: pass its local tensor.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.bool: "BOOL",
     torch.complex128: "C128",
     torch.complex64: "C64",
-    **({torch.float8_e8m0fnu: "F8_E8M0"} if hasattr(torch, "float8_e8m0fnu") else {}),  # torch 2.7
+    # torch 2.7 or newer
+    **({torch.float8_e8m0fnu: "F8_E8M0"} if hasattr(torch, "float8_e8m0fnu") else {}),
 }
-# other readers of safetensors, torch's own among them, refuse a file that has any of these
+# other readers of safetensors, including torch's own, refuse a file that has any of these
 NOT_FOR_OTHERS = ("C128", "F8_E8M0")
 _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
-    """Return the spec of a tensor. Raises StateError for one that no image can hold."""
+    """Return the spec of a tensor. Raises StateError for a tensor that no image can contain."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None or tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise StateError(
@@ -68,7 +69,7 @@ def is_live(tensor: torch.Tensor) -> bool:
 
 
 def piece(name: str, tensor: torch.Tensor) -> TensorPiece:
-    """Return the tensor's bytes: a view if it `is_live`, else a copy as of now.
+    """Return the tensor's bytes: a view if it `is_live`, otherwise a copy of its present value.
 
     Raises StateError as `spec_of` does.
     """
@@ -112,8 +113,8 @@ class OnDevice:
 class Pieces:
     """Keep the pieces of the same tensors from step to step.
 
-    A view is made again if its name has another storage, dtype or shape. The storage of the tensors
-    of the last call is kept alive.
+    A view is created again if its name has another storage, dtype or shape. The storage of the
+    tensors of the last call is kept alive.
     """
 
     def __init__(self) -> None:
@@ -125,8 +126,8 @@ class Pieces:
         pieces = []
         for name, tensor in tensors:
             entry = before.get(name)
-            # The view keeps its storage alive, so the same address is the same storage. Cheapest
-            # questions first: this runs for each tensor at each step.
+            # The view keeps its storage alive, so the same address is the same storage. The
+            # cheapest checks come first, because this runs for each tensor at each step.
             if (
                 entry is None
                 or entry[0] != tensor.data_ptr()
@@ -162,11 +163,11 @@ def to_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
 
 
 def view_of(spec: TensorSpec, data: memoryview) -> torch.Tensor:
-    """Return a CPU tensor over these very bytes, to be copied from at once.
+    """Return a CPU tensor over these very bytes, which has to be copied from at once.
 
     If they cannot be written to, it is a copy. Raises StateError as `to_tensor` does.
 
-    Copying first what is copied again next would be most of the cost of a successor's restore,
+    To copy first what is copied again next would be most of the cost of a successor's restore,
     because fresh memory takes longer than the copying.
     """
     if data.readonly or not data.nbytes:
@@ -188,7 +189,7 @@ def dtype_of(name: str, code: str) -> torch.dtype:
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor that `is_live`, to be read or written in place."""
-    # numel first: a view of nothing has no address that NumPy would take.
+    # numel comes first, because an empty view has no address that NumPy accepts
     if tensor.numel() == 0:
         return memoryview(bytearray())
     return tensor.reshape(-1).view(torch.uint8).numpy().data

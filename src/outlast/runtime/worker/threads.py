@@ -18,7 +18,8 @@ from outlast.model.limits import THREADS_LOOK_S
 
 LACKING = "a limit of the machine, of its user or of its control group is reached"
 HINT = "raise `ulimit -u`, or pids.max of the control group, or start fewer processes"
-GROUP_THREADS_COUNT = 4  # of a gloo group: its loop, two workers, and the one that lets it go
+# of a gloo group: its loop, two workers, and the thread that drops the group
+GROUP_THREADS_COUNT = 4
 
 
 def wait_for_threads(
@@ -57,7 +58,7 @@ def _look_again(first_s: float, within_s: float) -> None:
 
 
 def can_start(count: int) -> bool:
-    """Return whether `count` threads can be started now. They are, and end at once."""
+    """Return whether `count` threads can be started now. They are started, and end at once."""
     over = threading.Event()
     started: list[threading.Thread] = []
     with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"

@@ -1,11 +1,11 @@
-"""The files that a script writes while `outlast check` tries it, so that they can be put back.
+"""The files that a script writes while `outlast check` tries it, so that they can be restored.
 
 The script may open a file for writing, rename onto it, or remove it. Before that, the file is
-copied into the trial's folder, once for all ranks. `outlast.runtime.trials` puts the copies back,
-and removes what the script has made.
+copied into the trial's folder, once for all ranks. `outlast.runtime.trials` restores the copies,
+and removes what the script has created.
 
     TRIAL/touched/<digest of the path>.json   {"path": ..., "existed": true}
-    TRIAL/touched/<digest of the path>.copy   what stood there
+    TRIAL/touched/<digest of the path>.copy   the content of the file before
 
 Python reports each such call by an audit event. torch.save opens its file in C++, so it is wrapped.
 
@@ -29,7 +29,7 @@ from typing import Any
 
 from outlast.model.limits import TRIAL_COPY_BYTES
 
-# what outlast, torch and Python keep for themselves
+# the folders that outlast, torch and Python use for themselves
 _LEFT_ALONE = ("/dev/", "/proc/", "/sys/", "/run/", os.path.expanduser("~/.cache/"))
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -74,7 +74,10 @@ class TouchedFiles:
                 pass
 
     def keep(self, given: Any) -> None:
-        """Copy what stands at a path, unless that was done. A path that is none is left alone."""
+        """Copy what is at a path, unless that was done already.
+
+        A path that does not exist is ignored.
+        """
         if not isinstance(given, (str, bytes, os.PathLike)):
             return
         self._inside.busy = True
@@ -110,7 +113,7 @@ class TouchedFiles:
         return self._folder / f"{digest.hexdigest()}.json"
 
     def _put(self, place: Path, write: Any) -> None:
-        """Make a file as a whole, unless another rank was faster: then its file stays."""
+        """Write a complete file, unless another rank was faster. Then its file is kept."""
         part = place.with_name(f"{place.name}.{os.getpid()}-{threading.get_ident()}")
         write(part)
         with contextlib.suppress(FileExistsError):
@@ -140,7 +143,7 @@ def _is_for_writing(mode: Any, flags: Any) -> bool:
 
 
 def watch_torch_save(files: TouchedFiles) -> None:
-    """Keep what torch.save would overwrite. The script has imported torch, or is about to."""
+    """Keep what torch.save would overwrite. The script has imported torch, or will soon."""
     serialization = importlib.import_module("torch.serialization")
     torch = importlib.import_module("torch")
     original = serialization.save

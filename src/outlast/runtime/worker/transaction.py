@@ -78,7 +78,7 @@ class Transaction:
         self.attachment = Attachment(membership, state, accumulate=accumulate, first=first)
         session = membership.session
         self._machine = CommitMachine(
-            # without a launcher nothing uses this machine
+            # without a launcher this machine is not used
             session.machine if session is not None else WorkerMachine(worker=-1),
             self.attachment.undo.late,
         )
@@ -196,7 +196,7 @@ class Transaction:
         return True
 
     def _give_out(self, random_now: RandomState | None) -> Step | None:
-        """Note the state at the beginning of the held step, and return that step.
+        """Record the state at the beginning of the held step, and return that step.
 
         A repeat starts from here, not from the first line of the block. So the script's code
         between the `for` and `with step:` runs again as well.

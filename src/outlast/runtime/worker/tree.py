@@ -38,7 +38,8 @@ import torch
 
 from outlast.errors import CorruptError, StateError
 
-# larger ints travel as hex: Python refuses to print an int of more than 4,300 digits
+# larger ints are written in hexadecimal, because Python refuses to print an int of more than 4,300
+# digits
 JSON_INT_BITS = 63
 
 
@@ -53,7 +54,7 @@ class Encoded:
 def encode(value: object, prefix: str) -> Encoded:
     """Return `value` as JSON text and named tensors. Every name begins with `prefix`.
 
-    Raises StateError naming the path of what cannot be kept.
+    Raises StateError, which names the path of what cannot be kept.
     """
     encoder = _Encoder()
     node = encoder.node(value, prefix)
@@ -63,8 +64,8 @@ def encode(value: object, prefix: str) -> Encoded:
 def decode(text: str, tensors: Mapping[str, torch.Tensor]) -> Any:
     """Return the value that `encode` was given.
 
-    Tensors come back as the very objects in `tensors`; arrays are copies. Raises CorruptError if
-    `text` is not ours.
+    Tensors are the very objects in `tensors`; arrays are copies. Raises CorruptError if `encode`
+    has not written `text`.
     """
     try:
         return _Decoder(tensors).value(json.loads(text))
@@ -88,7 +89,7 @@ class _Encoder:
     def __init__(self) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[int, str] = {}
-        # arrays made on the way stay alive, so that ids are not used twice
+        # arrays that are created on the way are kept alive, so that no id is used twice
         self._keep: list[object] = []
 
     def node(self, value: Any, path: str) -> Any:
@@ -278,7 +279,7 @@ def _lookup(module: str, qualname: str) -> Any:
 def _find(module: str, qualname: str, base: type) -> Any:
     """Return the class of that name, among modules already imported, if it is a `base`.
 
-    A text can neither import nor call anything.
+    So a text can neither import nor call anything.
     """
     found = _lookup(module, qualname)
     if not (isinstance(found, type) and issubclass(found, base)):

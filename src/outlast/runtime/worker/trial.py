@@ -1,4 +1,4 @@
-"""What a worker notes down while `outlast check` tries its script for a few steps.
+"""What a worker records while `outlast check` tries its script for a few steps.
 
 `outlast check` runs a script twice: undisturbed, and with ranks killed and replaced. In both runs
 each rank writes fingerprints of what it can see (`prints.py`) at the beginning and at the end of
@@ -6,7 +6,7 @@ each step. `outlast.diagnose.trial_comparison` compares them.
 
     records/<rank>-begin-<step>.json    the prints of the script's variables
     records/<rank>-end-<step>.json      these, and the prints of what run.state holds
-    steps.jsonl                         of a script without outlast calls: its optimizer steps
+    steps.jsonl                         for a script without outlast calls: its optimizer steps
 
 A variable is named by its file, its function ("<module>" for globals) and its name. Attributes of
 objects whose class the script defines have names of their own. The variables are those of the
@@ -50,13 +50,14 @@ from outlast.runtime.worker.transaction import Transaction
 from outlast.runtime.worker.trial_plan import TrialPlan
 from outlast.runtime.worker.values import Values
 
-_CHANGEABLE = (torch.Tensor, np.ndarray, list, dict, set)  # kinds of values that change in place
-_DEPTH = 3  # of attributes of attributes
+# kinds of values that can be changed in place
+_CHANGEABLE = (torch.Tensor, np.ndarray, list, dict, set)
+_DEPTH = 3  # how many levels of attributes are followed
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 class Trial:
-    """Note down what one worker of a tried script sees. `begin` makes the one of this process."""
+    """Record what one worker of a tried script sees. `begin` creates the one of this process."""
 
     def __init__(self, plan: TrialPlan, *, run_folder: str, vault: str) -> None:
         self.plan = plan
@@ -65,7 +66,7 @@ class Trial:
         self._files = TouchedFiles(plan.folder / "touched", (str(plan.folder), run_folder, vault))
 
     def begin(self, worker: int) -> None:
-        """Watch files, and let unseeded draws be the same in two runs.
+        """Begin to watch files, and let draws without a seed be the same in two runs.
 
         A process that replaces another has a number of its own, so its draws are its own too.
         """
@@ -79,9 +80,9 @@ class Trial:
     def watch(
         self, transaction: Transaction, steps: Iterator[Step], *, until: int
     ) -> Iterator[Step]:
-        """Yield the steps, and note what is there before and after each.
+        """Yield the steps, and record what is there before and after each.
 
-        Behind the last one the script ends, if it would have gone on.
+        After the last one the script ends, if it would have gone on.
         """
         state, member = transaction.state, transaction.member
         seen = Variables(Path(self.plan.home), state)
@@ -118,8 +119,9 @@ class Trial:
         part.replace(self._records / f"{name}.json")
 
     def stepped(self, rank: int, number: int, *, known: bool, count: int) -> None:
-        """Note an optimizer step of a script without outlast calls. The script ends after the
-        last one.
+        """Record an optimizer step of a script without outlast calls.
+
+        The script ends after the last one.
         """
         line = {"rank": rank, "pid": os.getpid(), "step": number if known else None, "count": count}
         with (self.plan.folder / "steps.jsonl").open("a") as file:
@@ -132,24 +134,27 @@ class Trial:
 class Variables:
     """Find the script's variables, and print those that can be compared.
 
-    home    the script's folder: code elsewhere is not the script's
-    state   what it holds is compared by itself, and is no variable
+    home    the script's folder: code elsewhere does not belong to the script
+    state   what it holds is compared separately, and does not count as a variable
     """
 
     home: Path
     state: State
     _found: dict[str, str] = field(default_factory=dict)
-    _kept: set[int] = field(default_factory=set)  # what is kept by run.values, and can be changed
+    _kept: set[int] = field(default_factory=set)  # what run.values keeps and can be changed
 
     def innermost(self, frame: types.FrameType) -> types.FrameType:
-        """Return the innermost frame of the script: a progress bar may stand in front of it."""
+        """Return the innermost frame of the script. A progress bar may be above it."""
         inner: types.FrameType | None = frame
         while inner is not None and not self._is_looked_at(inner.f_code):
             inner = inner.f_back
         return inner or frame
 
     def prints(self, loop: types.FrameType) -> dict[str, str]:
-        """Return the prints of all variables. Those without a print have "?" and their type."""
+        """Return the prints of all variables.
+
+        For those without a print, return "?" and their type.
+        """
         self._found = {}
         values = [one for one in self.state.given.values() if isinstance(one, Values)]
         self._kept = {
@@ -209,7 +214,7 @@ class Variables:
     def _add_closure(
         self, name: str, function: types.FunctionType, held: set[int], depth: int
     ) -> None:
-        """Add the variables that a function of the script keeps from where it was made."""
+        """Add the variables that a function of the script keeps from where it was defined."""
         if not self._is_the_scripts(function.__code__.co_filename):
             return
         names = function.__code__.co_freevars
@@ -218,8 +223,9 @@ class Variables:
                 self._add(f"{name}.{inner}", cell.cell_contents, held, depth - 1)
 
     def _add_attributes(self, name: str, model: torch.nn.Module) -> None:
-        """Add what a module of the script keeps beside parameters and buffers: no state_dict has
-        it.
+        """Add what a module of the script keeps in addition to parameters and buffers.
+
+        No state_dict contains these values.
         """
         for path, module in model.named_modules():
             if not self._is_of_the_script(module):
@@ -298,13 +304,13 @@ def begin(plan: TrialPlan, *, worker: int, run_folder: str, vault: str) -> None:
 
 
 def stepped(rank: int, step: int, *, known: bool, count: int) -> None:
-    """Note an optimizer step of a script without outlast calls, if this process is watched."""
+    """Record an optimizer step of a script without outlast calls, if this process is watched."""
     if _current is not None:
         _current.stepped(rank, step, known=known, count=count)
 
 
 def current() -> Trial | None:
-    """Return this process's trial; None unless `outlast check` asked for one."""
+    """Return this process's trial, or None unless `outlast check` asked for one."""
     return _current
 
 

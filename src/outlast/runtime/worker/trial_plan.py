@@ -1,4 +1,4 @@
-"""What `outlast check` asks of the workers that it starts. It imports no torch."""
+"""What `outlast check` asks of the workers that it starts. This module imports no torch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class TrialPlan:
     """The plan of one trial.
 
     folder      where workers write
-    steps       the script ends after this one
+    steps       the script ends after this step
     home        the script's folder
-    spare_step  before this step the ranks wait for a spare; 0: there is none
+    spare_step  before this step the ranks wait for a spare; 0: they do not wait
     """
 
     folder: Path
@@ -27,7 +27,7 @@ class TrialPlan:
 
     @property
     def parked(self) -> Path:
-        """Return the file that is made once a spare stands ready."""
+        """Return the file that is created once a spare stands ready."""
         return self.folder / "spare-parked"
 
     def as_text(self) -> str:

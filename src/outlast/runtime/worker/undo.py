@@ -1,4 +1,4 @@
-"""The undo copy of a step that votes late: made before its optimizers run, put back for a repeat.
+"""The undo copy of a step that votes late. It is made before the optimizers run, for a repeat.
 
 `engine/commit/late_votes.py` decides which steps vote late, and why. This module makes the copy,
 restores it, and tells the user once what it costs.
@@ -12,7 +12,7 @@ from outlast.runtime.worker.state import State
 
 
 class Undo:
-    """The shared state as it was before the optimizers of the current step.
+    """The shared state before the optimizers of the current step.
 
     late   decides whether the current step votes late, and so needs the copy
     """
@@ -78,7 +78,7 @@ class Undo:
             self._state.drop_undo()
 
     def take_back(self) -> bool:
-        """Put the copy back. Return True if it undoes the whole step.
+        """Restore the copy. Return True if that undoes the whole step.
 
         It does not if there is no copy, or if the script itself had changed the state before the
         copy was made. The copy stays until the next attempt begins: after an interrupted block the

@@ -1,7 +1,7 @@
 """Optimizers that step parameters of the state, and that `run.state` was not given.
 
-A rank that is replaced would begin with such an optimizer's state as the script makes it, without
-momentum for example, and from there on its weights differ from those of its peers.
+A rank that is replaced would begin with such an optimizer's state as the script creates it, for
+example without momentum. From there on its weights would differ from those of its peers.
 
 An optimizer inside another one is the common case (SAM, Lookahead). The outer one was named, and
 the state is in the inner one.
@@ -19,10 +19,10 @@ from outlast.errors import TransactionError
 
 
 class UnnamedOptimizers:
-    """Know the optimizers that stepped without a name, and refuse those that live on.
+    """Record the optimizers that stepped without a name, and refuse those that are used again.
 
-    One that is made again in each block has nothing to keep (an inner loop of meta-learning). So it
-    is refused when it steps in a second block.
+    An optimizer that is created again in each block has nothing to keep (an inner loop of
+    meta-learning). So an optimizer is refused when it steps in a second block.
     """
 
     def __init__(
@@ -38,13 +38,16 @@ class UnnamedOptimizers:
         self._blocks += 1
 
     def check(self, optimizer: Optimizer, line: Callable[[], str]) -> None:
-        """Raise TransactionError if this optimizer has to be named. `line()` called its step."""
+        """Raise TransactionError if this optimizer has to be named.
+
+        `line()` returns where it was stepped.
+        """
         if any(optimizer is one or optimizer.state is one.state for one in self._named.values()):
             return
         if self._first_block.setdefault(optimizer, self._blocks) == self._blocks:
             return
         if not (steps := self._steps(optimizer)):
-            return  # it trains something else, which is the script's own business
+            return  # it trains something else, which is left to the script
         kind = type(optimizer).__name__
         raise TransactionError(
             f"{line()}: this {kind} steps {steps}, and run.state(...) was not given it: a rank that"
@@ -58,7 +61,10 @@ class UnnamedOptimizers:
         return next((name for name, one in self._parameters.items() if id(one) in held), "")
 
     def _argument(self, optimizer: Optimizer) -> str:
-        """Return how to name it. It is often an attribute of one that is named."""
+        """Return the argument that names it.
+
+        It is often an attribute of an optimizer that is named.
+        """
         for name, outer in self._named.items():
             for attribute, value in vars(outer).items():
                 if value is optimizer:

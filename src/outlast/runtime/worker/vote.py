@@ -36,8 +36,8 @@ from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.node_votes import ROW_LENGTH
 
 LOGGED_MAX = 27
-_HEAD = 8  # numbers of a ballot in front of its values
-_TALLY_HEAD = 9  # numbers of a tally in front of its sums
+_HEAD = 8  # how many numbers of a ballot come before its values
+_TALLY_HEAD = 9  # how many numbers of a tally come before its sums
 assert _HEAD + LOGGED_MAX == ROW_LENGTH
 assert (_TALLY_HEAD + LOGGED_MAX) * 8 <= BALLOT_MAX_BYTES
 Values = tuple[tuple[str, float], ...]
@@ -106,7 +106,7 @@ class VoteOutcome:
 def vote(member: Membership, mine: Ballot) -> VoteOutcome:
     """Vote with all ranks, and return the outcome.
 
-    If a peer is lost, the error of torch is raised, and the vote of the others is not known.
+    If a peer is lost, the error of torch is raised, and it is not known how the others voted.
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
@@ -134,14 +134,14 @@ def vote(member: Membership, mine: Ballot) -> VoteOutcome:
 
 
 def tally(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Return what a vote tells of the ballots of all ranks, given by rank:
+    """Return the tally of the ballots of all ranks, which are given by rank:
 
     votes, sealed                       how many ranks have voted, and how many have sealed
     flags                               all bits that any rank has set
-    ready                               the least and the most
-    current, earlier, movers, watched   1 where all ranks have said the same, otherwise 0
-    sums ...                            of the logged values; they mean something where all ranks
-                                        have logged the same names
+    ready                               the smallest and the largest
+    current, earlier, movers, watched   1 if all ranks have given the same, otherwise 0
+    sums ...                            of the logged values; they are valid if all ranks have
+                                        logged the same names
     """
     columns = list(itertools.zip_longest(*rows, fillvalue=0.0))
     votes, sealed, flags, ready, *same = columns[:_HEAD]

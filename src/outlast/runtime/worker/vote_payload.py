@@ -1,6 +1,4 @@
-"""What travels with each vote: logged values, requests to stop or save, and which images are
-sealed.
-"""
+"""What is sent with each vote: logged values, requests to stop or save, and sealed images."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ class VotePayload:
         self._member = attachment.member
         self._attachment = attachment
         self._logbook = Logbook(log_every)
-        # sharded: applied here, not yet known to be sealed everywhere
+        # under sharded state: applied here, and not yet known to be sealed on all ranks
         self._unsealed: list[Step] = []
 
     # --- voting ---
@@ -100,17 +98,17 @@ class VotePayload:
         if self._logbook.newest and (session := self._member.session) is not None:
             session.show_logged(self._logbook.newest_step, self._logbook.newest)
 
-    # --- what waits for the next vote ---
+    # --- callbacks and values that wait for the next vote ---
 
     def log(self, step: Step, values: dict[str, Any], reduce: str | None, to: To | None) -> None:
         self._logbook.add(step, values, reduce, to)
 
     def hand_over(self) -> None:
-        """Hand logged values of committed steps to the functions that `step.log` was given."""
+        """Pass logged values of committed steps to the functions that `step.log` was given."""
         self._logbook.hand_over()
 
     def forget(self, step: Step) -> None:
-        """Drop what this attempt logged: the step is repeated."""
+        """Drop what this attempt logged, because the step is repeated."""
         self._logbook.forget(step)
 
     def log_every(self, steps: int) -> None:
@@ -137,7 +135,7 @@ class VotePayload:
 
 
 def _ready_s(awaited: Readiness) -> float:
-    """Return what a ballot says of this rank's readiness (vote.py, `ready_s`)."""
+    """Return what a ballot says about this rank's readiness (vote.py, `ready_s`)."""
     if awaited.detected_s is None:
         return clock.now_s() - awaited.ready_s
     return awaited.ready_s - awaited.detected_s

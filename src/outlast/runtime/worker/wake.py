@@ -42,8 +42,9 @@ from outlast.model.limits import STORE_CUT_S
 from outlast.runtime.worker import nccl_groups
 from outlast.runtime.worker.complaints import without_complaint
 
-_HELPER = "_new_process_group_helper"  # every way to make a group but split_group goes through it
-# what torch's client of the store writes, with a stack, when its connection is cut
+# every way to create a group, except split_group, goes through it
+_HELPER = "_new_process_group_helper"
+# what torch's client of the store writes, with a stack, when its connection is shut
 _CUT_STORE = (b"[c10d]", b"Exception raised from", b"frame #", b"<omitting python frames>")
 
 
@@ -70,16 +71,16 @@ class SocketWatch:
         self._lock = threading.Lock()
         self._sockets: dict[int, int] = {}  # descriptor -> inode
         self._store: dict[int, int] = {}
-        # woken connections, until all ranks have left them
+        # connections that were woken, until all ranks have left them
         self._held: dict[tuple[int, int], socket.socket] = {}
         self._ports: set[int] = set()
-        # sockets that existed when the group now under construction was begun
+        # the sockets that existed when the group that is being built was begun
         self._before: dict[int, int] | None = None
         self._originals: dict[tuple[Any, str], Any] = {}
-        # set while the main thread does not wait in the store
+        # it is set while the main thread does not wait in the store
         self._out_of_store = threading.Event()
         self._out_of_store.set()
-        # `wake` had to cut the store's connection: connect again before the next group
+        # `wake` had to shut the store's connection, so connect again before the next group
         self.store_lost = False
         self.keys = NodeKeys()
 
@@ -90,9 +91,9 @@ class SocketWatch:
             return dict(self._sockets)
 
     def install(self) -> None:
-        """Cover the groups that the script makes itself (new_group, device meshes, split_group).
+        """Watch the groups that the script creates itself (new_group, device meshes, split_group).
 
-        Idempotent.
+        This is idempotent.
         """
         if self._originals:
             return
@@ -112,11 +113,12 @@ class SocketWatch:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Count sockets that appear inside, up to each `note`, as possibly a group's.
+        """Count sockets that appear inside, up to each `note`, as possible sockets of a group.
 
-        Until then `wake` cuts the store's connection too.
+        Until then `wake` shuts the store's connection too.
         """
-        if self._before is not None:  # a group made while another is made: one window
+        # a group that is created while another one is being created shares its window
+        if self._before is not None:
             yield
             return
         with self._lock:
@@ -129,7 +131,7 @@ class SocketWatch:
 
     @contextlib.contextmanager
     def waiting_in_store(self) -> Iterator[None]:
-        """Let `wake` cut the store's connection while the main thread waits for a key."""
+        """Let `wake` shut the store's connection while the main thread waits for a key."""
         with self._lock:
             self._out_of_store.clear()
         try:
@@ -138,9 +140,9 @@ class SocketWatch:
             self._out_of_store.set()
 
     def note(self, group: dist.ProcessGroup) -> None:
-        """Connect every pair of `group`, keep its sockets, and hear of its members' nodes.
+        """Connect every pair of `group`, keep its sockets, and learn the nodes of its members.
 
-        Collective over the group's members.
+        It is collective over the group's members.
         """
         before = self._before or {}
         listeners = [
@@ -166,8 +168,9 @@ class SocketWatch:
         return bool(self._originals) and group in distributed_c10d._world.pg_map
 
     def note_store(self, sockets: dict[int, int]) -> None:
-        """Note the sockets of the store's client. They are cut only while a group is being
-        built.
+        """Note the sockets of the store's client.
+
+        They are shut only while a group is being built.
         """
         with self._lock:
             self._store = dict(sockets)
@@ -212,9 +215,9 @@ class SocketWatch:
         )
 
     def _cut_store_quietly(self) -> None:
-        """Cut the store's connection, and drop what torch's client writes about that."""
+        """Shut the store's connection, and drop what torch's client writes about that."""
         with contextlib.ExitStack() as quiet:
-            with contextlib.suppress(OSError):  # no descriptor is left: then people see it
+            with contextlib.suppress(OSError):  # if no descriptor is left, people see the text
                 quiet.enter_context(without_complaint(*_CUT_STORE))
             for one in self._store.items():
                 _shut(*one, socket.SHUT_RDWR)
@@ -265,8 +268,8 @@ class SocketWatch:
 def connect_eagerly(group: dist.ProcessGroup, words: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Run one all-to-all over `group`, so that no pair connects later.
 
-    Each member gives equally many `words`. Return those of all members, by rank. A group of GPUs
-    alone carries no words: then they are this member's.
+    Each member gives the same number of `words`. Return those of all members, by rank. A group of
+    GPUs alone sends no words. Then the result is this member's words.
     """
     devices = {device.type for device in group._device_types}
     if group.size() < 2 or not devices:
@@ -301,7 +304,7 @@ def _sockets() -> dict[int, int]:
 def _borrowed(fd: int) -> Iterator[socket.socket | None]:
     """Give a second descriptor of the same socket while the block runs, or None if it is gone.
 
-    It is closed afterwards; the first stays as it is.
+    It is closed afterwards. The first one stays open.
     """
     try:
         twin = socket.socket(fileno=os.dup(fd))

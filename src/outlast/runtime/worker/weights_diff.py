@@ -1,9 +1,9 @@
-"""How far apart two sets of weights are, tensor by tensor.
+"""Compare two sets of weights, tensor by tensor.
 
     compare(read_any("runs/a"), read_any("model.safetensors"))
 
-Two tensors are the same if all of their bits are. Distances are taken over elements that are finite
-on both sides; an element that is NaN or infinite on one side differs, and has no distance.
+Two tensors are the same if all of their bits are. Distances are computed over elements that are
+finite on both sides. An element that is NaN or infinite on one side differs, and has no distance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from outlast.errors import CorruptError, UsageError
 from outlast.runtime.worker import saved_weights
 
-_BLOCK_COUNT = 1 << 22  # elements that are compared at once, as float64
+_BLOCK_COUNT = 1 << 22  # how many elements are compared at once, as float64
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class WeightDifference:
     differing    how many elements differ; None if they cannot be compared
     of           how many elements there are
     max_apart    the largest distance of two elements
-    relative     the norm of the difference over the norm of A; None where A is all zero
+    relative     the norm of the difference over the norm of A; None if A is all zero
     """
 
     name: str
@@ -65,7 +65,7 @@ def read_any(where: str, *, step: int | None = None) -> Side:
         raise UsageError(f"{where} is a file and has no steps", hint="leave --step out")
     try:
         found = _read_file(path)
-    except Exception as error:  # boundary: whatever a reader finds in these bytes
+    except Exception as error:  # boundary: a reader may raise anything for these bytes
         raise CorruptError(
             f"{where} cannot be read: {str(error).splitlines()[0] if str(error) else error!r}",
             hint="name a .safetensors file, or one that torch.load(weights_only=True) takes",
@@ -77,9 +77,10 @@ def read_any(where: str, *, step: int | None = None) -> Side:
 
 
 def compare(a: Side, b: Side) -> tuple[list[WeightDifference], int]:
-    """Return what is not the same, in the order of names, and how many names there are.
+    """Return the differences, in the order of names, and how many names there are.
 
-    A file has no module's name in front of its names. Then it is compared with that module alone.
+    The names in a file have no module's name in front. Then the file is compared with that module
+    alone.
     """
     a_tensors, b_tensors = _matched(a, b)
     out = []
@@ -108,7 +109,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _matched(a: Side, b: Side) -> tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]]:
-    """Return both with names that go together: a file has them without that of the module."""
+    """Return both sides with matching names: a file has names without that of the module."""
     if {*a.tensors} & {*b.tensors}:
         return a.tensors, b.tensors
     for module in sorted({name.partition(".")[0] for name in (*a.tensors, *b.tensors)}):

@@ -1,19 +1,19 @@
-"""The evidence that a worker leaves when it hangs: the stacks of its threads, and a copy of torch's
-flight recorder.
+"""The evidence that a worker leaves when it hangs.
 
-A ping of the agent comes before each verdict on a hang. The listener's thread answers it, and then
-writes both down: stacks into `evidence/stacks-<worker>.txt` of the run folder, the recorder into
-the vault. A worker cannot answer if a call holds the interpreter lock, and is condemned. Right
-before it is killed the agent sends it STACKS_SIGNAL, and faulthandler writes its stacks from the
-signal's handler, which does not need the lock.
+It consists of the stacks of its threads, and a copy of torch's flight recorder. A ping of the agent
+comes before each verdict on a hang. The listener's thread answers it, and then writes both down:
+stacks into `evidence/stacks-<worker>.txt` of the run folder, the recorder into the vault. If a call
+holds the interpreter lock, a worker cannot answer, and is given up. Right before it is killed the
+agent sends it STACKS_SIGNAL, and faulthandler writes its stacks from the signal's handler, which
+does not need the lock.
 
-Why not faulthandler.dump_traceback_later, armed all the time? It reads the frames of threads that
+Why is faulthandler.dump_traceback_later not armed all the time? It reads the frames of threads that
 run, and a process that is only slow may not survive that. Python 3.11 ends by SIGSEGV after some
 hundred such dumps while it computes, from the timer's thread and from a signal alike. So only
-workers that are about to be killed anyway, and stand still, are dumped that way.
+workers that will be killed anyway, and do not move, are dumped in that way.
 
-Stacks of a process that is stopped (SIGSTOP) or stands in the kernel are not promised: /proc tells
-about those.
+Stacks of a process that is stopped (SIGSTOP) or waits in the kernel are not promised: /proc shows
+these states.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Witness:
         self._busy = threading.Lock()
 
     def begin(self) -> None:
-        """Open the files. If the disk refuses there are no stacks, and nothing else changes."""
+        """Open the files. If the disk refuses, there are no stacks, and nothing else changes."""
         try:
             self._file = os.open(
                 self._path,
@@ -57,17 +57,18 @@ class Witness:
             self._file = -1
 
     def testify(self) -> None:
-        """Write the evidence in a thread of its own, so that no other thread waits.
+        """Write the evidence in a separate thread, so that no other thread waits.
 
-        Evidence is not worth an error (supervision boundary). That holds for a thread that cannot
-        be started, too: the caller is the only thread that hears the agent.
+        A failure to write evidence is not an error (supervision boundary). That holds for a thread
+        that cannot be started, too: the caller is the only thread that receives messages of the
+        agent.
         """
         with contextlib.suppress(RuntimeError):  # boundary: "can't start new thread"
             threading.Thread(target=self._testify, name="outlast-witness", daemon=True).start()
 
     def _testify(self) -> None:
         if not self._busy.acquire(blocking=False):
-            return  # asked again before it was done
+            return  # it was asked again before the evidence was written
         try:
             self._write_stacks()
             self._copy_recorder()
@@ -115,7 +116,7 @@ def _stacks() -> str:
 def _recorded() -> bytes:
     """Return the flight recorder of gloo or NCCL, as JSON.
 
-    It is b"" if this torch has none, or nothing is in it.
+    It is b"" if this version of torch has none, or if it is empty.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):

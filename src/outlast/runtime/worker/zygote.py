@@ -1,7 +1,7 @@
-"""The process that has paid for the imports and forks workers from then on.
+"""The process that does the imports once, and forks workers from then on.
 
-`outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is a SOCK_SEQPACKET end that
-speaks `runtime.packets`. Requests {"do": ...} and their answers:
+`outlast.runtime.worker.zygote FD LAUNCHER_PID PADDING`: FD is one end of a SOCK_SEQPACKET pair,
+with the packets of `runtime.packets`. These are the requests {"do": ...} and their answers:
 
     parse    argv                            what `arguments.parse` says
     prepare  preload, first_path             {"ready": true, "imports_s": s}, {"preload": message}
@@ -10,9 +10,9 @@ speaks `runtime.packets`. Requests {"do": ...} and their answers:
     fork     spec + channel, gate,           {"forked": worker, "pid": pid}
              stdout, stderr                  or {"failed": worker, "error": text}
 
-If it ends by an exception of its own, {"last_words": text} comes before. It runs one thread,
-touches no device, and ends with the launcher. It forks twice, and the middle process ends at once.
-So the worker becomes the child of the launcher (a subreaper), and does not depend on the zygote.
+If it ends by an exception of its own, it sends {"last_words": text} before. It runs one thread,
+uses no device, and ends with the launcher. It forks twice, and the middle process ends at once. So
+the worker becomes the child of the launcher (a subreaper), and does not depend on the zygote.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Zygote:
 
     def _prepare(self, preload: list[str], first_path: str) -> dict[str, Any]:
         began_s = now_s()
-        # Modules stay. The collector would go through all of them again and again as more come,
-        # for a sixth of the time that they take.
+        # Modules are never freed. The garbage collector would go through all of them again and
+        # again while more are loaded, for a sixth of the time that the imports take.
         gc.disable()
         imports = importlib.import_module("outlast.runtime.worker.imports")
         path = list(sys.path)
@@ -158,7 +158,7 @@ class Zygote:
         for number, fd in enumerate((stdin, stdout, stderr)):
             os.dup2(fd, number)
         for fd in open_descriptors() - self._libraries - {0, 1, 2, channel, gate}:
-            os.close(fd)  # what imported libraries opened for themselves stays
+            os.close(fd)  # descriptors that imported libraries have opened for themselves stay open
         self._set_environment(spec)
         importlib.import_module("outlast.runtime.worker.gpu_count").ask_directly()
         _reseed()
@@ -169,7 +169,7 @@ class Zygote:
         return spec, channel
 
     def _set_environment(self, spec: ChildSpec) -> None:
-        """Set the child's environment on top of what the imports have set.
+        """Set the child's environment in addition to what the imports have set.
 
         A fresh process would have both.
         """
@@ -186,7 +186,7 @@ class Zygote:
 def _await_adoption(launcher_pid: int, middle: int) -> None:
     """Wait until the middle process is gone and the launcher is the parent.
 
-    Only then can this process ask to die with it. Raises OSError if that cannot be.
+    Only then can this process ask to die with the launcher. Raises OSError if that is not possible.
     """
     end_s = now_s() + ADOPTION_DEADLINE_S
     while (parent := os.getppid()) != launcher_pid:
@@ -216,7 +216,10 @@ def _reset_signals() -> None:
 
 
 def _reseed() -> None:
-    """Seed what a fresh process draws from the system. A fork would have the zygote's copy."""
+    """Seed everything that a fresh process draws from the system.
+
+    A fork would have the zygote's copy.
+    """
     import numpy
     import torch
 
@@ -227,7 +230,7 @@ def _reseed() -> None:
 
 
 def _set_threads(wanted: str) -> None:
-    """Set torch's threads by its own rule: OMP_NUM_THREADS, else one per physical core."""
+    """Set torch's threads by its own rule: OMP_NUM_THREADS, or else one per physical core."""
     import torch
 
     first = wanted.partition(",")[0].strip()
@@ -258,7 +261,7 @@ def main(arguments: list[str]) -> int:
     try:
         child = Zygote(sock, launcher_pid=launcher_pid).serve()
     except (BrokenPipeError, ConnectionResetError):
-        return 0  # the launcher has let go of us
+        return 0  # the launcher has closed the socket
     except Exception as error:
         with contextlib.suppress(OSError):
             send_packet(sock, {"last_words": cut_at_word(f"{type(error).__name__}: {error}", 500)})
@@ -271,7 +274,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # this module under its own name: a worker replaces `__main__`
+    # this is this module under its own name, because a worker replaces `__main__`
     from outlast.runtime.worker import zygote
 
     sys.exit(zygote.main(sys.argv[1:]))

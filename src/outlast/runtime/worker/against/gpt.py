@@ -1,4 +1,4 @@
-"""A small GPT on the source text of Python's standard library, byte by byte.
+"""A small GPT that is trained on the source text of Python's standard library, byte by byte.
 
 A batch and its random numbers depend on the step and the rank alone, and not on what came before.
 So a step that is repeated, also from a checkpoint, gives the same bits under every launcher.
@@ -24,7 +24,7 @@ RANKS_MOST = 4_096
 
 
 class GPT(nn.Module):
-    """Bytes in, the loss of guessing each next byte out."""
+    """A model that takes bytes, and returns the loss of predicting each next byte."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,6 +65,6 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def say(line: str) -> None:
-    """Print a line for the drill by one write, so that no other process writes into it."""
+    """Print a line for the drill with one write, so that no other process writes into it."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -1,10 +1,10 @@
-"""Run a script as one rank that `outlast drill` can strike, though outlast does not launch it.
+"""Run a script as one rank that `outlast drill` can disturb, though outlast does not launch it.
 
     python -m outlast.runtime.worker.against.rank SCRIPT [arguments]
 
 The script is run as it is, under its own name. The process takes the title by which a drill finds
 its rank. A fault that a process has to cause in itself comes at its next optimizer call, as under
-`outlast run`. RANK in the environment says which rank it is; OUTLAST_DRILL_RANK goes before it.
+`outlast run`. RANK in the environment says which rank it is; OUTLAST_DRILL_RANK takes precedence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _obey(folder: str, rank: int) -> None:
     from outlast.runtime.worker import drill_code
 
     def before(*_: object) -> None:
-        # the step is not known here; the drill has it from the script's lines
+        # the step is not known here; the drill reads it from the script's lines
         drill_code.obey(folder, rank=rank, step=0)
 
     optimizer.register_optimizer_step_pre_hook(before)

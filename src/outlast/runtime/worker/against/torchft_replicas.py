@@ -1,12 +1,12 @@
-"""Start torchft's lighthouse and all replicas of a script, and replace a replica that ends badly.
+"""Start torchft's lighthouse and all replicas of a script, and replace a replica that fails.
 
     python -m outlast.runtime.worker.against.torchft_replicas COUNT SCRIPT [arguments]
 
-It ends once a replica has ended well and the others have had ENDING_S to do so. A replica that
+It ends once a replica has ended normally and the others have had ENDING_S to do so. A replica that
 hangs stays as it is, because torchft does not replace it: the others go on without it.
 
-Set in torchft's favour: a heartbeat time-out of 1 s (its default is 5 s), and a second for the
-living to join (its default is a minute).
+Two settings favour torchft: a heartbeat time-out of 1 s (its default is 5 s), and a second for the
+live replicas to join (its default is a minute).
 """
 
 from __future__ import annotations

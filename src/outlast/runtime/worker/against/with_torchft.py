@@ -1,7 +1,8 @@
 """The training of gpt.py as one replica of torchft, of one process, over gloo.
 
-torchft heals by replicas: survivors go on with fewer, and one that comes back takes the state of a
-peer. A step then has the batches of those that took part. Follows torchft's own train_ddp.py.
+torchft recovers by replicas: survivors go on with fewer of them, and one that comes back takes the
+state of a peer. A step then has the batches of those that took part. This follows torchft's own
+train_ddp.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGlo
 from outlast.runtime.worker.against.gpt import GPT, Corpus, optimizer_of, say
 from outlast.runtime.worker.digest import digest
 
-TIMEOUT = timedelta(seconds=10)  # torchft's default is a minute; as long as torchrun gets
+# torchft's default is a minute; this is the same time as for torchrun
+TIMEOUT = timedelta(seconds=10)
 REPLICAS_LEAST = 2
 
 

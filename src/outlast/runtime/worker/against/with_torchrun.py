@@ -1,10 +1,10 @@
-"""The training of gpt.py under torchrun: plain DDP, with a checkpoint each so many steps.
+"""The training of gpt.py under torchrun: plain DDP, with a checkpoint at a fixed interval.
 
-Saved by torch.save on rank 0 (`own`), or by DCP's async_save (`dcp`), which writes while training
-goes on. It prints how long each save stalls the training, and how long DCP writes.
+It is saved by torch.save on rank 0 (`own`), or by DCP's async_save (`dcp`), which writes while
+training goes on. The script prints how long each save stalls the training, and how long DCP writes.
 
-Set in torchrun's favour: a collective that does not end is given up after TIMEOUT_S, and not after
-torch's 30 minutes.
+One setting favours torchrun: a collective that does not end is given up after TIMEOUT_S, and not
+after torch's 30 minutes.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class OwnCheckpoints:
 
 
 class DcpCheckpoints:
-    """A folder for each checkpoint. The file `newest` names the last one that is whole.
+    """A folder for each checkpoint. The file `newest` names the last complete one.
 
-    A save that has not ended when the next one is due is waited for.
+    If a save has not ended when the next one is due, this waits for it.
     """
 
     def __init__(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -88,7 +88,7 @@ class DcpCheckpoints:
         self._model, self._optimizer = model, optimizer
         self._group = dist.new_group(backend="gloo")  # for the thread that writes
         self._saving: Future[Any] | None = None
-        self._step = 0  # of the newest save, ended or not
+        self._step = 0  # the step of the newest save, whether it has ended or not
 
     def load(self) -> int:
         if not self._newest.exists():
@@ -123,7 +123,7 @@ class DcpCheckpoints:
 
     def _written(self, step: int, before: int, began_s: float, saving: Future[Any]) -> None:
         if saving.exception() is not None:
-            return  # `close` raises it
+            return  # `close` raises the error
         new = self._newest.with_suffix(".new")
         new.write_text(str(step))
         new.replace(self._newest)

@@ -1,4 +1,4 @@
-"""The chunks of a checkpoint of kind "dcp": read, and compared with their checksums."""
+"""Read the chunks of a checkpoint of kind "dcp", and compare them with their checksums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outlast.runtime.worker.tensors import dtype_of, view_of
 def read_record(tier: CheckpointTier, step: int) -> tuple[Manifest, TensorRecord]:
     """Return the manifest and the record of a checkpoint. Raises CorruptError.
 
-    Raises UsageError if the checkpoint is none of DCP's.
+    Raises UsageError if DCP has not written the checkpoint.
     """
     manifest = tier.manifest(step)
     if manifest.kind != "dcp":
@@ -59,7 +59,7 @@ def read_verified(
 
 
 def whole(tier: CheckpointTier, manifest: Manifest, name: str, one: WholeTensor) -> torch.Tensor:
-    """Return a tensor, put together of its chunks. Raises CorruptError."""
+    """Return a tensor that is put together from its chunks. Raises CorruptError."""
     tensor = torch.empty(one.size, dtype=dtype_of(name, one.dtype))
     for chunk in one.chunks:
         data = bytearray(chunk.stored.length)

@@ -67,7 +67,7 @@ def _choose(
     refused: dict[int, str],
     process_group: dist.ProcessGroup | None,
 ) -> tuple[int | None, dict[int, str]]:
-    """Let one rank choose the newest that was not refused, and tell the others."""
+    """Let one rank choose the newest checkpoint that was not refused, and tell the others."""
     if not dist.is_available() or not dist.is_initialized():
         return _newest_readable(Reader(root).tier, refused)
     is_first = dist.get_rank(process_group) == 0

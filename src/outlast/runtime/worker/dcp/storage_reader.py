@@ -40,15 +40,15 @@ class Reader(StorageReader):
         dcp.load(state, storage_reader=outlast.checkpoint.Reader("checkpoints", step=12))
 
     The number of ranks may differ from that of the save. Each rank reads the chunks that it needs,
-    and no others. Without `step` the newest checkpoint is read; `outlast.checkpoint.load` also goes
+    and no others. Without `step` the newest checkpoint is read. `outlast.checkpoint.load` also goes
     back to an older one if the newest is damaged.
 
-    Objects that are no tensors were pickled by DCP. Reading them runs no code, because only types
+    Objects that are not tensors were pickled by DCP. Reading them runs no code, because only types
     that `torch.load(weights_only=True)` takes are accepted. `weights_only=False` accepts all of
     them: use it for checkpoints that you have written yourself.
 
-    A byte that is not as it was written is a CorruptError inside DCP's CheckpointException, on
-    every rank. The state is partly overwritten then: load another checkpoint into it.
+    If a byte is not as it was written, a CorruptError is raised inside DCP's CheckpointException,
+    on every rank. The state is partly overwritten then, so load another checkpoint into it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Reader(StorageReader):
             self._step = int(name)
 
     def read_metadata(self) -> Metadata:
-        """Return what the checkpoint holds. Called on all ranks."""
+        """Return what the checkpoint contains. It is called on all ranks."""
         if self._step is None:
             self._step = _newest(self.tier)
         self._found = manifest, record = read_record(self.tier, self._step)
@@ -88,14 +88,14 @@ class Reader(StorageReader):
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Do nothing: `read_metadata` has found everything."""
+        """Do nothing, because `read_metadata` has found everything."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Add to the plan which step this rank has found."""
         return dataclasses.replace(plan, storage_data=self._step)
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Refuse ranks that have found different checkpoints. Called on the coordinator."""
+        """Refuse ranks that have found different checkpoints. It is called on the coordinator."""
         steps = sorted({plan.storage_data for plan in plans})
         if len(steps) > 1:
             raise UsageError(
@@ -105,7 +105,7 @@ class Reader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read and verify what the plan names. Called on all ranks."""
+        """Read and verify what the plan names. It is called on all ranks."""
         assert self._found is not None, "read_metadata was called"
         places = _places(self._found[1])
         # by tensor and offset: several tensors without elements are at the same place
@@ -162,7 +162,7 @@ class Reader(StorageReader):
         if self._weights_only:
             try:
                 torch.load(io.BytesIO(data), weights_only=True)
-            except Exception as error:  # boundary: whatever the unpickler finds in these bytes
+            except Exception as error:  # boundary: the unpickler may raise anything for these bytes
                 raise StateError(
                     f"{name} is an object that cannot be read without running code:"
                     f" {one_line(error)}",

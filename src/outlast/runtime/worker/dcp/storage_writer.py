@@ -39,11 +39,11 @@ _STOCK, _OWN = ".safetensors", ".image"
 
 
 class _Part(NamedTuple):
-    """One item of a rank's plan, as it goes into a file of that rank."""
+    """One item of a rank's plan, as it is written into a file of that rank."""
 
     item: WriteItem
     spec: TensorSpec
-    data: memoryview | None  # of an object; a tensor is fetched when it is written
+    data: memoryview | None  # the bytes of an object; a tensor is fetched when it is written
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,9 +117,9 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Number the ranks. Remove what a save of this step has left that was cut short.
+        """Number the ranks. Remove the files of an earlier save of this step that did not finish.
 
-        Called on the coordinator, before any rank writes. Files that are left would be read by
+        It is called on the coordinator, before any rank writes. Files that remain would be read by
         readers that know no manifest.
         """
         self._refuse_other_run()
@@ -129,7 +129,7 @@ class Writer(StorageWriter):
         return [dataclasses.replace(plan, storage_data=rank) for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Write this rank's files. Called on all ranks."""
+        """Write this rank's files. It is called on all ranks."""
         results: list[WriteResult] = []
         for name, parts in _files(plan, planner):
             results += self._write_file(name, parts, planner)
@@ -138,9 +138,9 @@ class Writer(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the record of the tensors, and then the manifest: now the checkpoint exists.
+        """Write the record of the tensors, and then the manifest. Now the checkpoint exists.
 
-        Called on the coordinator, once all ranks have written.
+        It is called on the coordinator, once all ranks have written.
         """
         record = _record(metadata, results)
         data = memoryview(record.encode())
@@ -176,7 +176,7 @@ class Writer(StorageWriter):
             return
         try:
             run = self.tier.manifest(newest).run
-        except CorruptError:  # it names no run
+        except CorruptError:  # the checkpoint names no run
             return
         if run and run != self._run:
             raise RunFolderError(
@@ -215,10 +215,10 @@ class Writer(StorageWriter):
 
 
 def _files(plan: SavePlan, planner: SavePlanner) -> Iterator[tuple[str, list[_Part]]]:
-    """Yield the names of a rank's files, and what goes into each.
+    """Yield the names of a rank's files, and what is written into each.
 
-    A file that others read has each name once. So a second chunk of a tensor goes into a second
-    file. What others cannot read goes into files that they do not list.
+    A file that other programs read has each name once. So a second chunk of a tensor goes into a
+    second file. What other programs cannot read goes into files that they do not list.
     """
     files: dict[str, dict[str, _Part]] = {}
     for item in plan.items:

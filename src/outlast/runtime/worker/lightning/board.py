@@ -1,9 +1,9 @@
 """A board in the run's folder, on which rank 0 leaves plain values for the other ranks.
 
 Lightning broadcasts some values before training, such as the folder of its checkpoints. A process
-that replaces a rank reaches these places alone, and a collective would wait for ever. So rank 0
+that replaces a rank reaches these places alone, and a collective would wait without end. So rank 0
 leaves each value in a file, under the number of the broadcast. A process that replaces rank 0 finds
-what its predecessor left, and takes that.
+what its predecessor left, and uses that.
 
 Limits     One node: the folder is on its disk. Values are None, numbers, texts, and lists and
            dicts of these. All ranks broadcast the same values in the same order.
@@ -33,7 +33,8 @@ class Board:
     def share(self, value: Any) -> Any:
         """Return the value that rank 0 gives here, on each rank.
 
-        It waits for rank 0 as long as that lives. Raises UsageError for a value that is not plain.
+        It waits for rank 0 as long as that is alive. Raises UsageError for a value that is not
+        plain.
         """
         self._count += 1
         path = self._folder / f"{self._count}.json"

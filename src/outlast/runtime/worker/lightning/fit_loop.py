@@ -1,15 +1,15 @@
-"""The loop around the updates of a fit, in the place of Lightning's fit loop and epoch loop.
+"""The loop around the updates of a fit, in place of Lightning's fit loop and epoch loop.
 
-`run.steps` gives out the updates. In the block of each step are its batches, the optimizer, the
+`run.steps` yields the updates. In the block of each step are its batches, the optimizer, the
 schedulers, and the hooks after a batch. A validation, the end of an epoch and a checkpoint that is
-due after a batch communicate. So they are in a phase after the step. All that happens inside is
+due after a batch communicate. So they are in a phase after the step. Everything inside is
 Lightning's own: hooks, precision, clipping, logs, callbacks, validation loop, checkpoints.
 
 Lightning's counters follow from the number of the update (updates.py), and are set from it at each
 beginning. So a process that replaces another has them at once.
 
-Limits     Tried with lightning 2.6. Private names of it are used here.
-           What is refused stands in refusals.py, with the check of these names.
+Limits     It was tried with lightning 2.6. Private names of it are used here.
+           refusals.py lists what is refused, and checks these names.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self._run, self._strategy = run, strategy
         self._calendar = UpdateCalendar(1, 1)
         self._mode = kept.Mode(trainer.lightning_module)
-        self._number = 0  # of the newest update that this process knows to be done
+        self._number = 0  # the newest update that this process knows to be done
         self._sanity_steps, trainer.num_sanity_val_steps = trainer.num_sanity_val_steps, 0
 
     # --- the loop ---------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
             if over and self.trainer.should_stop and self._can_stop_early:
                 break
         self._strategy.end_steps()
-        _ = self.done  # says why the fit ends
+        _ = self.done  # it gives the reason why the fit ends
         self.on_run_end()
 
     def _the_loader(self) -> Any:
@@ -146,7 +146,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
             )
 
     def _resumed(self) -> int:
-        """Return how many updates a checkpoint of Lightning's own has done."""
+        """Return how many updates were done when Lightning's own checkpoint was saved."""
         resumed, done = self.restarting or self.is_resuming, self.epoch_loop.global_step
         if not resumed and not done:
             return 0
@@ -165,7 +165,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     # --- an update --------------------------------------------------------------------------------
 
     def _one_update(self, step: Step, until: int, *, sanity: bool) -> bool:
-        """Do one update, and what is due after it. Return False if it is given out again."""
+        """Execute one update, and what is due after it. Return False if it is yielded again."""
         number, saves = step.number, self._saves_behind(step.number)
         self._begin(number)
         place = self._calendar.place(number - 1)
@@ -178,7 +178,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self._strategy.end_tail()
         if not over:
             # The step was interrupted, and then no phase follows. Or this process replaces another.
-            # Then its peers may wait in a phase after the step, and it has to come there.
+            # Then its peers may wait in a phase after the step, and it has to go there.
             self._mode.put_back_forward()
             self._count_block(number)
         validates = self._validates_behind(number)
@@ -189,18 +189,18 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return over
 
     def _begin(self, number: int) -> None:
-        """Set everything that is not kept to what it is before an update."""
+        """Set everything that is not kept to its state before an update."""
         self._strategy.end_tail()
         self._mode.put_back_forward()
         self.trainer.training = True
         self._count(number - 1, ended=True)
 
     def _batches(self, batches: list[Any], *, saves: bool) -> Done:
-        """Do the batches of an update, and return what the last one has left."""
+        """Process the batches of an update, and return what the last one has left."""
         place = self._calendar.place(self._number)
         if place.update == 0:
             self._begin_epoch()
-        # A process that replaces another repeats its step with the batches of the first one.
+        # A process that replaces another repeats its step with the batches of the first process.
         *others, newest = enumerate(batches[: place.count], place.batch)
         for index, batch in others:
             self._end_batch(self._batch(batch, index), saves=False)
@@ -220,7 +220,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self.epoch_progress.increment_started()
 
     def _batch(self, batch: Any, index: int) -> Done:
-        """Do one batch, with the optimizer if it is the last of its update."""
+        """Process one batch, with the optimizer if it is the last of its update."""
         trainer, loop = self.trainer, self.epoch_loop
         progress, module = loop.batch_progress, trainer.lightning_module
         progress.is_last_batch = index == self._calendar.batches - 1
@@ -267,7 +267,8 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     def _show_logged(self) -> None:
         """Show what Lightning has just logged to those who watch the run.
 
-        Only numbers that it has computed already: to compute one may need all ranks.
+        Only numbers that it has computed already are shown, because computing one may need all
+        ranks.
         """
         connector, session = self.trainer._logger_connector, current()
         if session is None or not connector.should_update_logs:
@@ -284,7 +285,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         )
 
     def _batch_is_over(self) -> None:
-        """Do what Lightning does after a batch without a validation."""
+        """Execute what Lightning executes after a batch without a validation."""
         loop = self.epoch_loop
         loop.update_lr_schedulers("step", update_plateau_schedulers=True)
         if not loop._should_accumulate():
@@ -292,7 +293,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         loop._save_loggers_on_train_batch_end()
 
     def _sanity_check(self) -> None:
-        """Check the validation, before the first update and with all ranks."""
+        """Execute the sanity check of the validation, with all ranks, before the first update."""
         trainer = self.trainer
         trainer.num_sanity_val_steps = self._sanity_steps
         self._mode.capture()
@@ -313,7 +314,8 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     def _validates_behind(self, number: int) -> bool:
         """Return whether Lightning validates after a batch of an update.
 
-        Within an update that is put off to its end. The counters are those of that end afterwards.
+        Within an update, the validation is deferred to its end. The counters are those of that end
+        afterwards.
         """
         place, loop = self._calendar.place(number - 1), self.epoch_loop
         progress, validates = loop.batch_progress, False
@@ -328,8 +330,8 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     def _is_due(self, number: int, until: int, *, together: bool) -> bool:
         """Return whether anything after an update has to be done by all ranks together.
 
-        It follows from the number of the update, and from `should_stop`, which is kept.
-        `together`: a checkpoint or a validation is due.
+        It follows from the number of the update, and from `should_stop`, which is kept. `together`:
+        a checkpoint or a validation is due.
         """
         plateau = any(
             config.reduce_on_plateau and config.interval == "step"
@@ -340,7 +342,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return together or plateau or stops or ends
 
     def _behind(self, number: int, saved: Done | None, *, validates: bool) -> bool:
-        """Do what is due after an update. Return True if all ranks have done it."""
+        """Execute what is due after an update. Return True if all ranks have done it."""
         done, first = False, True
         self._mode.capture()
         for attempt in self._run.phase(self._phase_name(number)):
@@ -360,15 +362,15 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         return done
 
     def _begin_phase(self, number: int) -> None:
-        """Set everything that is not kept to what it is behind the block of an update."""
+        """Set everything that is not kept to its state after the block of an update."""
         self._mode.put_back_forward()
         self.trainer.training = True
         self._count_block(number)
-        # A validation that was cut short may have left values here.
+        # A validation that was interrupted may have left values here.
         self.epoch_loop.val_loop._results.clear()
 
     def _save(self, done: Done) -> None:
-        """Call the checkpoints after a batch. To them, it is not completed yet."""
+        """Call the checkpoints after a batch. For them, the batch is not completed yet."""
         progress = self.epoch_loop.batch_progress
         for counter in (progress.current, progress.total):
             counter.completed -= 1
@@ -387,8 +389,8 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
     def _phase_name(self, number: int) -> str:
         """Return the name of the phase after an update.
 
-        A phase has a name of its own if a callback puts other weights into the model for it. It
-        writes through `.data`, and what a phase of a new name changes is always put back.
+        A phase has a name of its own if a callback puts other weights into the model for it. The
+        callback writes through `.data`, and what a phase of a new name changes is always restored.
         """
         name = "validate, end epoch, save"
         swaps = any(isinstance(one, WeightAveraging) for one in self.trainer.callbacks)
@@ -429,7 +431,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         self._number = updates
 
     def _count_block(self, number: int) -> None:
-        """Set the counters to what they are when the block of an update is over."""
+        """Set the counters to their values after the block of an update."""
         self._count(number, ended=False)
         self.epoch_loop._batches_that_stepped = number - 1
 
@@ -462,7 +464,7 @@ class FitLoop(_FitLoop):  # type: ignore[misc]
         )
 
     def _progress(self) -> dict[str, Any]:
-        """Return what moves after the optimizer. It is the same on all ranks."""
+        """Return the values that change after the optimizer. They are the same on all ranks."""
         return {
             "number": self._number,
             "schedulers": self.epoch_loop.scheduler_progress.state_dict(),

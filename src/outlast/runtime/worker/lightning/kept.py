@@ -1,14 +1,14 @@
 """What Lightning itself keeps from batch to batch, as plain values that `run.state` takes.
 
     progress     the number of the update, the counters that only Lightning's own checkpoints show,
-                 `should_stop`. They move after the optimizer, and are the same on all ranks
+                 `should_stop`. They change after the optimizer, and are the same on all ranks
     logged       values that were logged and not yet averaged, and the metrics that callbacks read
     metrics      the state of torchmetrics inside the model, which is neither parameter nor buffer
     callbacks    `state_dict()` of each callback that has one
 
 Limits     A value that is logged under a process group of the script's own is not kept. Callbacks
            that keep something without `state_dict()` start over in a process that replaces another.
-           Written for lightning 2.6.
+           This was written for lightning 2.6.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _CHECKPOINT = ("_last_global_step_saved", "_last_checkpoint_saved", "_defer_save
 def logged(trainer: Any) -> dict[str, Any]:
     """Return what the logger connector holds of the training, between two hooks of Lightning.
 
-    Lightning copies the values of a batch to its tables after the optimizer. They are given here
-    as they will be then: so nothing in here moves between the vote and the end of the step.
+    Lightning copies the values of a batch to its tables after the optimizer. They are returned here
+    as they will be then, so nothing in here changes between the vote and the end of the step.
     """
     connector = trainer._logger_connector
     tables = (
@@ -110,7 +110,7 @@ def _put_result(trainer: Any, metric: _ResultMetric, saved: Mapping[str, Any]) -
         setattr(metric, name, value)
     metric.has_reset = saved["reset"]
     if not metric.is_tensor:
-        # the value is a metric of the model, which is kept by itself
+        # the value is a metric of the model, which is kept separately
         path = saved["meta"]["metric_attribute"]
         metric.value = operator.attrgetter(path)(trainer.lightning_module)
 
@@ -165,14 +165,14 @@ def _more(callback: Any) -> tuple[str, ...]:
     return _CHECKPOINT if isinstance(callback, Checkpoint) else ()
 
 
-# --- what an interruption leaves half done --------------------------------------------------------
+# --- what an interruption leaves incomplete -------------------------------------------------------
 
 
 class Mode:
     """How the model is set between two batches: the training mode of each module, and `forward`.
 
-    Lightning puts another forward in place while it calls DDP, and sets the model to evaluation for
-    a validation. An interruption may leave either behind.
+    Lightning replaces the forward while it calls DDP, and sets the model to evaluation for a
+    validation. An interruption may leave either of these behind.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -185,12 +185,12 @@ class Mode:
         self._training = [(one, one.training) for one in self._module.modules()]
 
     def put_back_training(self) -> None:
-        """Put back the training modes that `capture` found."""
+        """Restore the training modes that `capture` found."""
         for one, training in self._training:
             one.training = training
 
     def put_back_forward(self) -> None:
-        """Put back the model's own forward, and forget in which hook of the model Lightning is."""
+        """Restore the model's own forward, and forget in which hook of the model Lightning is."""
         module: Any = self._module
         if self._forward is not None:
             module.forward = self._forward

@@ -1,4 +1,4 @@
-"""The sentence with which the adapter refuses. Lightning itself is not needed for it."""
+"""The sentence with which the adapter refuses. This module does not need Lightning."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from outlast.errors import UsageError
 
 
 def not_done(what: str, hint: str) -> UsageError:
-    """Return the error for something that the adapter does not do."""
+    """Return the error for something that the adapter does not support."""
     return UsageError(f"outlast.lightning does not do {what}", hint=hint)

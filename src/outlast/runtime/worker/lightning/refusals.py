@@ -1,4 +1,4 @@
-"""What `outlast.lightning` refuses, with a sentence and before training: what it cannot repeat."""
+"""What `outlast.lightning` cannot repeat, and so refuses before training, with a sentence."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def refuse(trainer: Any) -> None:
 def refuse_optimizers(optimizers: list[Any]) -> None:
     """Raise UsageError unless there is one optimizer of torch, whose step can be repeated.
 
-    Lightning itself refuses several.
+    Lightning itself refuses several optimizers.
     """
     if not isinstance(optimizers[0], torch.optim.Optimizer) or isinstance(
         optimizers[0], _MockOptimizer

@@ -1,13 +1,13 @@
 """`outlast.lightning.Strategy`: DDPStrategy of Lightning on the process group of the run.
 
-The strategy takes rank, device and process group from `outlast.join()`, and puts a loop of outlast
-in the place of Lightning's (fit_loop.py). Lightning communicates by its strategy, and what may be
+The strategy takes rank, device and process group from `outlast.join()`, and uses a loop of outlast
+in place of Lightning's (fit_loop.py). Lightning communicates through its strategy, and what may be
 communicated depends on where the script is:
 
     before run.steps     nothing: a process that replaces another is here alone. Barriers are left
                          out, broadcasts go over the board (board.py), the rest is refused
     in a step or phase   everything, up to the optimizer of a step
-    after the optimizer  nothing: it is refused, and says what to do
+    after the optimizer  nothing: it is refused, and the error says what to do
     after run.steps      everything
 """
 
@@ -76,13 +76,13 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
         return self._run.world_size
 
     def set_world_size(self, size: int) -> None:
-        """Leave it: the launcher says how many ranks there are."""
+        """Ignore the number, because the launcher says how many ranks there are."""
 
     def global_rank(self) -> int:
         return self._run.rank
 
     def set_global_rank(self, rank: int) -> None:
-        """Leave it: the launcher gives ranks."""
+        """Ignore the number, because the launcher gives ranks."""
 
     def local_rank(self) -> int:
         return self._run.local_rank
@@ -92,7 +92,10 @@ class Environment(ClusterEnvironment):  # type: ignore[misc]
 
 
 def _other_than_default(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that were chosen. LightningCLI gives all, most with their defaults."""
+    """Return the arguments that were chosen.
+
+    LightningCLI passes all of them, most with their defaults.
+    """
     defaults = {
         name: one.default
         for maker in (DistributedDataParallel, DDPStrategy)
@@ -111,9 +114,9 @@ def _let_configs_be_written_again(trainer: Any) -> None:
     """Let LightningCLI write its configuration once more, in a process that replaces another.
 
     It refuses to overwrite the file, which the first process of this rank has written. Its option
-    `overwrite` would leave out a broadcast that the first process has made.
+    `overwrite` would skip a broadcast that the first process has made.
     """
-    cli = sys.modules.get("lightning.pytorch.cli")  # to import it takes jsonargparse
+    cli = sys.modules.get("lightning.pytorch.cli")  # importing it requires jsonargparse
     for one in trainer.callbacks:
         if cli is not None and isinstance(one, cli.SaveConfigCallback):
             one.parser = _Overwriting(one.parser)
@@ -175,7 +178,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
     # --- processes and devices --------------------------------------------------------------------
 
     def _configure_launcher(self) -> None:
-        """Start no processes: the launcher has done that."""
+        """Start no processes, because the launcher has done that."""
         world_size, devices = self._run.world_size, len(self.parallel_devices or ())
         if devices not in (1, world_size):
             raise UsageError(
@@ -225,7 +228,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
             self._board = Board(current.spec.run_folder, self._run.rank)
             self._where = Where.SETUP
         trainer.fit_loop = FitLoop(trainer, self._run, self)
-        # These make process groups of their own, and answer signals by a collective.
+        # These create process groups of their own, and answer signals with a collective.
         trainer._data_connector.prepare_data = lambda: self._prepare_data(trainer)
         if current is not None:
             trainer._signal_connector.register_signal_handlers = lambda: None
@@ -239,10 +242,10 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
                 call._call_lightning_module_hook(trainer, "prepare_data")
         self.broadcast(True)
 
-    # --- what is communicated ---------------------------------------------------------------------
+    # --- communication ----------------------------------------------------------------------------
 
     def begin_steps(self) -> None:
-        """Let Lightning communicate from here on: all ranks reach the same places."""
+        """Let Lightning communicate from here on, because all ranks reach the same places."""
         self._where = Where.STEPS
 
     def end_steps(self) -> None:
@@ -265,7 +268,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         if self._where is Where.SETUP and sys._getframe(1).f_code is has_len_all_ranks.__code__:
-            return tensor  # Lightning looks whether another rank has batches where this has none
+            return tensor  # Lightning asks whether another rank has batches where this one has none
         if self._communicates("a reduction"):
             return super().reduce(tensor, group, reduce_op)
         return tensor
@@ -311,8 +314,8 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
     ) -> Any:
         """Run forward and backward, then the optimizer without a closure.
 
-        Lightning gives them to the optimizer as one closure. The vote of a step is asked for in
-        front of the optimizer, when gradients are complete.
+        Lightning passes them to the optimizer as one closure. The vote of a step comes before the
+        optimizer, when gradients are complete.
         """
         plugin, model = self.precision_plugin, model or self.lightning_module
         if getattr(plugin, "scaler", None) is not None:

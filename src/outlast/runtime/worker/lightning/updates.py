@@ -2,7 +2,7 @@
 
 Symbols    B    batches in an epoch, on each rank
            a    batches in an update (accumulate_grad_batches); the last update of an epoch takes
-                what is left
+                the remaining ones
            U    updates in an epoch: ceil(B / a)
 
 Update k, counted from 0, is update u = k mod U of epoch e = k div U. Its batches are those from
@@ -33,9 +33,9 @@ from outlast.runtime.worker.sampler import StepSampler
 class UpdatePlace:
     """The place of an update in the training.
 
-    epoch    of the update, from 0
-    update   in its epoch, from 0
-    batch    its first batch in the epoch, from 0
+    epoch    the epoch of the update, counted from 0
+    update   its number in its epoch, counted from 0
+    batch    the number of its first batch in the epoch, counted from 0
     count    how many batches it has
     """
 
@@ -76,7 +76,7 @@ class UpdateCalendar:
 class EpochOrder:
     """The order of samples that a loader's own sampler gives, for any batch of any epoch.
 
-    It stands where StepSource expects a StepSampler. The sampler is one of torch that depends on
+    It is used where StepSource expects a StepSampler. The sampler is one of torch that depends on
     its seed and on the epoch alone. So the samples of a batch are those of plain Lightning.
     """
 
@@ -88,7 +88,7 @@ class EpochOrder:
         self.seed: int = inner.seed
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Take the rank's share. Lightning has made the DistributedSampler with it."""
+        """Take the rank's share. Lightning has created the DistributedSampler with it."""
         if isinstance(self._sampler, StepSampler):
             self._sampler.bind(rank, world_size)
 
@@ -117,7 +117,7 @@ class Updates(BatchSource):
         self._calendar = calendar
         self._batches = StepSource(loader, EpochOrder(loader, calendar.batches))
         self._given = 0
-        # batches of the next update so far: an error in fetching costs none of them
+        # batches of the next update so far; an error in fetching loses none of them
         self._drawn: list[Any] = []
 
     def bind(self, rank: int, world_size: int) -> None:
@@ -150,7 +150,7 @@ class Updates(BatchSource):
 def refuse_loader(loader: object, *, rank: int, world_size: int) -> None:
     """Raise UsageError for a loader whose batches cannot be given again.
 
-    `loader` is what Lightning has made of the script's: with its DistributedSampler.
+    `loader` is what Lightning has made of the script's loader, with its DistributedSampler.
     """
     sampler: Any = getattr(loader, "sampler", None)
     batch_sampler = getattr(loader, "batch_sampler", None)
