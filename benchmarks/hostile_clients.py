@@ -114,7 +114,7 @@ def busy() -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(root: Path, disk: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Serve the runs under `root`. Yield the server and its port. All that it writes is on `disk`."""
+    """Serve the runs under `root`. Yield the server and its port. What it writes is on `disk`."""
     environment = os.environ | {"PYTHONPATH": str(HOME / "src"), "TMPDIR": str(disk)}
     environment |= {"HOME": str(disk)}
     command = [sys.executable, "-m", "outlast", "serve", str(root), "--port", "0"]

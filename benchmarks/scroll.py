@@ -8,8 +8,8 @@ It needs outlast[web], `pip install playwright`, and Debian's chromium. A run of
 `--times` times, for twenty seconds each, with the wheel. Printed are the longest task of the page's
 thread while it scrolls (the browser reports those over 50 ms) and the longest call of a script
 (reported from 5 ms on), each as the median over the times; how many parts of the page were drawn
-again meanwhile; and how many clicks lead from the page to a rank. Exit code 0 if the goals are kept:
-no script over 50 ms, and two clicks.
+again meanwhile; and how many clicks lead from the page to a rank. Exit code 0 if the goals are
+kept: no script over 50 ms, and two clicks.
 """
 
 from __future__ import annotations

@@ -14,12 +14,23 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from outlast.runtime import clock
 
 Value = TypeVar("Value")
 SHARE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept(Generic[Value]):
+    """What was computed: a value or an error, and how old it may get while `stamp` is the same."""
+
+    stamp: object
+    lasts_s: float
+    value: Value | None = None
+    error: Exception | None = None
 
 
 class Fresh(Generic[Value]):
@@ -50,8 +61,7 @@ class Fresh(Generic[Value]):
         self._settled = settled
         self._now_s = now_s
         self._lock = threading.Lock()
-        self._kept: tuple[Value | None, Exception | None, object] | None = None
-        self._lasts_s = 0.0  # how old the value may get while nothing changed
+        self._kept: _Kept[Value] | None = None
         self._made_s = -math.inf
         self._took_s = 0.0
 
@@ -61,24 +71,22 @@ class Fresh(Generic[Value]):
             age_s = self._now_s() - self._made_s
             if self._kept is None or age_s >= max(self._least_s, SHARE * self._took_s):
                 self._renew(age_s)
-            assert self._kept is not None
-            value, error, _ = self._kept
-        if error is not None:
-            raise error
-        return value  # type: ignore[return-value]  # it is a value where there is no error
+            kept = self._kept
+            assert kept is not None
+        if kept.error is not None:
+            raise kept.error
+        return kept.value  # type: ignore[return-value]  # it is a value where there is no error
 
     def _renew(self, age_s: float) -> None:
-        stamp = self._changed()
-        if self._kept is not None and self._kept[2] == stamp and age_s < self._lasts_s:
+        stamp, kept = self._changed(), self._kept
+        if kept is not None and kept.stamp == stamp and age_s < kept.lasts_s:
             return
         begun_s = self._now_s()
-        self._lasts_s = self._longest_s
         try:
             value = self._compute()
-            self._kept = (value, None, stamp)
-            if self._settled(value):
-                self._lasts_s = math.inf
+            lasts_s = math.inf if self._settled(value) else self._longest_s
+            self._kept = _Kept(stamp, lasts_s, value=value)
         except Exception as error:  # boundary: each caller gets the error
-            self._kept = (None, error, stamp)
+            self._kept = _Kept(stamp, self._longest_s, error=error)
         self._made_s = self._now_s()
         self._took_s = self._made_s - begun_s
