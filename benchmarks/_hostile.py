@@ -40,7 +40,7 @@ class Clients:
     async def _again(self, kind: Callable[[Streams], Awaitable[None]]) -> None:
         while True:
             try:
-                streams = await self._connected()
+                streams = await self._connected(reads=kind == self.ask_on)
                 try:
                     await kind(streams)
                 finally:
@@ -49,16 +49,17 @@ class Clients:
                 self.seen[f"{kind.__name__}: refused or cut off"] += 1
             await asyncio.sleep(PAUSE_S)
 
-    async def _connected(self) -> Streams:
+    async def _connected(self, *, reads: bool) -> Streams:
         made = socket.socket()
         made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # so that the server has to wait
+        if not reads:  # the server has to wait soon
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         try:
             await asyncio.get_running_loop().sock_connect(made, ("127.0.0.1", self._port))
         except OSError:
             made.close()
             raise
-        return await asyncio.open_connection(sock=made, limit=1)
+        return await asyncio.open_connection(sock=made, limit=1 << 16 if reads else 1)
 
     async def read_slowly(self, streams: Streams) -> None:
         """Ask for a large page, and read a few bytes a second."""
