@@ -2,7 +2,8 @@
 
     python benchmarks/image_link.py [--bytes N] [--rate 8gbit] [--repeats N]
 
-The hosts are network namespaces on this machine, and `tc tbf` limits what each sends. It needs root.
+The hosts are network namespaces on this machine, and `tc tbf` limits what each of them sends. It
+needs root.
 
 Variants   copy     a rank's image to the node that keeps a copy of it: `CopySender` and the image
                     server's keeper, as under `--keep peers=1`. From `send` until the other node has

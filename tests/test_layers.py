@@ -282,6 +282,7 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
         "simpy",
         "numba",
         "zfec",
+        "torchsnapshot",
         "transformers",
         "accelerate",
         "lightning",

@@ -3,8 +3,8 @@
 A contestant appends one line of JSON for each step that it has committed to the file named by
 COMMITS; times are CLOCK_MONOTONIC seconds. `generation` grows whenever the contestant's membership
 changes, however it counts that. `ended_s` is when the block of the step was left, if that is known:
-under sharded state a step is committed later. The model and the corpus are those of examples/train_gpt.py; BATCH
-takes the place of its batch size.
+under sharded state a step is committed later. The model and the corpus are those of
+examples/train_gpt.py; BATCH takes the place of its batch size.
 
 Two contestants may be measured in turns, both alive (overhead.py): TURNS names a folder with the
 pipe `arrived`, into which a rank says that it waits, and `go-<rank>`, from which it reads that it

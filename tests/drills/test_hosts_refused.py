@@ -34,10 +34,9 @@ sys.exit(main())
 def stranger(run: HostRun, host: int, *flags: str, program: tuple[str, ...]) -> tuple[int, str]:
     """Start another launcher on a host. Return its exit code, and what it has printed."""
     folder = run.folder.parent
-    command = [
-        *program, "run", "--nnodes", "2", "--rdzv-endpoint", f"{Hosts.address(0)}:{PORT}",
-        "--run-dir", str(folder / "another"), *flags, str(SCRIPTS / "quick.py"),
-    ]  # fmt: skip
+    endpoint = ("--rdzv-endpoint", f"{Hosts.address(0)}:{PORT}", "--nnodes", "2")
+    own = ("--run-dir", str(folder / "another"))
+    command = [*program, "run", *endpoint, *own, *flags, str(SCRIPTS / "quick.py")]
     with (folder / "stranger.out").open("wb") as out:
         process = run.hosts.start(host, command, out=out, env=run.environment(), cwd=folder)
         code = process.wait(90)
