@@ -32,6 +32,7 @@ def said(text: str) -> list[tuple[int, str]]:
     [
         ("again = outlast.join()", "outlast.join() is called again"),
         ("signal.signal(signal.SIGINT, f)", "a handler for SIGINT"),
+        ("signal.signal(signal.SIGUSR1, f)", "a handler for SIGUSR1"),
         ("sys.argv = []", "sys.argv is changed"),
         ("sys.argv.append('x')", "sys.argv is changed"),
         ("sys.argv[1] += 'x'", "sys.argv is changed"),
@@ -46,7 +47,7 @@ def test_a_habit_is_named_with_its_line(line: str, named: str) -> None:
     "line",
     [
         "def other():\n    return outlast.join()",
-        "signal.signal(signal.SIGUSR1, f)",
+        "signal.signal(signal.SIGALRM, f)",
         "x = sys.argv[1]",
         "if run.rank == 0:\n    print(1)",
         "if run.rank == 0:\n    first.step()\nelse:\n    first.step()",

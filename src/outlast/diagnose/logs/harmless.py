@@ -33,11 +33,17 @@ _WARNING = re.compile(
 )
 
 
-def is_of_lifetime(above: Sequence[str]) -> bool:
-    """Return True if the heading over a count of nvidia-smi says that it is since the GPU was made.
+_COUNT = re.compile(r": {0,40}\d{1,18}\s{0,8}$")
 
-    What happened since the driver was loaded stands under "Volatile".
+
+def is_of_lifetime(low: str, above: Sequence[str]) -> bool:
+    """Return True for a count of nvidia-smi whose heading says that it is since the GPU was made.
+
+    What happened since the driver was loaded stands under "Volatile". A threshold that is exceeded
+    stands under "Aggregate", too. It is a state of today, and no count.
     """
+    if not _COUNT.search(low):
+        return False
     headings = (line.strip().lower() for line in reversed(above))
     return next((one for one in headings if one in ("volatile", "aggregate")), "") == "aggregate"
 

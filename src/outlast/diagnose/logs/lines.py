@@ -428,7 +428,7 @@ class LineReader:
 
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
         """Return True for a warning, or for source code that the program prints."""
-        counts = rule.name.startswith("ecc.") and is_of_lifetime(self._above(8))
+        counts = rule.name.startswith("ecc.") and is_of_lifetime(low, self._above(8))
         return counts or is_harmless(rule, low) or self._is_source(text)
 
     def _matching(
