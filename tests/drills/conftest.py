@@ -1,13 +1,26 @@
-"""What the drills share: undisturbed runs, made once in a session, and three hosts."""
+"""What the drills share: undisturbed runs, made once in a session, three hosts, and the marker of
+scripts as other people write them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from outlast.runtime.drill_hosts import Hosts
 from tests.drills._run import CalmRun, Outcome, drilled
+
+HERE = Path(__file__).parent
+FOREIGN = tuple(HERE / name for name in ("adapters", "checked", "foreign"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of these folders: `pytest -m foreign` runs them alone."""
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in FOREIGN):
+            item.add_marker(pytest.mark.foreign)
 
 
 @pytest.fixture(scope="session")

@@ -7,23 +7,28 @@ for torchrun, where one was written.
 
 from __future__ import annotations
 
-import difflib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.drills._run import Drill, Outcome
+from tests.drills._run import Drill, Outcome, drilled
 from tests.drills.checked.table import check
-from tests.drills.foreign.twenty import HERE, struck
+from tests.drills.foreign.changed_lines import changed_lines
+from tests.drills.foreign.twenty import HERE, SCRIPTS, TIMES, UNTIL, struck
 
 ADOPTED, UNCHANGED = HERE / "scripts", HERE / "scripts" / "unchanged"
 PAIRS = sorted(path.stem for path in UNCHANGED.glob("*.py"))
 SHAPES = ("rollouts", "trainer_hooks", "recipe", *PAIRS)
+COMPARED = ("gpt",)  # with torchrun; and those in which a step raises once
 PAGE = HERE.parents[2] / "docs" / "how-to" / "adopt-a-script.md"
 # steps between two of the script's own checkpoints, for those that resume from them
-RESUMES = {"sharpness": 40, "distil": 12, "reference": 16}
-ARGUMENTS = {"reference": ("--amp", "--resume", "checkpoint.pth")}
+RESUMES = {"sharpness": 40, "distil": 12, "reference": 16, "gpt": 20}
+ARGUMENTS = {"reference": ("--amp", "--resume", "checkpoint.pth"), "gpt": ("--resume",)}
+PACED, HASHED = (str(HERE / "scripts" / f"{name}.py") for name in ("paced", "hashed"))
 
 
 @pytest.mark.drill
@@ -67,16 +72,72 @@ def killed(folder: Path, name: str, *, at: int) -> Outcome:
         return drill.finish()
 
 
+@pytest.mark.drill
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_exception_in_an_adopted_shape_changes_no_bit(tmp_path: Path, name: str) -> None:
+    """Rank 1 raises it once, in front of an optimizer call. The step is repeated in place."""
+    env = {"PACED_S": "0", "PACED_UNTIL": str(UNTIL), "PACED_TIMES": str(TIMES.get(name, 1))}
+    marks = [{"mark": "stepping", "rank": 1, "step": 14, "do": "raise"}]
+    outcomes = []
+    for which, faults in (("calm", []), ("hit", marks)):
+        folder = tmp_path / which
+        folder.mkdir()
+        outcomes.append(drilled(folder, PACED, SCRIPTS[name], workers=2, env=env, marks=faults))
+    calm, hit = outcomes
+    assert (calm.code, hit.code) == (0, 0), hit
+    assert hit.digests == calm.digests != {}, hit
+    assert [(one["rung"], one["steps_lost"]) for one in hit.interruptions] == [("repeat", 0)], hit
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", COMPARED)
+def test_an_unchanged_shape_has_the_digest_that_it_has_under_torchrun(
+    tmp_path: Path, name: str
+) -> None:
+    """Undisturbed, and after a kill as well, where it begins anew instead of resuming.
+
+    After a resume the script itself draws other random numbers, because it saves none.
+    """
+    script = str(UNCHANGED / f"{name}.py")
+    plain = under_torchrun(tmp_path / "torchrun", script)
+    assert plain.code == 0, plain
+    folders = [tmp_path / which for which in ("calm", "hit")]
+    for folder in folders:
+        folder.mkdir()
+    calm = drilled(folders[0], HASHED, script, workers=2, within_s=120.0)
+    assert calm.code == 0, calm
+    assert calm.digests == plain.digests != {}, (calm, plain)
+    if name not in RESUMES:
+        marks = [{"mark": "stepped", "rank": 1, "step": 43, "do": "SIGKILL"}]
+        hit = drilled(folders[1], HASHED, script, workers=2, marks=marks, within_s=120.0)
+        assert len(hit.interruptions) == 1, hit
+        assert hit.digests == plain.digests, (hit, plain)
+
+
+def under_torchrun(folder: Path, script: str) -> Outcome:
+    folder.mkdir()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    done = subprocess.run(
+        [*torchrun, "--nproc-per-node", "2", HASHED, script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr, {}, [])
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_the_page_says_how_many_lines_each_shape_takes(name: str) -> None:
-    """Lines that only changed their indentation, and empty ones, are not counted."""
-    old, new = (
-        [line.strip() for line in (folder / f"{name}.py").read_text().splitlines() if line.strip()]
-        for folder in (UNCHANGED, ADOPTED)
-    )
-    changes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    added = sum(j2 - j1 for tag, _, _, j1, j2 in changes if tag != "equal")
-    removed = sum(i2 - i1 for tag, i1, i2, _, _ in changes if tag != "equal")
+    added, removed = changed_lines(UNCHANGED / f"{name}.py", ADOPTED / f"{name}.py")
     row = re.search(rf"\| (\d+) \| (\d+) \| `foreign/scripts/{name}.py` \|", PAGE.read_text())
     assert row, (name, added, removed)
     assert (int(row[1]), int(row[2])) == (added, removed)
+
+
+def test_the_shape_of_nanogpt_takes_twelve_added_lines_at_most() -> None:
+    added, _ = changed_lines(UNCHANGED / "gpt.py", ADOPTED / "gpt.py")
+    assert 0 < added <= 12
