@@ -57,6 +57,7 @@ class Contestant:
     source    where outlast is imported from; None: from this checkout
     most      how many strikes it gets; few where each takes minutes
     limit_s   how long it has to settle, and to come back
+    workers   how many ranks it has
     """
 
     name: str
@@ -66,6 +67,7 @@ class Contestant:
     source: Path | None = None
     most: int = 1_000
     limit_s: float = 120.0
+    workers: int = WORKERS
 
 
 @dataclass(frozen=True)
@@ -198,19 +200,22 @@ class Trial:
     def latest(self) -> list[Commit]:
         """Return the commits of the newest membership, or none while a worker has not committed."""
         newest = max((commit.generation for commit in self.commits), default=0)
+        workers = self.contestant.workers
         latest = [
             commit
             for commit in self.commits
-            if commit.generation == newest and commit.members == WORKERS
+            if commit.generation == newest and commit.members == workers
         ]
-        return latest if len({commit.rank for commit in latest}) == WORKERS else []
+        return latest if len({commit.rank for commit in latest}) == workers else []
 
     def is_settled(self) -> bool:
         """Return whether all workers have trained for long enough to be struck."""
         latest = self.latest()
         return (
             bool(latest)
-            and min(sum(one.rank == rank for one in latest) for rank in range(WORKERS))
+            and min(
+                sum(one.rank == rank for one in latest) for rank in range(self.contestant.workers)
+            )
             >= SETTLED_STEPS
             and self.contestant.ready(self.folder)
         )
