@@ -178,6 +178,18 @@ def lost(name: str, kind: str) -> Variable:
     return Variable("/project/train.py", "main", name, kind, 1, 4, replaced=True, lasting=True)
 
 
+def test_a_collective_after_the_optimizer_is_named_where_it_is_called() -> None:
+    """The refusal begins with the line of the optimizer's call, which is not the one to change."""
+    stderr = (
+        "error: /project/train.py:31 in update: torch.distributed.all_gather was called at"
+        " /project/train.py:24 in accuracy, after another rank may have committed this step\n\n"
+        "hint: reduce before the optimizer\n"
+    )
+    found = failure_remark(stderr, "/project/train.py")
+    assert (found.line, found.do) == (24, "reduce before the optimizer")
+    assert found.what.startswith("torch.distributed.all_gather was called at ")
+
+
 def test_an_average_for_people_is_told_from_what_a_script_decides_by() -> None:
     named = {
         name: is_of_a_meter(lost(name, "int"), METERS)

@@ -28,6 +28,7 @@ _METERS = re.compile(
 )
 _PLACE = re.compile(r"(?P<file>/\S+?\.py):(?P<line>\d+)(?: in \S+)?: ")
 _WITHIN = re.compile(r" at (?P<file>/\S+?\.py):(?P<line>\d+) in ")  # named in a sentence
+_CALLED = re.compile(r" was called at (?P<file>/\S+?\.py):(?P<line>\d+) in ")  # the one to move
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)  # what torch puts in front of a traceback
 _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 
@@ -227,6 +228,8 @@ def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remar
         if hints and "outlast report" not in hints[-1]
         else "mend this first; arguments of the script go after `--`"
     )
+    if called := _CALLED.search(what):
+        return Remark(int(called["line"]), _PLACE.sub("", what), do, file=called["file"])
     if placed := _PLACE.search(what):
         line, what = int(placed["line"]), what[: placed.start()] + what[placed.end() :]
         return Remark(line, what, do, file=placed["file"])
