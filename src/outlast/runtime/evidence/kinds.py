@@ -81,7 +81,8 @@ _SOURCE_NAME = re.compile(
 _SETTINGS_NAME = re.compile(r"\.(?:ya?ml|toml|ini|cfg)$", re.IGNORECASE)
 # in YAML clusters and clouds also report what happened
 _REPORTS = re.compile(
-    rb"apiVersion|\b(?:kind|status|reason|message|nodeName)\b\"?:|[a-z]Payload|insertId|Traceback \("
+    rb"apiVersion|\b(?:kind|status|reason|message|nodeName)\b\"?:|[a-z]Payload|insertId"
+    rb"|Traceback \("
 )
 
 # a log that was preallocated, or cut off by a crash of its host, contains runs of zeros
