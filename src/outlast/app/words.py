@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
-from outlast.diagnose.interrupted import RECOVERED
-from outlast.model.terms import Mechanism, Rung
 from outlast.model.texts import cost_words as cost_words
 from outlast.model.texts import count as count
 from outlast.model.texts import duration as duration
@@ -21,17 +19,6 @@ from outlast.model.texts import recovery_words as recovery_words
 from outlast.model.texts import span as span
 
 Facts = Mapping[str, typing.Any]
-
-FAILED: Mapping[Mechanism, str] = {
-    Mechanism.EXIT: "exited",
-    Mechanism.SIGNAL: "ended by a signal",
-    Mechanism.EXCEPTION: "raised an exception",
-    Mechanism.HANG: "hung",
-    Mechanism.SLOW: "slower than its peers",
-    Mechanism.CORRUPT: "corrupt data",
-    Mechanism.LOST_CONTACT: "lost contact",
-    Mechanism.LOST_NODE: "lost with its node",
-}
 
 PLAIN_WIDTH = 120  # columns if the width of the output is not known
 LAUNCHER_GONE = (
@@ -102,18 +89,6 @@ def ranks(one: Facts) -> str:
     return (
         f"rank {names[0]}" if len(names) == 1 else f"ranks {listed(names)}" if names else "no rank"
     )
-
-
-def failed(one: Facts) -> str:
-    """Return `rank 2: ended by a signal`: which ranks failed, and how."""
-    return f"{ranks(one)}: {FAILED[Mechanism(one['mechanism'])]}"
-
-
-def back(one: Facts) -> str:
-    """Return `back after 92 ms with a spare`: how an interruption that is over ended."""
-    done = f"back after {recovery_words(one)}" if one["steps_seen"] else "all run again"
-    how = RECOVERED[Rung(one["rung"])] if one["rung"] else ""
-    return f"{done} {how}".rstrip()
 
 
 def held_ranks(report: Facts) -> str:

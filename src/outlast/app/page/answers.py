@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlast.app import words
+from outlast.app.page.failed import back_words, failed
 from outlast.app.page.pace import PacePoint
 from outlast.app.status import OVER, logged_words
 from outlast.app.words import Facts
@@ -167,13 +168,13 @@ def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> Pag
         return PageAnswer(question, "nothing", "No interruption so far.", GOOD)
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
     ago_s = max(0.0, moment.now_s - at_s)
-    what = words.failed(newest)
+    what = failed(newest)
     then = "the end" if _is_over(report) else "now"
     when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if newest["resumed_s"] is None:
         back = "did not come back" if _is_over(report) else "is not back yet"
         return PageAnswer(question, what, f"{when}. It {back}.", BAD, newest["id"])
-    back = words.back(newest)
+    back = back_words(newest)
     note = f"{when}. {back[0].upper()}{back[1:]}; {words.cost_words(newest)}."
     return PageAnswer(question, what, note, PLAIN, newest["id"])
 

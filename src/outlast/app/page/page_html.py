@@ -21,6 +21,7 @@ from outlast import __version__
 from outlast.app import words
 from outlast.app.page import svg
 from outlast.app.page.curves import Curve, Value, averaged
+from outlast.app.page.failed import back_words, failed
 from outlast.app.page.health import NodeHealth, RankHealth
 from outlast.app.page.pace import ROWS_MOST as TABLE_ROWS
 from outlast.app.page.pace import PacePoint, merged
@@ -139,8 +140,8 @@ def environment() -> Environment:
         "duration": words.duration,
         "percent": words.percent,
         "plain": lambda name: str(name).replace("_", " "),
-        "failed": words.failed,
-        "back": words.back,
+        "failed": failed,
+        "back": back_words,
         "cost": words.cost_words,
         "summary": summary,
         "ticks": ticks,

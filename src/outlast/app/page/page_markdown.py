@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from outlast import __version__
 from outlast.app import words
+from outlast.app.page.failed import back_words, failed
 from outlast.app.page.page_html import at_s, few_of, paced, stages_of, utc
 from outlast.app.page.page_model import Page
 from outlast.app.words import Facts
@@ -141,14 +142,14 @@ def _interruptions(page: Page) -> Iterator[str]:
 
 
 def _interruption(one: Facts, verdict: Facts | None) -> Iterator[str]:
-    what = text(words.failed(one))
+    what = text(failed(one))
     yield from (f"### {one['id']}. At {words.duration(at_s(one))}, {what}", "")
     if one["parent"] is not None:
         yield f"- It is a part of {one['parent']}."
     elif one["resumed_s"] is None:
         yield "- It is not back."
     else:
-        back = words.back(one)
+        back = back_words(one)
         yield f"- {back[0].upper()}{back[1:]}; {words.cost_words(one)}."
     yield f"- Why: {text(summary(verdict) if verdict else one['reason'] or 'no verdict')}"
     if verdict and verdict.get("action"):

@@ -22,6 +22,7 @@ from outlast.app import words
 from outlast.app.page.advice import Advice, advice
 from outlast.app.page.answers import PageAnswer, PageMoment, answers
 from outlast.app.page.curves import Curve, curves
+from outlast.app.page.failed import FAILED
 from outlast.app.page.health import NodeHealth, health, node_of_rank
 from outlast.app.page.lanes import Lanes, timeline
 from outlast.app.page.pace import PacePoint, pace
@@ -145,6 +146,6 @@ def _kinds(report: Facts) -> tuple[tuple[str, int], ...]:
         names = (one["class"], verdicts.get(one["id"], "unknown"))
         known = next((name for name in names if name != "unknown"), "")
         why = f", {known.replace('_', ' ')}" if known else ""
-        return words.FAILED[Mechanism(one["mechanism"])] + why
+        return FAILED[Mechanism(one["mechanism"])] + why
 
     return tuple(Counter(kind(one) for one in report["interruptions"]).most_common())
