@@ -75,9 +75,9 @@ def test_a_plan_longer_than_the_training_is_refused_with_its_steps() -> None:
 def test_faults_faster_than_a_recovery_are_refused_with_a_scale() -> None:
     plan = drill.drill_plan.scaled(NAMED["smoke"], 20.0)
     calendar = draw(plan, seed=1, world_size=4, spares=1)
-    with pytest.raises(UsageError, match=r"--time-scale 5\.71 or less"):
+    with pytest.raises(UsageError, match=r"--time-scale 6 or less"):
         drill_fit.refuse_pace(calendar, plan, calm())
-    fitting = drill.drill_plan.scaled(NAMED["smoke"], 5.71)
+    fitting = drill.drill_plan.scaled(NAMED["smoke"], 6.0)
     drill_fit.refuse_pace(draw(fitting, seed=1, world_size=4, spares=1), fitting, calm())
 
 

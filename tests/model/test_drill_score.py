@@ -86,6 +86,17 @@ def test_a_fault_in_the_midst_of_a_recovery_belongs_to_it() -> None:
     assert not wrong(scored((first, second), report()), (first, second), "")
 
 
+@pytest.mark.parametrize(("kind", "booked"), [("order", True), ("spin", False)])
+def test_another_ranks_death_frees_a_rank_that_hung_in_a_collective(
+    kind: str, booked: bool
+) -> None:
+    """It was killed before the hang was noticed. An endless loop goes on."""
+    faults = [struck(1, kind, at_s=5.0), struck(2, "kill", rank=0, at_s=5.5)]
+    facts = report(interruption(1, "signal", 5.5, ranks=[0]))
+    hung, _ = outcomes(faults, facts, WELL)
+    assert (hung.interruption is not None) == booked
+
+
 def test_a_hang_is_found_long_after_the_strike_and_a_kill_is_not() -> None:
     facts = report(interruption(1, "hang", 4.0, detected_s=30.0, resumed_s=31.0))
     assert outcomes([struck(1, "deaf", at_s=5.0)], facts, WELL)[0].mttr_s == pytest.approx(26.0)
@@ -106,6 +117,8 @@ def test_a_hang_is_found_long_after_the_strike_and_a_kill_is_not() -> None:
         ("segv", "signal", "unknown", 0.3, "rank 1 died of signal 11 (SIGSEGV)", "right"),
         ("segv", "signal", "unknown", 0.3, "rank 1 died", "unknown"),
         ("io", "exception", "storage", 0.7, "", "right"),
+        ("loader", "exception", "unknown", 0.5, "it lost a worker of its DataLoader", "right"),
+        ("loader", "exception", "host_memory", 0.5, "", "right"),
         ("exit", "exit", "unknown", 0.3, "rank 1 ended: exit code 3", "right"),
         ("exit", "exit", "unknown", 0.3, "rank 1 ended: exit code 31", "unknown"),
     ],

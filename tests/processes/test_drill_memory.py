@@ -15,7 +15,7 @@ import pytest
 from outlast.runtime import drill_memory
 from outlast.runtime.drill_memory import MemoryGroups
 
-EATS = "import time\nheld = []\nwhile True: held.append(bytearray(4096)); time.sleep(0.001)"
+EATS = "import time\nheld = []\nwhile True: held.append(b'1' * (1 << 20)); time.sleep(0.001)"
 
 
 @pytest.fixture

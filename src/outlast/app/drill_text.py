@@ -177,7 +177,8 @@ def said(one: Outcome) -> str:
         return "nothing"
     if one.judged == "right" and one.said == FailureClass.UNKNOWN.value:
         # all that is left of such a fault
-        return "the exit code" if one.struck.kind.leaves is Leaves.CODE else "the signal"
+        left = {Leaves.CODE: "the exit code", Leaves.TRACEBACK: "the worker"}
+        return left.get(one.struck.kind.leaves, "the signal")
     return one.said.replace("_", " ")
 
 

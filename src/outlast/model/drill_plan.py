@@ -129,7 +129,7 @@ NAMED: Mapping[str, DrillPlan] = {
             count=2_150,  # a script without loader's workers lacks a twentieth of them
             waves=0.3,
             lemon=0.1,
-            portions=_one_of_each(ON_ONE_HOST),
+            portions=_one_of_each({**KINDS, **library.MEMORY_KINDS}),
         ),
         DrillPlan("network-bad-day", over_s=60.0, count=8, portions=library.NETWORK_DAY, waves=0.5),
         DrillPlan("lemon-node", over_s=60.0, count=8, portions=library.LEMON, lemon=0.8),
@@ -144,7 +144,10 @@ _ON_HOSTS: Mapping[str, Mapping[str, Any]] = {
     "llama3": {"portions": _HOST_MIX},
     # a tenth strike hosts: the run has to be whole again in between
     "everything": {
-        "portions": (*_one_of_each(ON_ONE_HOST), *_one_of_each(HOST_KINDS, weight=0.25))
+        "portions": (
+            *_one_of_each({**KINDS, **library.MEMORY_KINDS}),
+            *_one_of_each(HOST_KINDS, weight=0.25),
+        )
     },
     "network-bad-day": {"portions": library.NETWORK_DAY_ON_HOSTS, "over_s": 120.0},
     "lemon-node": {"portions": library.LEMON_ON_HOSTS, "over_s": 120.0},
@@ -243,8 +246,8 @@ def _drawn(
     known(table, ("count", "over_s", "over_steps", "waves", "lemon", "kinds"), where)
     if ("over_s" in table) == ("over_steps" in table):
         raise UsageError(f"{where} needs one of over_s and over_steps", hint="as in over_s = 600")
-    every = (one for one in known_kinds if one not in library.MEMORY_KINDS)
-    kinds = table.get("kinds", dict.fromkeys(every, 1))
+    usual = (one for one in known_kinds if one in KINDS or one in HOST_KINDS)
+    kinds = table.get("kinds", dict.fromkeys(usual, 1))
     if not isinstance(kinds, dict) or not kinds:
         raise UsageError(f"{where}.kinds is {kinds!r}; it is a table of kinds and weights")
     portions, left_out = [], dict(plan.left_out)

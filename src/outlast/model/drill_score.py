@@ -179,11 +179,12 @@ def _spans(one: Facts, at_s: float, since_s: float) -> bool:
 def _took(one: Facts, fault: Struck) -> bool:
     """Return whether a rank that hung was lost before its hang was noticed, in this interruption.
 
-    Another fault began it meanwhile.
+    Another fault began it meanwhile. One that hung in a collective was freed by any of them.
     """
     late_s = float(one["detected_s"]) - fault.at_s
     hangs = fault.kind.leaves is Leaves.STACK
-    return hangs and fault.rank in one["ranks"] and -EARLY_S <= late_s <= HOST_LATE_S
+    freed = fault.rank in one["ranks"] or fault.kind.name == "order"
+    return hangs and freed and -EARLY_S <= late_s <= HOST_LATE_S
 
 
 def _outcome(
@@ -219,13 +220,14 @@ def _judged(kind: FaultKind, said: str, reason: str) -> str:
     """Judge what the diagnosis said about a fault of this kind.
 
     Where only a signal or an exit code is left, that is all that can be known: who names it is
-    right.
+    right. So is who says that a DataLoader has lost a worker.
     """
     if said in {one.value for one in kind.classes}:
         return "right"
     if said != FailureClass.UNKNOWN.value:
         return "wrong"
     named = {Leaves.SIGNAL: kind.signal, Leaves.CODE: f"exit code {EXIT_CODE}"}.get(kind.leaves)
+    named = "DataLoader" if kind.name == "loader" else named
     return "right" if named and re.search(rf"{named}\b", reason) else "unknown"
 
 

@@ -1,12 +1,12 @@
 """Let the kernel kill one process for want of memory, and no other (`outlast drill`, kind "oom").
 
     with MemoryGroups() as groups:
-        groups.starve(pid)      # its next page of memory ends it
+        groups.starve(pid)      # it may have LIMIT_BYTES more
         groups.look()           # now and then: removes groups that are empty
 
-The process is moved into a control group of its own that allows hardly any memory. What it holds
-already is not counted there. So the kernel's OOM killer ends it as soon as it wants more, and
-counts that.
+The process is moved into a control group of its own. What it holds already is not counted there.
+Once it has taken LIMIT_BYTES more, the kernel's OOM killer ends it, and counts that. A process that
+trains may want none for long, so it is also told to (`worker/drill_code.py`).
 
 Needs the right to make control groups, which root has where their tree may be written to.
 `may_be_made` says why they cannot be made here, or "".
@@ -22,8 +22,9 @@ from pathlib import Path
 
 from outlast.runtime import clock
 from outlast.runtime.cgroups import MOUNT
+from outlast.runtime.worker.drill_code import STARVED_BYTES
 
-LIMIT_BYTES = 1 << 20
+LIMIT_BYTES = STARVED_BYTES // 2
 REMOVE_S = 2.0  # the kernel needs a moment until a group of a process that has ended is empty
 TICK_S = 0.02
 
@@ -47,7 +48,7 @@ class MemoryGroups:
         self._made: list[Path] = []
 
     def starve(self, pid: int) -> bool:
-        """Take the memory away from a process. Return False if it is gone.
+        """Limit the memory of a process. Return False if it is gone.
 
         Raises OSError if no group can be made.
         """
@@ -82,7 +83,7 @@ class MemoryGroups:
 
 
 def _made(name: str, mount: Path = MOUNT) -> Path:
-    """Make a group with hardly any memory, under either hierarchy. Raises OSError."""
+    """Make a group with little memory, under either hierarchy. Raises OSError."""
     first = (mount / "memory" / "memory.limit_in_bytes").exists()
     group = (mount / "memory" if first else mount) / f"outlast-drill-{name}"
     group.mkdir()

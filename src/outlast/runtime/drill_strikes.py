@@ -158,10 +158,7 @@ class DrillStrikes:
         process = self._find(one)
         if process is None or any(held.process == process for held in self._held):
             return False
-        if one.kind.name == "oom":
-            if self._memory is None or not self._memory.starve(process.pid):
-                return False
-        elif not self._target.send(process, signal.Signals[one.kind.signal]):
+        if not self._target.send(process, signal.Signals[one.kind.signal]):
             return False
         if one.kind.passes:
             stops_s = (1.0 - one.share) * SLOW_TURN_S
@@ -209,13 +206,18 @@ class DrillStrikes:
         Return False if the rank has not carried out its last order yet. Then try again later.
         """
         path = self._orders / f"rank-{one.rank}"
-        if path.exists():
+        if path.exists() or (one.kind.name == "oom" and not self._starve(one)):
             return False
         part = self._orders / f".rank-{one.rank}"
         part.write_text(json.dumps({"id": one.id, "do": one.kind.name}))
         part.replace(path)
         self._ordered[one.id] = one
         return True
+
+    def _starve(self, one: Due) -> bool:
+        """Limit the memory of a rank's process, before it is told to want more."""
+        process = self._find(one)
+        return process is not None and self._memory is not None and self._memory.starve(process.pid)
 
     def _collect(self) -> None:
         """Read which orders the ranks have carried out, and record these faults."""

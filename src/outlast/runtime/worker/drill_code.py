@@ -37,6 +37,7 @@ _CODE = {
     "order": "import torch.distributed\ntorch.distributed.barrier()",
     "spin": "while True:\n    pass",
 }
+STARVED_BYTES = 256 << 20  # a process that is starved of memory wants so much, and gets less
 LOADER_TITLE = "pt_data_worker"  # as torch names the process of a DataLoader's worker
 _LONG_S = 86_400
 
@@ -81,6 +82,8 @@ def _strike(do: str) -> None:
         os._exit(EXIT_CODE)
     if do == "hang":
         time.sleep(_LONG_S)
+    elif do == "oom":
+        bytearray(b"1" * STARVED_BYTES)  # the drill has limited our memory: the kernel ends us here
     elif do == "deaf":
         _hold_interpreter_lock()
     elif do.startswith("flip_"):
