@@ -1,5 +1,6 @@
-"""Shape of nanoGPT: settings as globals, batches drawn ahead from a token file, a GradScaler that is
-off, accumulation, clipping, a schedule by hand, an estimate of the loss, and a resume from ckpt.pt.
+"""Shape of nanoGPT: settings as globals, batches drawn ahead from a token file, a GradScaler that
+is off, accumulation, clipping, a schedule by hand, an estimate of the loss, and a resume from
+ckpt.pt.
 """
 
 import math
