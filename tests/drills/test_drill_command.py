@@ -192,3 +192,13 @@ def test_a_reader_that_leaves_does_not_end_a_drill(tmp_path: Path) -> None:
         process.stdout.close()
         assert process.wait(280) == 0
     assert json.loads((tmp_path / "d" / "score.json").read_text())["survived"] == 1
+
+
+def test_a_collective_that_one_rank_alone_calls_is_found_soon(tmp_path: Path) -> None:
+    """The other rank votes meanwhile, and a vote counts as a collective: the counts are equal."""
+    order = NAN.replace("nan", "order")
+    done = drill(tmp_path, SCRIPT.format(before="", inside="", behind=""), plan=order)
+    assert done.returncode == 0, done.stderr + done.stdout
+    facts = json.loads(done.stdout)
+    assert (facts["survived"], facts["steps_lost"], facts["digest_equal"]) == (1, 0, True)
+    assert facts["mttr_s"]["max"] < 30.0

@@ -90,6 +90,27 @@ def test_no_rank_is_named_before_the_ceiling_if_all_stand_alike() -> None:
     assert find_longest(members=members, overdue=late(*members)).culprits == (2,)
 
 
+@pytest.mark.parametrize(
+    ("phases", "culprits"),
+    [
+        ((Phase.BODY, Phase.VOTE), (1,)),
+        ((Phase.VOTE, Phase.BODY, Phase.VOTE), (2,)),
+        ((Phase.BODY, Phase.BODY, Phase.VOTE), (3,)),
+        ((Phase.VOTE, Phase.VOTE), ()),
+    ],
+)
+def test_a_rank_in_another_collective_than_its_peers_is_named(
+    phases: tuple[Phase, ...], culprits: tuple[int, ...]
+) -> None:
+    """A vote counts as a collective, so the counts are equal. Method: each rank waits in the vote,
+    or in a collective that the script calls.
+    """
+    members = [report(rank, phase) for rank, phase in enumerate(phases)]
+    verdict = find_culprits(members=members, overdue=late(*members))
+    assert verdict.culprits == culprits
+    assert verdict.behind == bool(culprits), "they are asked once more"
+
+
 def test_a_deadline_is_learned_has_a_floor_a_ceiling_and_exceptions() -> None:
     deadlines = Deadlines()
     beacon = Beacon()
@@ -268,6 +289,29 @@ def test_a_successor_is_held_to_the_learned_length_of_first_steps() -> None:
     found = watch.stand(limits.FIRST_STEPS_FLOOR_S + 2.0, {1: 7, 3: 7, 4: 6})
     assert [hung.worker for hung in found] == [4]
     assert limits.FIRST_STEPS_FLOOR_S <= found[0].at_s - stood_s <= limits.FIRST_STEPS_FLOOR_S + 1.0
+
+
+def test_a_barrier_of_one_rank_is_found_within_its_deadline() -> None:
+    """Method: rank 1 calls a collective of its own, and ranks 0 and 2 vote."""
+    watch = Watch()
+    for worker in (1, 3):
+        watch.beacons[worker].phase = Phase.VOTE
+    watch.tick(moving=(1, 2, 3))
+    stood_s = watch.now_s
+    found = watch.stand(5.0, {1: 7, 2: 7, 3: 7})
+    assert [hung.worker for hung in found] == [2]
+    assert found[0].at_s - stood_s < limits.STEP_FLOOR_S + 1.0
+
+
+def test_what_was_learned_stays_while_all_processes_are_new() -> None:
+    deadlines = Deadlines()
+    beacon = Beacon()
+    beacon.typical_s[Phase.BODY] = 2.0
+    deadlines.learn([beacon])
+    deadlines.learn_first(3.0)
+    deadlines.learn([Beacon(), Beacon()])
+    assert deadlines.of(phase=Phase.BODY, steps_done=9) == 2.0 * limits.DEADLINE_FACTOR
+    assert deadlines.of(phase=Phase.BODY, steps_done=0) == 3.0 * limits.DEADLINE_FACTOR
 
 
 def test_ranks_at_one_place_are_given_time_but_not_for_ever(

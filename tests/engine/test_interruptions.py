@@ -93,6 +93,37 @@ def test_a_repeated_reason_is_recorded_once() -> None:
     assert newest(log).reason == "rank 1 ended; rank 2 hangs; ranks are forked"
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "ranks", "nodes"),
+    [
+        # the first report was collateral: rank 1 lost its connection to rank 2, which was killed
+        (Mechanism.LOST_CONTACT, Mechanism.SIGNAL, (2,), ("there",)),
+        (Mechanism.SIGNAL, Mechanism.SIGNAL, (1, 2), ("here", "there")),
+    ],
+)
+def test_the_nodes_of_an_interruption_are_those_of_its_ranks(
+    first: Mechanism, then: Mechanism, ranks: tuple[int, ...], nodes: tuple[str, ...]
+) -> None:
+    log = log_of(first)
+    log.fault(
+        rank=2,
+        pid=102,
+        node="there",
+        mechanism=then,
+        generation=1,
+        step=4,
+        fault_s=1.0,
+        fault_not_before_s=None,
+        detected_s=1.2,
+        same_event=True,
+        error="",
+        traceback="",
+        reason="rank 2 ended",
+    )
+    one = newest(log)
+    assert (one.ranks, one.nodes) == (ranks, nodes)
+
+
 def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
     """Method: a rank raises, and then its node is lost."""
     log = log_of(Mechanism.EXCEPTION)

@@ -71,7 +71,8 @@ class Deadlines:
     def learn(self, beacons: Iterable[Beacon]) -> None:
         """Learn from what the workers have measured themselves and published in their beacons.
 
-        A table in a beacon is never changed, so equal tables need no work.
+        A table in a beacon is never changed, so equal tables need no work. While all workers are
+        new and have measured nothing, what was learned before stays.
         """
         tables = [beacon.typical_s for beacon in beacons]
         if tables == self._learned:
@@ -82,7 +83,7 @@ class Deadlines:
             for phase, lasted_s in table.items():
                 if lasted_s > typical.get(phase, 0.0):
                     typical[phase] = lasted_s
-        if typical != self.typical_s:
+        if typical and typical != self.typical_s:
             self.typical_s = typical
             self.version += 1
 
@@ -243,7 +244,25 @@ def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]
             " wait for it are not to blame",
             awaited=True,
         )
-    return HangVerdict((), "all ranks are at the same place, so none can be told from the others")
+    return _find_odd_calls(shared) or HangVerdict(
+        (), "all ranks are at the same place, so none can be told from the others"
+    )
+
+
+def _find_odd_calls(shared: Sequence[MemberReport]) -> HangVerdict | None:
+    """Return a verdict if some members vote, and others are in a collective of the script instead.
+
+    All have entered the same number of collectives, and a vote counts as one. So they have called
+    different ones, and wait for each other for ever. The fewer are to blame, or those that do not
+    vote if there are as many of each.
+    """
+    voting = [m for m in shared if m.phase is Phase.VOTE]
+    others = [m for m in shared if m.phase is Phase.BODY]
+    if not voting or not others or len(voting) + len(others) < len(shared):
+        return None
+    if len(voting) < len(others):
+        return _verdict(voting, "vote, while their peers are in a collective", behind=True)
+    return _verdict(others, "are in a collective, while their peers vote", behind=True)
 
 
 def _came_to(member: MemberReport) -> tuple[int, bool, int]:

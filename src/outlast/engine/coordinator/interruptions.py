@@ -80,7 +80,7 @@ class InterruptionLog:
         `same_event`: it is a companion of the newest open interruption, not a new one.
         """
         if same_event and self.open:
-            self._join(rank, pid, mechanism, fault_s, error, traceback, reason)
+            self._join(rank, pid, node, mechanism, fault_s, error, traceback, reason)
             return
         self._put(
             Interruption(
@@ -114,6 +114,7 @@ class InterruptionLog:
         self,
         rank: int,
         pid: int,
+        node: str,
         mechanism: Mechanism,
         fault_s: float | None,
         error: str,
@@ -129,6 +130,7 @@ class InterruptionLog:
                     last,
                     ranks=(rank,),
                     pids=_known(pid),
+                    nodes=(node,),
                     mechanism=mechanism,
                     failure_class=_class_of(mechanism, traceback),
                     fault_s=fault_s,
@@ -140,6 +142,7 @@ class InterruptionLog:
             return
         ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
         pids = last.pids if pid in last.pids else (*last.pids, *_known(pid))
+        nodes = last.nodes if node in last.nodes else (*last.nodes, node)
         known = [moment for moment in (last.fault_s, fault_s) if moment is not None]
         kind = mechanism if stronger else last.mechanism
         why = (
@@ -154,6 +157,7 @@ class InterruptionLog:
                 last,
                 ranks=ranks,
                 pids=pids,
+                nodes=nodes,
                 mechanism=kind,
                 failure_class=_class_of(kind, last.traceback or traceback),
                 fault_s=min(*known, last.detected_s) if known else None,
