@@ -104,3 +104,14 @@ def test_a_fault_of_another_program_on_a_gpu_is_none_of_the_job(tmp_path: Path) 
         files = {"n2-dmesg.txt": said.format(xid, name), "train.log": log}
         got = verdict_of(tmp_path / f"{xid}-{name}", files)
         assert got.failure_class.value == named
+
+
+def test_an_address_that_torch_cannot_use_is_no_lost_peer(tmp_path: Path) -> None:
+    """Hosts without IPv6 say so at each start. The other rank's log says nothing, and is well."""
+    said = (
+        "[W socket.cpp:464] [c10d] The client socket cannot be initialized to connect to"
+        " [localhost]:29500 (errno: 97 - Address family not supported by protocol).\n"
+    )
+    steps = "".join(f"step {at} loss 1.1\n" for at in range(40))
+    got = verdict_of(tmp_path, {"rank_0.log": steps, "rank_1.log": said + steps})
+    assert (got.failure_class.value, got.ranks, got.mechanism) == ("unknown", (), None)

@@ -228,6 +228,12 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=10170,
     ),
+    advice(  # a host without IPv6: the next address is tried
+        "store.next_address",
+        r"client socket cannot be initialized to connect to .{0,120}errno: 97\b",
+        STORE,
+        priority=10001,
+    ),
     messenger(
         "store.connect",
         r"client socket has timed out|the client socket has failed to connect|socket timeout|failed"
