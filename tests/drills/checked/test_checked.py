@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -114,7 +115,6 @@ def test_a_check_that_is_stopped_leaves_nothing_behind(
     folder.mkdir()
     temporary.mkdir()
     script, before = own_files(folder)
-    vaults = set(Path("/dev/shm").glob("outlast-*"))
     process = subprocess.Popen(
         [sys.executable, "-m", "outlast.app.cli", "check", str(script), "--", "--sleep"],
         cwd=folder,
@@ -129,9 +129,11 @@ def test_a_check_that_is_stopped_leaves_nothing_behind(
             assert time.monotonic() < end_s
             time.sleep(0.05)
         started = below(process.pid)
-        mine = {one for one in Path("/dev/shm").glob("outlast-*") if "-train-" in one.name} - vaults
+        runs = [json.loads(card.read_text())["run"] for card in temporary.rglob("run.json")]
+        mine = [Path(f"/dev/shm/outlast-{os.getuid()}-{run}") for run in runs]
         assert started
         assert mine
+        assert all(one.exists() for one in mine)
         process.send_signal(number)
         assert process.wait(60) == 128 + number
         assert not alive(started)
