@@ -200,20 +200,18 @@ class _Drill:
         size = look(str(calm.path)).records.world_size
         self._plain = not calm.ends
         calendar = self._drawn(self._plan, calm, size)
-        shorter = drill_fit.shortened(self._plan, calm, more_s=self._place.tail_s)
+        more_s = self._place.tail_s
+        shorter = drill_fit.shortened(self._plan, calm, more_s=more_s)
         if may_shorten and self._plan.name in drill_plan.NAMED and shorter is not None:
             fitting = self._drawn(shorter, calm, size)
-            if drill_fit.has_room(fitting, shorter, calm) and self._place.has_room(
-                fitting, shorter
-            ):
-                more_s = self._place.tail_s
-                self._said.append(
-                    drill_fit.shortened_note(self._plan, shorter, calm, more_s=more_s)
-                )
+            of_ranks = drill_fit.has_room(fitting, shorter, calm)
+            if of_ranks and self._place.has_room(fitting, shorter):
+                note = drill_fit.shortened_note(self._plan, shorter, calm, more_s=more_s)
+                self._said.append(note)
                 self._plan, calendar = shorter, fitting
         self._place.refuse(calendar, self._plan)
         drill_fit.refuse_pace(calendar, self._plan, calm)
-        drill_fit.refuse_length(calendar, self._plan, calm, more_s=self._place.tail_s)
+        drill_fit.refuse_length(calendar, self._plan, calm, more_s=more_s)
         if self._args.predict is not None:
             self._foreseen = expected_of(
                 self._args.predict, gpus=size, training_s=calm.trained_s, source=str(calm.path)

@@ -28,7 +28,7 @@ import contextlib
 import functools
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,32 +51,31 @@ _APART = ("--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
 @functools.cache
 def may_be_made() -> str:
     """Return why no hosts can be created here, or ""."""
-    try:
-        with Hosts(1) as hosts:
-            hosts.boot(0)
-            return ""
-    except FileNotFoundError as error:
-        return f"the program {error.filename} is not installed here"
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or b""
-        why = f": {said.decode(errors='replace').strip() or error}"
-        needs = "network namespaces need root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
-        return needs + (why if os.geteuid() == 0 else "")
+    needs = "network namespaces need root (CAP_SYS_ADMIN and CAP_NET_ADMIN)"
+    why = ": {why}" if os.geteuid() == 0 else ""
+    return _refusal(lambda hosts: hosts.boot(0), needs + why)
 
 
 @functools.cache
 def may_be_slowed() -> str:
     """Return why no link can be slowed here though hosts can be made, or ""."""
+    return _refusal(lambda hosts: hosts.slow(0), "the kernel slows no link (tc, sch_tbf): {why}")
+
+
+def _refusal(act: Callable[[Hosts], object], text: str) -> str:
+    """Try something with one host. Return "" if it works, or why it does not.
+
+    text   what to return if the system refuses it; {why} stands for what the system said
+    """
     try:
         with Hosts(1) as hosts:
-            hosts.slow(0)
+            act(hosts)
             return ""
     except FileNotFoundError as error:
         return f"the program {error.filename} is not installed here"
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or b""
-        why = said.decode(errors="replace").strip() or str(error)
-        return f"the kernel slows no link (tc, sch_tbf): {why}"
+        return text.replace("{why}", said.decode(errors="replace").strip() or str(error))
 
 
 class Hosts:

@@ -33,7 +33,7 @@ TICK_S = 0.02
 def may_be_made() -> str:
     """Return why no process can be starved of memory here, or ""."""
     try:
-        _remove(_made(f"try-{os.getpid()}"))
+        _made(f"try-{os.getpid()}").rmdir()
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         return f"control groups for memory need root, and a tree that may be written to: {why}"
@@ -64,7 +64,7 @@ class MemoryGroups:
         """Remove the groups whose process has ended."""
         for group in list(self._made):
             with contextlib.suppress(OSError):
-                _remove(group)
+                group.rmdir()
                 self._made.remove(group)
 
     def __enter__(self) -> MemoryGroups:
@@ -96,10 +96,6 @@ def _made(name: str, mount: Path = MOUNT) -> Path:
             swap = group / ("memory.memsw.limit_in_bytes" if first else "memory.swap.max")
             swap.write_text(str(LIMIT_BYTES if first else 0))
     except OSError:
-        _remove(group)
+        group.rmdir()
         raise
     return group
-
-
-def _remove(group: Path) -> None:
-    group.rmdir()
