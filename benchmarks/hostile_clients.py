@@ -60,7 +60,7 @@ PHASES = ("alone", "busy", "watched", "hostile", "killed")
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured of one phase, over all rounds.
+    """The measurements of one phase, over all rounds.
 
     steps_s   the median step of each round
     late_s    of each write of the ledger

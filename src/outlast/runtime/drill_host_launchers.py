@@ -95,7 +95,7 @@ class HostNode:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What every launcher is started with."""
+    """The settings that every launcher is started with."""
 
     run: Path
     words: Sequence[str]

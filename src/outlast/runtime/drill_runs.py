@@ -49,7 +49,7 @@ class DrillView:
 
 @dataclass(slots=True)
 class SeenProcesses:
-    """What was seen of the processes of a run.
+    """The facts that were seen of the processes of a run.
 
     usage        of the launcher that lived longest: the maximum of its first minute, and the last;
                  None: it ended before

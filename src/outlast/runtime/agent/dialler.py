@@ -36,7 +36,7 @@ class LinkEvents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who dials, and what it says first. The fields are those of `Knock`."""
+    """The agent that dials, and the facts that it sends first. The fields are those of `Knock`."""
 
     wire: int
     release: str

@@ -75,7 +75,7 @@ class _Process:
 
 @dataclass
 class _Case:
-    """What is known about the interruption that is being recorded.
+    """The facts that are known about the interruption that is being recorded.
 
     since_s     stacks count only if they were written after this time, on the wall clock
     stands_s    by worker: since when it stands where it does, but not earlier than `since_s`. Older

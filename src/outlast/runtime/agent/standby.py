@@ -48,7 +48,7 @@ from outlast.runtime.loop import Loop
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """What an elected node needs to lead the run.
+    """The facts that an elected node needs to lead the run.
 
     epoch      the number of its leadership
     named      the voters, this node first

@@ -32,7 +32,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was downloaded.
+    """The checkpoint that was downloaded.
 
     Step 0: nothing, because the disk has the newest checkpoint, or because there is none.
     """

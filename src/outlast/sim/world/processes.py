@@ -56,7 +56,7 @@ class Door(Protocol):
 
 
 class Asleep(Protocol):
-    """What a process may know about a node that stands still."""
+    """The facts that a process may know about a node that stands still."""
 
     @property
     def outlives_lease(self) -> bool: ...
