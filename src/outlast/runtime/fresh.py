@@ -25,7 +25,7 @@ SHARE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Kept(Generic[Value]):
-    """A value that was computed, or an error, and how old it may get while `stamp` is the same."""
+    """A computed value, or an error, and how old it may get while `stamp` is the same."""
 
     stamp: object
     lasts_s: float

@@ -30,7 +30,7 @@ _OLD_ENOUGH_S = limits.STOPPED_FLOOR_S / 2
 
 @dataclass(slots=True)
 class _Known:
-    """The facts that are known about one process. It counts as a spare until its beacon has a rank."""
+    """The known facts about one process. It counts as a spare until its beacon has a rank."""
 
     worker: int
     kind: str
