@@ -124,6 +124,70 @@ def test_the_nodes_of_an_interruption_are_those_of_its_ranks(
     assert (one.ranks, one.nodes) == (ranks, nodes)
 
 
+def joins(log: InterruptionLog, rank: int, node: str) -> None:
+    """Let `rank`, which is on `node`, lose a connection in the newest interruption."""
+    log.fault(
+        rank=rank,
+        pid=100 + rank,
+        node=node,
+        mechanism=Mechanism.LOST_CONTACT,
+        generation=1,
+        step=4,
+        fault_s=None,
+        fault_not_before_s=None,
+        detected_s=1.2,
+        same_event=True,
+        error="",
+        traceback="",
+        reason=f"rank {rank}'s collective failed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("living", "ranks", "nodes"),
+    [
+        ({1: 101}, (2, 3), ("here", "there")),  # rank 3 was on that node too
+        ({1: 101, 3: 103}, (2,), ("there",)),
+        ({1: 101, 2: 102, 3: 103}, (), ()),
+        ({}, (1, 2, 3), ("here", "there")),
+    ],
+)
+def test_a_node_is_blamed_only_while_one_of_its_ranks_is(
+    living: dict[int, int], ranks: tuple[int, ...], nodes: tuple[str, ...]
+) -> None:
+    """Ranks 1 and 3 are on node `here`, and rank 2 is on node `there`.
+
+    Method: all three have lost a connection. Those that live are acquitted.
+    """
+    log = log_of(Mechanism.LOST_CONTACT)
+    joins(log, 2, "there")
+    joins(log, 3, "here")
+    log.acquit(living)
+    one = newest(log)
+    assert (one.ranks, one.nodes) == (ranks, nodes)
+
+
+def test_an_acquittal_after_a_takeover_keeps_nodes_that_may_be_to_blame() -> None:
+    """Method: another coordinator reads the interruption from the ledger, without its nodes by
+    rank. It acquits one rank, and then all.
+    """
+    before = log_of(Mechanism.LOST_CONTACT)
+    joins(before, 2, "there")
+    log = InterruptionLog(first_id=2)
+    log.recover([newest(before)])
+    log.acquit({1: 101})
+    assert newest(log).nodes == ("here", "there")
+    log.acquit({1: 101, 2: 102})
+    assert newest(log).nodes == ()
+
+
+def test_no_node_is_blamed_for_a_lost_contact_that_is_excused() -> None:
+    log = log_of(Mechanism.LOST_CONTACT)
+    log.excuse(reason="the link between two nodes was cut")
+    one = newest(log)
+    assert (one.ranks, one.pids, one.nodes) == ((), (), ())
+
+
 def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
     """Method: a rank raises, and then its node is lost."""
     log = log_of(Mechanism.EXCEPTION)

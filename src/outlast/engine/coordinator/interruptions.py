@@ -54,6 +54,7 @@ class InterruptionLog:
 
     def __init__(self, *, first_id: int = 1) -> None:
         self._next = first_id
+        self._node_of: dict[int, str] = {}  # of each rank of the newest interruption, at its fault
         self.open: list[Interruption] = []
         self.known: dict[int, Known] = {}
         self._changed: dict[int, Interruption] = {}
@@ -82,6 +83,7 @@ class InterruptionLog:
         if same_event and self.open:
             self._join(rank, pid, node, mechanism, fault_s, error, traceback, reason)
             return
+        self._node_of = {rank: node}
         self._put(
             Interruption(
                 id=self._next,
@@ -125,6 +127,7 @@ class InterruptionLog:
         stronger = _RANKING.index(mechanism) < _RANKING.index(last.mechanism)
         if stronger and last.mechanism is Mechanism.LOST_CONTACT:  # the first report was collateral
             fault_s = None if fault_s is None else min(fault_s, last.detected_s)
+            self._node_of = {rank: node}
             self._put(
                 replace(
                     last,
@@ -140,6 +143,7 @@ class InterruptionLog:
                 )
             )
             return
+        self._node_of[rank] = node
         ranks = last.ranks if rank in last.ranks else (*last.ranks, rank)
         pids = last.pids if pid in last.pids else (*last.pids, *_known(pid))
         nodes = last.nodes if node in last.nodes else (*last.nodes, node)
@@ -170,7 +174,7 @@ class InterruptionLog:
     def excuse(self, *, reason: str) -> None:
         """Book that no rank is to blame for a lost contact: its reporters are collateral."""
         if self.open and self.open[-1].mechanism is Mechanism.LOST_CONTACT:
-            self._put(replace(self.open[-1], ranks=(), pids=(), reason=reason))
+            self._put(replace(self.open[-1], ranks=(), pids=(), nodes=(), reason=reason))
 
     def explain(self, *, reason: str) -> None:
         """Add a reason to the newest open interruption."""
@@ -198,9 +202,21 @@ class InterruptionLog:
                     last,
                     ranks=ranks,
                     pids=tuple(pid for pid in last.pids if pid not in living.values()),
+                    nodes=self._nodes_of(ranks, last.nodes),
                     reason=why,
                 )
             )
+
+    def _nodes_of(self, ranks: tuple[int, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of `nodes` on which one of `ranks` was at its fault.
+
+        They are all of them if the fault of a rank was booked by the coordinator before this one:
+        then it is not known where that rank was.
+        """
+        if any(rank not in self._node_of for rank in ranks):
+            return nodes
+        there = {self._node_of[rank] for rank in ranks}
+        return tuple(node for node in nodes if node in there)
 
     def node_lost(self, *, reason: str) -> None:
         """Book that a member which was blamed for not answering is lost with its node."""
