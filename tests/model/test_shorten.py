@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.model import limits
+from outlast.model.gauges import GAUGES_MAX_COUNT
 from outlast.model.messages import (
     Broke,
     Enrol,
@@ -102,6 +103,8 @@ MANY = {
     * (limits.PARITY_PARTS_MAX_COUNT - 1 + limits.PARITY_ROWS_MAX_COUNT),
     "said": 10,
     "causes": 12,
+    "names": GAUGES_MAX_COUNT,
+    "values": GAUGES_MAX_COUNT,
     "seconds": 12,
     "nodes": limits.VOTERS_COUNT,
     "addresses": limits.VOTERS_COUNT,

@@ -17,8 +17,9 @@ from outlast.app.nodes import is_several, read_nodes
 from outlast.app.run_nodes import find_location, make_vault
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
-from outlast.model import limits, lives
-from outlast.model.messages import Admitted
+from outlast.model import gauges, limits, lives
+from outlast.model.gauges import Gauges
+from outlast.model.messages import Admitted, Logged
 from outlast.model.records import Life
 from outlast.model.terms import Cause
 from outlast.model.wire import decode, encode
@@ -229,6 +230,21 @@ LIFE = Life(
 def test_a_life_is_sent_unchanged() -> None:
     said = decode(encode(lives.message_of(LIFE))[4:])
     assert lives.life_of(said) == LIFE  # type: ignore[arg-type]  # it is what was encoded
+
+
+def test_logged_values_are_sent_within_the_limits_of_a_page() -> None:
+    """A value that is not a number is sent as such. What another agent sends is cut."""
+    said = Gauges(100, 7, {"loss": 0.5, "grad norm ä": math.inf, "lr": 1e-4})
+    told = decode(encode(gauges.to_message(said))[4:])
+    assert isinstance(told, Logged)
+    assert gauges.of_message(told) == said
+    lost = decode(encode(gauges.to_message(Gauges(0, 1, {"loss": math.nan})))[4:])
+    assert isinstance(lost, Logged)
+    assert math.isnan(gauges.of_message(lost).values["loss"])
+    names = tuple(f"{number} {'x' * 100}" for number in range(1000))
+    large = gauges.of_message(Logged(10**30, -5, names, (1.0,) * 999))
+    assert (large.target, large.step) == (2**63 - 1, 0)
+    assert list(large.values) == [name[: gauges.NAME_MAX_BYTES] for name in names[:27]]
 
 
 def test_the_lives_on_a_lost_node_end_with_its_last_message() -> None:

@@ -173,7 +173,7 @@ class Leadership:
         assert parts is not None and nodes is not None
         books = Bookkeeping(
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
-            gauges=parts.beacons.gauges, show=place.view.update,
+            gauges=lambda: lives.gauges, show=place.view.update,
             also=lambda record: coordinator.quorum.copies.add(record),
         )  # fmt: skip  # one argument a line would hide what happens
         people = pager(place.options, folder, place.loop, books, place.view)

@@ -7,6 +7,8 @@ little-endian.
 A sequence lock guards against torn reads, as in the beacon. If a page stays torn, the reader keeps
 the values that it read before.
 
+On several nodes, the agent of rank 0 sends them to the coordinator (`to_message`, `of_message`).
+
 Limits     Only the first GAUGES_MAX_COUNT values are kept. Their names have up to NAME_MAX_BYTES
            bytes, and longer names are cut.
 
@@ -20,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.model.beacon import BEACON_BYTES
+from outlast.model.messages import Logged
 
 GAUGES_AT = 2048  # offset in the page of the beacon
 GAUGES_MAX_COUNT = 27
@@ -75,6 +78,20 @@ def unpack(page: memoryview) -> Gauges | None:
         if before == _HEAD.unpack_from(page, GAUGES_AT)[2] and before % 2 == 0:
             return _gauges(body)
     return None
+
+
+def to_message(gauges: Gauges) -> Logged:
+    """Return the message about `gauges`, which `unpack` has read."""
+    return Logged(
+        gauges.target, gauges.step, tuple(gauges.values), tuple(map(float, gauges.values.values()))
+    )
+
+
+def of_message(message: Logged) -> Gauges:
+    """Return the gauges that `message` is about, within the same limits as those of a page."""
+    pairs = list(zip(message.names, message.values, strict=False))[:GAUGES_MAX_COUNT]
+    values = {_cut(name).decode(): value for name, value in pairs}
+    return Gauges(min(max(message.target, 0), _MOST), min(max(message.step, 0), _MOST), values)
 
 
 def _cut(name: str) -> bytes:

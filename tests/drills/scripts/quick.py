@@ -6,6 +6,7 @@ exit (in the interpreter's own clean-up).
 
     --tangle    where the second generation restores its state, all ranks but rank 0 enter a
                 collective that rank 0 does not, so that all wait for each other without end
+    --log       each step logs its loss and its number
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.02)
     parser.add_argument("--build-s", type=float, default=0.0)
     parser.add_argument("--tangle", action="store_true")
+    parser.add_argument("--log", action="store_true")
     parser.add_argument("--loaders", type=int, default=0)
     parser.add_argument("--dropout", type=float, default=0.1)
     args = parser.parse_args()
@@ -79,6 +81,8 @@ def main() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            if args.log:
+                step.log(loss=loss.detach(), number=step.number, reduce="mean")
             step.on_commit(lambda number=step.number: note_commit(run.rank, number))
         time.sleep(args.step_s)
     rank = run.rank

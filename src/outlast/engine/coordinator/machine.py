@@ -56,6 +56,7 @@ from outlast.model.messages import (
     Inventory,
     Joined,
     Lived,
+    Logged,
     ParityKept,
     Parked,
     Pong,
@@ -283,6 +284,8 @@ class Coordinator:
                 return self._on_store(now_s, message)
             case Lived():
                 return [Record(life_of(message))]
+            case Logged():
+                return []  # the driver shows it to people
             case ProgressReport():
                 return self._inquiry.on_report(now_s, node, message)
             case CopyKept():

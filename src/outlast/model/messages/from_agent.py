@@ -154,6 +154,20 @@ class Lived:
 
 
 @dataclass(frozen=True, slots=True)
+class Logged:
+    """What the script of rank 0 says of its training. Only the agent of rank 0 sends it.
+
+    The fields are those of `gauges.Gauges`; `names` and `values` go together. They are for people,
+    and no decision depends on them.
+    """
+
+    target: int
+    step: int
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerFailedToStart:
     """The process of `worker` could not be started."""
 
@@ -240,6 +254,7 @@ FromAgent = (
     | ProgressReport
     | Progress
     | Lived
+    | Logged
     | WorkerFailedToStart
     | StoreUp
     | StoreLost

@@ -172,10 +172,12 @@ class Beacons:
         return [self._life(known) for known in self._known.values()]
 
     def gauges(self) -> Gauges | None:
-        """Return what the first rank of this node says of its training; None if it says nothing."""
-        held = [(known.rank, known.page) for known in self._known.values() if known.rank >= 0]
-        pages = [page for _, page in sorted(held, key=lambda one: one[0]) if page is not None]
-        return unpack_gauges(pages[0]) if pages else None
+        """Return what rank 0 says of its training. Return None if it is not on this node, or says
+        nothing.
+        """
+        known = (one for one in self._known.values() if one.rank == 0)
+        pages = [one.page for one in known if one.page is not None]
+        return unpack_gauges(pages[-1]) if pages else None
 
     def live_beacons(self) -> list[tuple[int, int, Beacon]]:
         """Return worker, pid and newest beacon of all that have one."""

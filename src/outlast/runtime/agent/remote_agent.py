@@ -22,7 +22,7 @@ from outlast.engine.protocol.outputs import (
     ToCoordinator,
     Wipe,
 )
-from outlast.model import limits
+from outlast.model import gauges, limits
 from outlast.model.lives import message_of
 from outlast.model.messages import (
     Admitted,
@@ -31,6 +31,7 @@ from outlast.model.messages import (
     FromWorker,
     Images,
     Lived,
+    Logged,
     Message,
     ParityKept,
     Preempted,
@@ -78,11 +79,13 @@ class _Told:
     """The newest reports that the coordinator has got.
 
     lives      reported lives, by worker and rank
+    logged     what was reported of the training, over the connection that is there
     hung       workers that were reported to hang
     preempted  whether it was told that this node is about to be taken away
     """
 
     lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
+    logged: Logged | None = None
     hung: set[int] = field(default_factory=set)
     preempted: bool = False
 
@@ -204,6 +207,7 @@ class RemoteAgent:
             return
         for life in self._parts.beacons.lives():
             self.tell_life(life)
+        self._tell_logged()
         if self._outside.standby is not None:
             self._outside.standby.flush()
         if self._session.is_in:
@@ -223,6 +227,19 @@ class RemoteAgent:
             del self._told.lives[key]
         self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
+    def _tell_logged(self) -> None:
+        """Report what rank 0 has logged, if it is on this node and says something new.
+
+        Nothing is kept for a coordinator that cannot be reached: it gets the newest values later.
+        """
+        said = self._parts.beacons.gauges()
+        if said is None or not self._session.is_in:
+            return
+        message = gauges.to_message(said)
+        if message != self._told.logged:
+            self._told.logged = message
+            self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
+
     def _on_copy_kept(self, message: CopyKept | ParityKept) -> None:
         if self.over is None:
             self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
@@ -233,6 +250,7 @@ class RemoteAgent:
         if facts.run != self._outside.facts.run:
             self.leave(1, f"another run is led there now: {facts.run}")
             return
+        self._told.logged = None  # this may be another coordinator, which does not know it
         vault = self._parts.vault
         images = tuple(Images(rank, vault.steps(rank)) for rank in vault.ranks())
         transfer, keeper = vault.newest_transfer(), self._parts.keeper

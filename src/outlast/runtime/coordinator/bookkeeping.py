@@ -44,7 +44,7 @@ class Bookkeeping:
     records      what the ledger contains at the start, including the new session
     start_step   the step from which this session goes on
     living       returns the lives that have not ended
-    gauges       returns what the first rank reports about its training
+    gauges       returns what rank 0 reports about its training
     show         gets each snapshot
     also         gets each record that is written
     """
@@ -277,7 +277,7 @@ class _Steps:
     def buckets(self, said: Gauges | None) -> list[StepsBucket]:
         """Return the bucket of the steps since the last call, if there are any.
 
-        said   what the first rank reports about its training; its values are used once
+        said   what rank 0 reports about its training; its values are used once
         """
         if not self._lasted:
             return []

@@ -17,13 +17,14 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import End, LookForLauncher, Output, Record, Tell
-from outlast.model import limits
+from outlast.model import gauges, limits
 from outlast.model.messages import (
     Admitted,
     Enrol,
     FromNode,
     Kept,
     Knock,
+    Logged,
     Message,
     Progress,
     RunOver,
@@ -186,9 +187,9 @@ class ClusterCoordinator:
             self._carry_out(Tell(text))
 
     def _heard(self, node: str, message: Message) -> None:
-        """Note committed steps, and what voters report.
+        """Note committed steps, what rank 0 has logged, and what voters report.
 
-        The steps are for the rate that is shown, and for the ledger.
+        Steps and logged values are for people, and for the ledger.
         """
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
@@ -199,6 +200,8 @@ class ClusterCoordinator:
             self.quorum.let_in(message)
         elif isinstance(message, FromNode) and isinstance(message.message, Progress):
             self._parts.books.step_seen(message.message.newest, clock.now_s())
+        elif isinstance(message, FromNode) and isinstance(message.message, Logged):
+            self._lives.gauges = gauges.of_message(message.message)
 
     # --- carrying out what the coordinator decides ------------------------------------------------
 

@@ -56,7 +56,7 @@ class Outlook:
                     del self._verdicts[next(iter(self._verdicts))]
 
     def note_gauges(self, said: Gauges | None) -> None:
-        """Remember the target and the logged values of the first rank.
+        """Remember the target and the logged values of rank 0.
 
         If there are no gauges, or if the rank has logged nothing yet, the values stay as they are.
         """

@@ -1,19 +1,26 @@
 """`ReportedLives`: the lives of workers on all nodes, as their agents report them.
 
-A lost node reports nothing more, so its lives end with the last report that came from it.
+A lost node reports nothing more, so its lives end with the last report that came from it. What the
+script of rank 0 says of its training comes from the agent of rank 0, on whichever node that is. If
+that node is lost, its last report stays until another agent has rank 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from outlast.model.gauges import Gauges
 from outlast.model.records import Life
 
 
 class ReportedLives:
-    """The lives that have not ended, according to the reports of agents."""
+    """The lives that have not ended, according to the reports of agents.
+
+    gauges   the newest report on what rank 0 says of its training; None while there is none
+    """
 
     def __init__(self) -> None:
+        self.gauges: Gauges | None = None
         self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # with the time of the report
 
     def note(self, life: Life, *, now_s: float) -> None:
