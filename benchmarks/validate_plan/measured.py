@@ -19,7 +19,8 @@ from outlast.model.goodput import account
 from outlast.model.records import Interruption, Records
 from outlast.model.terms import CAUSES, Cause
 
-STANDING = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE)  # nobody trains
+# nobody trains
+STANDING = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.DRAIN, Cause.IDLE)
 OUTSIDE = (Cause.STARTUP, Cause.SHUTDOWN)
 
 

@@ -126,7 +126,7 @@ class Outcome:
                 replaced_s += over_s - one["detected_s"]
                 replaced_s += (len(one["ranks"]) - 1) * (over_s - gone_s)
         slack_s = ranks * (0.05 + 0.02 * len(self.interruptions))
-        found_s = taken["regroup"] + taken["restore"]
+        found_s = sum(taken[name] for name in ("regroup", "restore", "drain", "idle"))
         assert taken["detection"] <= ranks * detect_s + slack_s, (dict(taken), detect_s, str(self))
         assert found_s <= ranks * recover_s + slack_s, (dict(taken), recover_s, str(self))
         assert found_s >= replaced_s - slack_s, (dict(taken), replaced_s, str(self))

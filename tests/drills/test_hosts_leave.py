@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,41 @@ def test_the_run_is_stopped_if_no_host_has_room(tmp_path: Path, three_hosts: Hos
     assert report["reason"].startswith("node host1 is taken away (the launcher received SIGUSR1)")
     (saved,) = report["checkpoints"]
     assert (saved["outcome"], saved["step"]) == ("written", report["steps"])
+
+
+def test_the_account_has_what_a_drain_costs_and_how_long_a_run_waits_for_a_host(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Host 1 is drained, and host 2 takes its rank. Then host 2 is killed, and no host has room
+    until the launcher of host 1 is started again, some seconds later.
+
+    Drain and idle agree with the times of the two interruptions, and all causes sum up.
+    """
+    run = a_run(three_hosts, tmp_path)
+    words = ["drain", "host1", "--run", run.folder]
+    done = subprocess.run([OUTLAST, *words], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, f"{done}\n{run}"
+    assert run.processes.pop(1).wait(60) == 0, str(run)
+    goes_on(run)
+    three_hosts.kill(2)
+    del run.processes[2]
+    run.until(
+        lambda: any(one["kind"] == "awaited" for one in run.report()["node_events"]),
+        "a wait for a host",
+    )
+    began_s = time.monotonic()
+    run.until(lambda: time.monotonic() > began_s + 3.0, "three seconds of waiting")
+    run.processes[1] = run.start(1)
+    goes_on(run)
+    report = stopped_without_loss(run, killed=True)
+    assert report["balance"]["sums"], report["balance"]
+    drained, lost = report["interruptions"]
+    at_s = {one["kind"]: one["at_s"] for one in report["node_events"]}
+    waited_s = at_s["found"] - at_s["awaited"]
+    assert waited_s >= 3.0
+    assert report["rank_seconds"]["idle"] == pytest.approx(2 * waited_s, abs=1.0)
+    assert lost["seconds"]["idle"] == pytest.approx(2 * waited_s, abs=1.0)
+    assert lost["seconds"].get("drain", 0.0) < 1e-3
+    took_s = drained["restored_s"] - drained["detected_s"]
+    assert 0.0 < report["rank_seconds"]["drain"] <= 2 * took_s + 0.2, drained
+    assert drained["seconds"].get("regroup", 0.0) < 1e-3, drained

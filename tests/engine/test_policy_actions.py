@@ -16,7 +16,6 @@ from outlast.engine.coordinator.policy_actions import (
     BARRED,
     DECIDED,
     DEPARTED,
-    DRAINING,
     PAST_KEPT_COUNT,
 )
 from outlast.engine.coordinator.rank_history import RankHistory
@@ -25,7 +24,7 @@ from outlast.engine.protocol.outputs import End
 from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.policy import parse
-from outlast.model.records import Event, Generation
+from outlast.model.records import DRAINING, Event, Generation
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.options import Options

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, DRAINING, UNBARRED
+from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, UNBARRED
 from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, RunRequest
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Preempted
+from outlast.model.records import DRAINING
 from outlast.sim.options import Options
 from outlast.sim.world.node import Node
 from outlast.sim.world.world import World

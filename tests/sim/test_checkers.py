@@ -105,6 +105,9 @@ def booked(interrupted: bool = True, worked_s: float = 6.0, **seconds: float) ->
     )
 
 
+LOST = [EventWritten("node_lost", {"node": "node-0"})]
+
+
 def acted(action: str, *nodes: str, at_s: float = 0.0) -> ActionDecided:
     """Return an action of a policy that may act twice in ten seconds."""
     return ActionDecided(action, nodes, False, at_s, (2, 10.0))
@@ -389,6 +392,11 @@ PLAN = Regroup(
         ([booked(worked_s=5.9)], "SecondsSum"),
         ([booked(worked_s=7.1)], "SecondsSum"),
         ([booked(interrupted=False, startup=2.0, repeated=1.0)], "SecondsSum"),
+        ([booked(startup=2.0, idle=1.0)], "CausesShown"),
+        ([booked(startup=2.0, drain=1.0)], "CausesShown"),
+        ([EventWritten("node_awaited", {"places": 1})], "CausesShown"),
+        ([*LOST, EventWritten("node_awaited", {"places": 0})], "CausesShown"),
+        ([*LOST, EventWritten("node_found", {})], "CausesShown"),
         ([answered("spare")], "RungAsRecorded"),
         ([answered("respawn", taken=(1,), forked=())], "RungAsRecorded"),
         ([answered("repeat", forked=(), kept=(), reentered=(0, 1, 2))], "RungAsRecorded"),

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.coordinator.policy_actions import BARRED, DRAINING, STOPPED
+from outlast.engine.coordinator.policy_actions import BARRED, STOPPED
+from outlast.model.records import DRAINING
 from outlast.sim.options import POLICIES
 from outlast.sim.rules.checkers import Checkers
 from outlast.sim.rules.final_observations import ActionDecided, EventWritten

@@ -19,10 +19,19 @@ from outlast.app.words import Facts
 from outlast.engine.coordinator.policy_actions import REQUESTED
 from outlast.engine.coordinator.requests import ANSWERED
 from outlast.model.goodput import Accounting, recovery
-from outlast.model.records import LEADS, Event, SessionRecords
+from outlast.model.records import (
+    DRAINING,
+    LEADS,
+    NODE_AWAITED,
+    NODE_FOUND,
+    Event,
+    Records,
+    SessionRecords,
+)
 from outlast.model.step_buckets import median_step_s
-from outlast.model.terms import CAUSES, TIERS, UNMEASURED, Cause, Tier
+from outlast.model.terms import CAUSES, TIERS, UNMEASURED, UNMEASURED_ELSEWHERE, Cause, Tier
 from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
+from outlast.planner.imports.foreign_records import IMPORTED
 from outlast.runtime.ledger.view import RunView
 
 # It grows if a key changes its meaning or is removed, but not if a key is added.
@@ -34,7 +43,9 @@ _NODE_EVENTS = (
     "node_lost",
     "node_barred",
     "node_unbarred",
-    "node_draining",
+    DRAINING,
+    NODE_AWAITED,
+    NODE_FOUND,
     "node_departed",
     LEADS,
 )
@@ -66,7 +77,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "steps_seen": records.steps_seen,
         "ettr": books.ettr if records.is_measured else None,
         "ettr_training": books.ettr_training if records.is_measured else None,
-        **_account(books, steps_seen=records.steps_seen),
+        **_account(books, _unmeasured(records)),
         "step_median_s": median_step_s(
             bucket for part in records.sessions for bucket in part.steps
         ),
@@ -114,10 +125,19 @@ def _requests(view: RunView) -> list[dict[str, typing.Any]]:
     return found
 
 
-def _account(books: Accounting, *, steps_seen: bool) -> dict[str, typing.Any]:
-    """Return the seconds by cause, by tier and by node, and whether they sum up."""
+def _unmeasured(records: Records) -> frozenset[Cause]:
+    """Return the causes that are null unless something was booked: nothing has measured them."""
+    unknown = UNMEASURED if records.steps_seen else UNMEASURED | {Cause.LOST}
+    imported = any(one.kind == IMPORTED for part in records.sessions for one in part.events)
+    return unknown | UNMEASURED_ELSEWHERE if imported else unknown
+
+
+def _account(books: Accounting, unknown: frozenset[Cause]) -> dict[str, typing.Any]:
+    """Return the seconds by cause, by tier and by node, and whether they sum up.
+
+    unknown   the causes that are null unless something was booked
+    """
     seconds = books.rank_seconds
-    unknown = UNMEASURED if steps_seen else UNMEASURED | {Cause.LOST}
     return {
         "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.mean_ranks),
         "rank_seconds": {

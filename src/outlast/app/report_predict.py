@@ -34,6 +34,7 @@ PREDICTED = (
     Cause.REGROUP,
     Cause.RESTORE,
     Cause.DEGRADED,
+    Cause.IDLE,
 )
 
 
@@ -78,10 +79,13 @@ def _pairs(facts: Facts, expected: Estimate) -> Iterator[Pair]:
     low, high = expected.interruptions_low, expected.interruptions_high
     yield "interruptions", expected.interruptions, low, high, float(every["count"])
     yield "mttf_s", expected.mttf_s, None, None, every["mttf_s"]
+    # The planner has the time for which a run waits for nodes in `regroup`, and beside it.
+    mean_s = dict(expected.seconds) | {Cause.IDLE: expected.wait_s}
+    mean_s[Cause.REGROUP] = max(0.0, mean_s[Cause.REGROUP] - expected.wait_s)
     for cause in PREDICTED:
         spent = facts["rank_seconds"][cause.value]
         happened = None if spent is None else spent / ranks
-        yield f"seconds.{cause.value}", expected.seconds[cause], None, None, happened
+        yield f"seconds.{cause.value}", mean_s[cause], None, None, happened
     happened_by = facts["lost"]["by_class"]
     for name in sorted({one.value for one in expected.lost_s} | set(happened_by)):
         mean = next((value for one, value in expected.lost_s.items() if one.value == name), None)

@@ -19,6 +19,8 @@ Method     The time line of each rank is cut into pieces, and each piece gets on
              after the last     shutdown
              between two lives  until the fault, what the process was doing (`productive` becomes
                                 `repeated`); then detection, and then regroup
+           Regroup while the run waits for a node is idle. What is left of regroup and restore in a
+           drain is drain.
            The last part of a dead process's life, which it had not settled, is booked like the time
            between two lives. Startup of a replacement is regroup. From the first new commit on, a
            rank without a process is degraded. The seconds that an interruption took are attributed
@@ -34,12 +36,15 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from outlast.model.attribution import Attribution, Seconds
 from outlast.model.records import Interruption, Life, Records
-from outlast.model.terms import CAUSES, TAKEN_BY_INTERRUPTIONS, TIERS, Cause, Tier
+from outlast.model.terms import CAUSES, TIERS, Cause, Tier
+from outlast.model.waits import Spans, drains, node_waits
+
+_NO_WAITS = Spans()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,12 @@ def account(records: Records, *, now_s: float | None) -> Accounting:
             alive=now_s is not None and index == newest and part.session.ended_s is None,
             lives=part.lives if seen else [_at_work(life) for life in part.lives],
             interruptions=part.interruptions,
+            waits=node_waits(
+                part.events,
+                part.generations,
+                end_s=part.session.over_s if now_s is None else max(part.session.over_s, now_s),
+            ),
+            drained=drains(part.events),
         )
         for index, part in enumerate(records.sessions)
     ]
@@ -220,18 +231,22 @@ def account_session(
     alive: bool,
     lives: Iterable[Life],
     interruptions: Iterable[Interruption],
+    waits: Spans = _NO_WAITS,
+    drained: Collection[int] = (),
 ) -> Accounting:
     """Account for one session, up to `over_s`, or up to `now_s` if that is None.
 
-    `alive` says whether the launcher still runs.
+    alive     whether the launcher still runs
+    waits     when the run waited for a node
+    drained   the ids of the interruptions in which a node was given up on purpose
     """
     end_s = max(started_s, now_s if over_s is None else over_s)
     of_rank: dict[int, list[Life]] = {}
     for life in lives:
         of_rank.setdefault(life.rank, []).append(life)
     hits = sorted(interruptions, key=lambda one: one.detected_s)
-    taken = Attribution(hits, end_s=end_s)
-    line = _TimeLine(started_s, end_s, alive, hits, taken)
+    taken = Attribution(hits, end_s=end_s, waits=waits, drains=drained)
+    line = _TimeLine(started_s, end_s, alive, hits, taken, waits)
     by_rank = tuple(
         line.book(rank, _one_after_the_other(of_rank.get(rank, ()))) for rank in range(world_size)
     )
@@ -345,6 +360,7 @@ class _TimeLine:
         alive: bool,
         interruptions: Sequence[Interruption],
         taken: Attribution,
+        waits: Spans,
     ) -> None:
         self.started_s = started_s
         self.end_s = end_s
@@ -352,6 +368,7 @@ class _TimeLine:
         self.interruptions = interruptions
         self.by_node: dict[str, Seconds] = {}
         self._taken = taken
+        self._waits = waits
         self._detected_s = [one.detected_s for one in interruptions]
 
     def lasted(self, life: Life) -> float:
@@ -377,10 +394,10 @@ class _TimeLine:
             opened_s = _within(
                 begin_s if life.opened_s is None else life.opened_s, begin_s, until_s
             )
-            before_s = (begin_s - at_s) + (opened_s - begin_s)
-            out[Cause.STARTUP if index == 0 else Cause.REGROUP] += before_s
             if index:
-                self._taken.gap(hit, Cause.REGROUP, before_s)
+                self._book_gap(out, hit, Cause.REGROUP, at_s, opened_s, waits=True)
+            else:
+                out[Cause.STARTUP] += (begin_s - at_s) + (opened_s - begin_s)
             hit = self._book_life(out, rank, life, opened_s, until_s, first=index == 0, last=last)
             at_s = until_s
             self._add(total, life.node, out)
@@ -388,6 +405,29 @@ class _TimeLine:
         if not lives:
             self._add(total, "", never)  # a rank that never had a process
         return total
+
+    def _book_gap(
+        self,
+        out: Seconds,
+        hit: Interruption | None,
+        cause: Cause,
+        from_s: float,
+        until_s: float,
+        *,
+        waits: bool,
+    ) -> None:
+        """Book a span in which the rank had no process, or one whose last step was lost.
+
+        waits   the rank waited for another process
+        """
+        idle_s = self._waits.inside(from_s, until_s) if waits else 0.0
+        drained = waits and hit is not None and hit.id in self._taken.drains
+        if drained and cause is Cause.REGROUP:
+            cause = Cause.DRAIN
+        for known_as, seconds in ((Cause.IDLE, idle_s), (cause, until_s - from_s - idle_s)):
+            if seconds > 0:
+                out[known_as] += seconds
+                self._taken.gap(hit, known_as, seconds)
 
     def _add(self, total: Seconds, node: str, out: Seconds) -> None:
         mine = self.by_node.setdefault(node, dict.fromkeys(CAUSES, 0.0))
@@ -425,19 +465,24 @@ class _TimeLine:
         scale = settled_s / said_s if said_s > 0 else 0.0
         for cause, value in said.items():
             lived[known_as(cause)] = lived.get(known_as(cause), 0.0) + value * scale
-        for cause, value in lived.items():
-            out[cause] += value
         # by rounding, the sum may be larger than its parts
         cause, from_s = known_as(life.cause), min(opened_s + settled_s, stop_s)
-        hit = None
+        hit, known_until_s = None, from_s
         if lives_on and self.alive:
-            out[cause] += stop_s - from_s
-            if cause in TAKEN_BY_INTERRUPTIONS:
-                lived[cause] = lived.get(cause, 0.0) + (stop_s - from_s)
+            lived[cause] = lived.get(cause, 0.0) + (stop_s - from_s)
+            known_until_s = stop_s
         else:
             lost = Cause.REPEATED if cause is Cause.PRODUCTIVE else cause
             hit = self._book_loss(out, rank, (from_s, stop_s, until_s), lost, last=last)
-        self._taken.lived(opened_s, stop_s, lived)
+        # A process that waits for a node books that as regroup.
+        idle_s = min(self._waits.inside(opened_s, known_until_s), lived.get(Cause.REGROUP, 0.0))
+        if idle_s > 0:
+            lived[Cause.IDLE] = lived.get(Cause.IDLE, 0.0) + idle_s
+            lived[Cause.REGROUP] -= idle_s
+        drained = self._taken.lived(opened_s, stop_s, lived)
+        for one, value in lived.items():
+            out[one] += value - drained.get(one, 0.0)
+            out[Cause.DRAIN] += drained.get(one, 0.0)
         return hit
 
     def _book_loss(
@@ -460,9 +505,9 @@ class _TimeLine:
         hit = self._first_hit(from_s, until_s)
         gone = not last or (self.alive and hit is not None and hit.resumed_s is None)
         after = Cause.REGROUP if gone else Cause.SHUTDOWN
+        waits = gone or (hit is not None and lost is not Cause.SHUTDOWN)
         if hit is None:
-            pieces = {lost: stop_s - from_s}
-            pieces[after] = pieces.get(after, 0.0) + (until_s - stop_s)
+            ends_s = [(lost, stop_s, False), (after, until_s, waits)]
         else:
             fault_s = _within(
                 hit.detected_s if hit.fault_s is None else hit.fault_s, from_s, until_s
@@ -473,16 +518,15 @@ class _TimeLine:
                 if hit.resumed_s is None or rank not in hit.ranks
                 else _within(hit.resumed_s, detected_s, until_s)
             )
-            pieces = {lost: fault_s - from_s}
-            for cause, seconds in (
-                (Cause.DETECTION, detected_s - fault_s),
-                (after, resumed_s - detected_s),
-                (Cause.DEGRADED, until_s - resumed_s),
-            ):
-                pieces[cause] = pieces.get(cause, 0.0) + seconds
-        for cause, seconds in pieces.items():
-            out[cause] += seconds
-            self._taken.gap(hit, cause, seconds)
+            ends_s = [
+                (lost, fault_s, False),
+                (Cause.DETECTION, detected_s, False),
+                (after, resumed_s, waits),
+                (Cause.DEGRADED, until_s, False),
+            ]
+        for cause, end_s, is_waiting in ends_s:
+            self._book_gap(out, hit, cause, from_s, end_s, waits=is_waiting)
+            from_s = end_s
         return hit
 
     def _first_hit(self, from_s: float, until_s: float) -> Interruption | None:

@@ -30,6 +30,14 @@ RESUMED = "resumed"
 # the step of its own checkpoint, from which it goes on; None if that is not known.
 WENT_ON = "went_on"
 
+# The kinds of events with which a run begins and stops to wait for a node. `places` is the number
+# of ranks that no node has room for.
+NODE_AWAITED, NODE_FOUND = "node_awaited", "node_found"
+
+# The kind of event with which ranks begin to move off a node that is given up on purpose: node,
+# ranks, and the id of the `interruption` that this is.
+DRAINING = "node_draining"
+
 LEADS = "node_leads"  # the kind of event with which a node begins to lead: node, epoch, voters
 
 # These take the place of a number of steps, for scripts without outlast calls.

@@ -152,12 +152,15 @@ MEANING: Mapping[Cause, str] = {
     Cause.LOST: "steps that were thrown away and not done again",
     Cause.STRAGGLER_WAIT: "waiting for ranks that are slower than the others",
     Cause.DRAIN: "moving off a node that is given up on purpose",
-    Cause.IDLE: "waiting for a node",
+    Cause.IDLE: "waiting for a node with room for a lost rank",
 }
 
-# Nothing measures these causes yet. A report shows them as null, and never as 0, because their
-# seconds are in other causes (straggler_wait in productive; drain and idle in regroup).
-UNMEASURED: frozenset[Cause] = frozenset({Cause.STRAGGLER_WAIT, Cause.DRAIN, Cause.IDLE})
+# Nothing measures this cause yet. A report shows it as null, and never as 0, because its seconds
+# are in `productive`: a rank waits for slower ones inside a collective, which no beacon shows.
+UNMEASURED: frozenset[Cause] = frozenset({Cause.STRAGGLER_WAIT})
+
+# Only outlast itself measures these causes. A ledger that was imported does not have them.
+UNMEASURED_ELSEWHERE: frozenset[Cause] = frozenset({Cause.DRAIN, Cause.IDLE})
 
 # Every second of these causes is attributed to the interruption that took it.
 TAKEN_BY_INTERRUPTIONS: tuple[Cause, ...] = (
@@ -166,6 +169,8 @@ TAKEN_BY_INTERRUPTIONS: tuple[Cause, ...] = (
     Cause.RESTORE,
     Cause.REPEATED,
     Cause.DEGRADED,
+    Cause.DRAIN,
+    Cause.IDLE,
 )
 
 CAUSES: tuple[Cause, ...] = tuple(Cause)

@@ -123,10 +123,11 @@ def _waits(report: Facts) -> Iterator[Advice]:
     for cause, do in (
         ("data_wait", "Feed the data faster: more loader workers, or a faster disk."),
         ("detection", "Hangs took long to see."),
+        ("idle", "Keep a node ready: `--spare-nodes 1`."),
         ("startup", "Import less at the start, or `--preload` it."),
     ):
         share = _share(report, cause)
-        least = LITTLE if cause == "detection" else 0.05
+        least = LITTLE if cause in ("detection", "idle") else 0.05
         if share >= least and report["wall_s"] > 600:
             name = cause.replace("_", " ")
             yield Advice(do, f"{words.percent(share)} of the time was {name}.")

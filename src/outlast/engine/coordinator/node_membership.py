@@ -28,6 +28,7 @@ class NodeMembership:
                 there
     barred      nodes that get no more work, even if they come back
     dismissed   nodes that were drained and told to end
+    awaited     the run waits for a node, because no node has room for a lost rank
     """
 
     def __init__(self, *, local: bool) -> None:
@@ -36,6 +37,7 @@ class NodeMembership:
         self.returning: set[str] = set()
         self.barred: set[str] = set()
         self.dismissed: set[str] = set()
+        self.awaited = False
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
         self._places: dict[str, int] = {}
         self._serves: dict[str, str] = {}

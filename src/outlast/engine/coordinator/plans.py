@@ -256,15 +256,16 @@ class Plans:
             return []
         if run.short_of_places():
             # There is too little room for all ranks, so wait for a node.
-            return [cancel(Timer.KILL), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+            return [cancel(Timer.KILL), *run.await_node(now_s)]
+        found = run.find_room(now_s)
         if not check_source(self.source_facts()).is_there:
             # The source was lost while the members were killed, so take the newest saved state.
             self._begin_from(self.source_facts().saved)
         if not looked and self._has_to_look():
-            return [FindCheckpoint()] if run.sources.begin_to_look() else []
+            return [*found, *([FindCheckpoint()] if run.sources.begin_to_look() else [])]
         plain = run.roster.recovery_mode == "plain"
         run.roster.clear()
-        out: list[Output] = [cancel(Timer.KILL), cancel(Timer.NODES)]
+        out: list[Output] = [cancel(Timer.KILL), cancel(Timer.NODES), *found]
         if plain:
             # A script's own init_process_group uses the same keys at each start. Only a new store
             # is free of those of the dead processes.

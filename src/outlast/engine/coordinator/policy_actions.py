@@ -35,16 +35,15 @@ from outlast.engine.symptoms import exit_codes
 from outlast.model import limits
 from outlast.model.messages import Dismiss
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
-from outlast.model.records import Event
+from outlast.model.records import DRAINING, Event
 from outlast.model.terms import Mechanism
 from outlast.model.verdict import Verdict
 
 # events
-DECIDED, BARRED, UNBARRED, DRAINING, DEPARTED, STOPPED, REQUESTED = (
+DECIDED, BARRED, UNBARRED, DEPARTED, STOPPED, REQUESTED = (
     "policy",
     "node_barred",
     "node_unbarred",
-    "node_draining",
     "node_departed",
     "policy_stopped",
     "request",  # a person asks for something

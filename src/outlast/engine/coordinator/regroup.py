@@ -219,10 +219,11 @@ class RegroupMachine:
             return []  # it is not known yet what is left on some node
         if run.short_of_places():
             # There is no room for a lost rank, so wait for a node.
-            return [cancel(Timer.LEAVE), set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+            return [cancel(Timer.LEAVE), *run.await_node(now_s)]
+        found = run.find_room(now_s)
         waits = self._wait_for_links(now_s)
         decided = self._decide(now_s) if waits is None else waits
-        return [cancel(Timer.LEAVE), cancel(Timer.NODES), *decided]
+        return [cancel(Timer.LEAVE), cancel(Timer.NODES), *found, *decided]
 
     def _wait_for_links(self, now_s: float) -> list[Output] | None:
         """Return what to do while a link between nodes is cut, or None to try the next generation.

@@ -17,15 +17,15 @@ from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.engine.coordinator.open_faults import OpenFaults
 from outlast.engine.coordinator.options import CoordinatorOptions
-from outlast.engine.coordinator.orders import kill_orders, tell_orders
+from outlast.engine.coordinator.orders import event, kill_orders, tell_orders
 from outlast.engine.coordinator.progress import StepProgress
 from outlast.engine.coordinator.rank_history import RankHistory
 from outlast.engine.coordinator.restore_sources import RestoreSources
-from outlast.engine.coordinator.stages import Lifecycle, Stage, Timer, set_timer
+from outlast.engine.coordinator.stages import Lifecycle, Stage, Timer, cancel, set_timer
 from outlast.engine.protocol.outputs import Output, Record, ToAgent
 from outlast.model import limits
 from outlast.model.messages import ForWorker, UseStore
-from outlast.model.records import Event, Generation
+from outlast.model.records import NODE_AWAITED, NODE_FOUND, Event, Generation
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +237,20 @@ class RunParts:
         room = self.room_without(ranks)
         free = sum(max(0, count) for node, count in room.items() if node not in self.nodes.silent)
         return free >= len(ranks)
+
+    def await_node(self, now_s: float) -> list[Output]:
+        """Wait for a node with room. That the run waits is written down once, for the account."""
+        said = event(now_s, NODE_AWAITED, {"places": len(self.placeless())})
+        begins = [] if self.nodes.awaited else [said]
+        self.nodes.awaited = True
+        return [*begins, set_timer(Timer.NODES, now_s + limits.NODE_WAIT_S)]
+
+    def find_room(self, now_s: float) -> list[Output]:
+        """Stop waiting for a node, if the run does: all lost ranks have room."""
+        if not self.nodes.awaited:
+            return []
+        self.nodes.awaited = False
+        return [event(now_s, NODE_FOUND, {}), cancel(Timer.NODES)]
 
     def placeless(self) -> list[int]:
         """Return the ranks without a holder for which there is no room on any node.

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from outlast.errors import UsageError
 from outlast.model.goodput import account
 from outlast.model.records import Interruption, Records, SessionRecords
-from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
+from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause, FailureClass, Mechanism, Rung
 from outlast.model.verdict_classes import class_of, sure_verdicts
 from outlast.planner.fit.observed import EXTENT_OF, Observed, ObservedFailure
 from outlast.planner.imports.foreign_records import IMPORTED
@@ -31,7 +31,7 @@ from outlast.planner.scenario import Extent, Unit
 
 NO_TRAINING = (Cause.STARTUP, Cause.SHUTDOWN)
 STEADY = (Cause.DATA_WAIT, Cause.STALL, Cause.EVALUATION, Cause.OTHER)
-LOST_TO_FAILURES = (Cause.DETECTION, Cause.REGROUP, Cause.RESTORE, Cause.REPEATED, Cause.DEGRADED)
+LOST_TO_FAILURES = TAKEN_BY_INTERRUPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BookedSeconds:
     def lost_per_interruption_s(self) -> float | None:
         """Return the seconds that one interruption cost on average; None if there was none.
 
-        They are those that the ledger booked as detection, regroup, restore, repeated and degraded.
+        They are those that the ledger attributes to interruptions, such as detection and regroup.
         """
         lost_s = math.fsum(self.seconds[cause] for cause in LOST_TO_FAILURES) / self.ranks
         return lost_s / self.interruptions if self.interruptions else None

@@ -54,6 +54,7 @@ from outlast.sim.rules.restore_points import (
 from outlast.sim.rules.run_end import RUN_END
 from outlast.sim.rules.run_progress import (
     AllRanksJoined,
+    CausesShown,
     FreshStore,
     NodesAwaitedAtStart,
     RoomOnNodes,
@@ -94,6 +95,7 @@ ALL: tuple[type[Checker], ...] = (
     AllRanksJoined,
     StoppedProcessEnded,
     SecondsSum,
+    CausesShown,
     DeadNodeCountedOut,
     *RUN_END,
     *STOP_REQUESTS,

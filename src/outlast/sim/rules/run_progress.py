@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from outlast.model import limits
+from outlast.model.records import DRAINING, NODE_AWAITED, NODE_FOUND
 from outlast.model.terms import Cause
 from outlast.sim.rules.checker import NEAR_S, Checker
-from outlast.sim.rules.final_observations import RunEnded, SecondsAtEnd
+from outlast.sim.rules.final_observations import EventWritten, RunEnded, SecondsAtEnd
 from outlast.sim.rules.observations import (
     Observation,
     RankGiven,
@@ -148,3 +149,31 @@ class SecondsSum(Checker):
                     f"rank {rank} has lost seconds booked, but the run was not interrupted:"
                     f" {dict(seconds)}"
                 )
+
+
+class CausesShown(Checker):
+    """A run waits for a node only if it has lost one or gives it no more work.
+
+    Seconds are booked as idle only if the run has waited for a node, and as drain only if a node was
+    drained.
+    """
+
+    of = (EventWritten, SecondsAtEnd)
+
+    def __init__(self) -> None:
+        self._kinds: set[str] = set()
+
+    def see(self, seen: Observation) -> Iterator[str]:
+        if isinstance(seen, EventWritten):
+            self._kinds.add(seen.kind)
+            if seen.kind == NODE_AWAITED and not self._kinds & {"node_lost", "node_barred"}:
+                yield "the run waits for a node, but has all of its nodes"
+            if seen.kind == NODE_AWAITED and seen.data.get("places", 0) == 0:
+                yield "the run waits for a node, but every rank has a place"
+            if seen.kind == NODE_FOUND and NODE_AWAITED not in self._kinds:
+                yield "the run waits for a node no longer, but did not wait"
+        elif isinstance(seen, SecondsAtEnd):
+            for cause, kind in ((Cause.IDLE, NODE_AWAITED), (Cause.DRAIN, DRAINING)):
+                booked_s = math.fsum(one[cause] for one in seen.by_rank)
+                if booked_s and kind not in self._kinds:
+                    yield f"{booked_s:.6f} s are booked as {cause.value} without a {kind}"

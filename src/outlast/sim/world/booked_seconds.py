@@ -7,12 +7,13 @@ is its life in the ledger, as in runtime/coordinator/bookkeeping.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from outlast.model.goodput import Accounting, account_session
 from outlast.model.records import Interruption, Life
 from outlast.model.terms import Phase
+from outlast.model.waits import Spans
 from outlast.sim.world.processes import SimulatedProcess
 
 
@@ -65,7 +66,14 @@ class Lives:
             ]
 
     def account(
-        self, *, world_size: int, began_s: float, over_s: float, interruptions: list[Interruption]
+        self,
+        *,
+        world_size: int,
+        began_s: float,
+        over_s: float,
+        interruptions: list[Interruption],
+        waits: Spans,
+        drained: Collection[int],
     ) -> Accounting:
         return account_session(
             world_size=world_size,
@@ -75,6 +83,8 @@ class Lives:
             alive=False,
             lives=self._ended,
             interruptions=interruptions,
+            waits=waits,
+            drained=drained,
         )
 
 

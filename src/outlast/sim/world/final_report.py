@@ -73,6 +73,8 @@ class FinalReport:
             began_s=began_s,
             over_s=self.frame.now_s,
             interruptions=records,
+            waits=self.host.ledger.node_waits(end_s=self.frame.now_s),
+            drained=self.host.ledger.drains,
         )
         interrupted = bool(records) or end.state != "ended"
         self.frame.see(

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from outlast.model import limits
-from outlast.model.records import Event, Interruption
+from outlast.model.records import Event, Generation, Interruption
+from outlast.model.waits import Spans, drains, node_waits
 from outlast.sim.rules.final_observations import RecordRewritten
 from outlast.sim.world.frame import Frame
 
@@ -40,6 +41,19 @@ class SimulatedLedger:
     def interruptions(self) -> dict[int, Interruption]:
         """Return the newest record of each interruption, by its number."""
         return {record.id: record for _, record in self.records if isinstance(record, Interruption)}
+
+    @property
+    def drains(self) -> frozenset[int]:
+        """Return the numbers of the interruptions that were drains."""
+        return drains(self._events())
+
+    def node_waits(self, *, end_s: float) -> Spans:
+        """Return when the run waited for a node."""
+        begun = [record for _, record in self.records if isinstance(record, Generation)]
+        return node_waits(self._events(), begun, end_s=end_s)
+
+    def _events(self) -> list[Event]:
+        return [record for _, record in self.records if isinstance(record, Event)]
 
     def has_noted(self, kind: str) -> bool:
         """Return True if there is an event of this kind."""

@@ -15,14 +15,13 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.policy_actions import (
     BARRED,
     DECIDED,
-    DRAINING,
     FAILED_EXIT,
     STOPPED,
 )
 from outlast.engine.default_policy import TEXT
 from outlast.model.messages import StartWorker
 from outlast.model.policy import Action, Policy, parse
-from outlast.model.records import Event, Interruption
+from outlast.model.records import DRAINING, Event, Interruption
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Blamed, Verdict
 from outlast.sim.draws import Stream
