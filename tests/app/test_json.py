@@ -87,6 +87,9 @@ def of_asking(code: int = 0) -> Mapping[str, tuple[Case, ...]]:
     return {
         "--reason": (of("--reason", "a fan is broken", code=code),),
         "--timeout": (of("--timeout", "5", code=code), of("--timeout", "-1", code=2)),
+        # over the network (tests/processes/test_control_remote.py): no token, and no endpoint
+        "--endpoint": (of("--endpoint", "127.0.0.1:1", code=2), of("--endpoint", "x:0", code=2)),
+        "--token-file": (of("--token-file", "{given}/none", code=2),),
     }
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from outlast.runtime.drill_hosts import Hosts, may_be_made
 from tests.app.command import outlast
-from tests.drills._host_run import HostRun
+from tests.drills._host_run import PORT, TOKEN, HostRun
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST
 
@@ -157,6 +157,41 @@ def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: 
     run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
     goes_on(run)
     stopped_without_loss(run)
+
+
+def asked_from(run: HostRun, host: int, *words: str, token: str = TOKEN) -> tuple[int, str]:
+    """Run a command on a host, and return its exit code and its last line."""
+    where = ("--endpoint", f"{run.hosts.address(0)}:{PORT}")
+    said_there = run.folder.parent / "asked.out"
+    with said_there.open("wb") as out:
+        command = run.hosts.start(
+            host, [OUTLAST, *words, *where], out=out, env=run.environment(token), cwd=run.folder
+        )
+        code = command.wait(90)
+    lines = said_there.read_text().strip().splitlines()
+    return code, lines[-1] if lines else ""
+
+
+def test_a_command_of_another_host_reaches_the_run_with_the_token(
+    tmp_path: Path, three_hosts: Hosts
+) -> None:
+    """Host 2 asks host 0, which leads, over the network: to drain host 1, and to stop. With another
+    token, nothing is heard. The ledger says who asked, from where, and why.
+    """
+    run = a_run(three_hosts, tmp_path)
+    code, line = asked_from(run, 2, "drain", "host1", token="another secret, 32 bytes or more")
+    assert (code, run.report()["requests"]) == (2, []), line
+    code, line = asked_from(run, 2, "drain", "host1", "--reason", "a fan")
+    assert (code, line) == (0, "done: node host1 is drained"), f"{line}\n{run}"
+    assert run.processes.pop(1).wait(60) == 0, str(run)
+    goes_on(run)
+    code, line = asked_from(run, 2, "stop", "--reason", "enough")
+    assert code == 0, f"{line}\n{run}"
+    assert run.finish() == {0: 143, 2: 143}, str(run)
+    drained, stopped = run.report()["requests"]
+    assert (drained["what"], drained["node"], drained["reason"]) == ("drain", "host1", "a fan")
+    assert f" at {three_hosts.address(2)} port " in drained["by"], drained
+    assert (drained["state"], stopped["what"], stopped["state"]) == ("done", "stop", "done")
 
 
 def test_values_are_shown_while_a_host_without_ranks_leads(

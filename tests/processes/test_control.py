@@ -16,7 +16,7 @@ from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Hello, Request, RequestAnswer
 from outlast.model.wire import WIRE_VERSION, encode
-from outlast.runtime.control_call import ControlCall
+from outlast.runtime.control_call import ControlCall, FolderLauncher
 from outlast.runtime.coordinator.control_socket import NAME, ControlSocket
 from outlast.runtime.loop import Loop
 
@@ -91,7 +91,7 @@ def test_a_folder_with_a_long_name_has_a_socket_too(tmp_path: Path) -> None:
     answered: list[RequestAnswer] = []
 
     def call() -> None:
-        with ControlCall(folder, STOP) as made:
+        with ControlCall(FolderLauncher(folder), STOP) as made:
             answered.extend(made.answers(within_s=5.0))
 
     thread = threading.Thread(target=call)
@@ -193,11 +193,12 @@ def test_a_launcher_that_does_not_answer_is_an_error(
     monkeypatch.setattr(limits, "CONTROL_WAIT_S", 0.2)
     with (
         pytest.raises(OutlastError, match="did not answer within"),
-        ControlCall(launcher.folder, STOP) as call,
+        ControlCall(FolderLauncher(launcher.folder), STOP) as call,
     ):
         list(call.answers(within_s=None))
 
 
 def test_calling_a_run_that_does_not_run_is_wrong_usage(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not running here"), ControlCall(tmp_path, STOP):
+    call = ControlCall(FolderLauncher(tmp_path), STOP)
+    with pytest.raises(UsageError, match="is not running here"), call:
         pass

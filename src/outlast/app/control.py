@@ -6,9 +6,9 @@
     outlast drain --all --one-at-a-time   drain every node, one after the other
     outlast cordon NODE, uncordon NODE    give a node no more work, or work again
 
-The launcher of the run answers over a socket in the run's folder. It writes into the ledger who
-asked, and why (--reason). Each command waits until what it asks for is done. With --timeout it
-stops waiting, without taking the request back.
+The launcher of the run answers over a socket in the run's folder, or with --endpoint and the run's
+token over the network. It writes into the ledger who asked, and why (--reason). Each command waits
+until what it asks for is done. With --timeout it stops waiting, without taking the request back.
 
 Exit codes: 0: done. 1: refused or failed. 2: wrong usage, or no such run. 3: not done yet.
 """
@@ -16,20 +16,29 @@ Exit codes: 0: done. 1: refused or failed. 2: wrong usage, or no such run. 3: no
 from __future__ import annotations
 
 import argparse
+import getpass
+import platform
 import sys
 from collections.abc import Sequence
 
 from outlast.app.control_parser import parser as parser
 from outlast.app.json_text import json_text
+from outlast.app.nodes import address_of
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
 from outlast.model.texts import escaped
 from outlast.model.wire import WIRE_VERSION
-from outlast.runtime import run_folder
-from outlast.runtime.control_call import ControlCall
+from outlast.runtime import run_folder, token
+from outlast.runtime.control_call import (
+    ControlCall,
+    FolderLauncher,
+    LauncherAddress,
+    RemoteLauncher,
+)
 
 NOT_YET_EXIT = 3
+_NO_ID = "none"  # the --rdzv-id of a run that was given none
 
 
 def stop(argv: Sequence[str]) -> int:
@@ -69,11 +78,13 @@ def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "")
     """Ask the launcher of a run for something, show how it stands, and return the exit code."""
     if args.timeout is not None and args.timeout < 0:
         raise UsageError("--timeout takes seconds, 0 or more")
-    folder = run_folder.find(run)
-    request = Request(WIRE_VERSION, what, node, args.reason)
+    launcher = _launcher(args, run)
+    remote = isinstance(launcher, RemoteLauncher)
+    reason = args.reason[: limits.CONTROL_REASON_CHARS]
+    request = Request(WIRE_VERSION, what, node, reason, _own_name() if remote else "")
     last = RequestAnswer("waits", "the launcher")
     try:
-        with ControlCall(folder, request) as call:
+        with ControlCall(launcher, request) as call:
             for last in call.answers(within_s=args.timeout):
                 if last.state == "waits" and not args.json:
                     print(f"waiting: {escaped(last.text)}", flush=True)
@@ -83,9 +94,49 @@ def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "")
         print("it was asked for, and will still be done", file=sys.stderr)
         return limits.SIGINT_EXIT_CODE
     if args.json:
-        facts = {"run": folder.name, "path": str(folder), "what": what, "node": node or None}
+        facts = {**_facts(launcher), "what": what, "node": node or None}
         print(json_text(facts | {"state": last.state, "text": last.text}))
     elif last.state != "waits":
         print(f"{last.state}: {escaped(last.text)}")
     sys.stdout.flush()
     return {"done": 0, "refused": 1}.get(last.state, NOT_YET_EXIT)
+
+
+def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
+    """Return the launcher that is asked. Raises OutlastError if the options do not name one."""
+    if args.endpoint is None:
+        if args.token_file is not None:
+            raise UsageError(
+                "--token-file is about requests over the network", hint="give it with --endpoint"
+            )
+        return FolderLauncher(run_folder.find(run))
+    address = address_of(args.endpoint)
+    if address is None:
+        raise UsageError(
+            f"--endpoint {args.endpoint!r} is no address",
+            hint="give HOST:PORT of the node that leads, as leader.json in the run's folder has it",
+        )
+    secret = token.read_token(token.take_from_environment(), args.token_file or "")
+    if secret is None:
+        raise UsageError(
+            "a request over the network needs the token of the run",
+            hint=f"set {token.VARIABLE}, or give --token-file",
+        )
+    return RemoteLauncher(*address, run or _NO_ID, secret)
+
+
+def _facts(launcher: LauncherAddress) -> dict[str, str | None]:
+    """Return which run was asked, for --json."""
+    if isinstance(launcher, FolderLauncher):
+        return {"run": launcher.folder.name, "path": str(launcher.folder)}
+    assert isinstance(launcher, RemoteLauncher)
+    return {"run": launcher.run, "path": None}
+
+
+def _own_name() -> str:
+    """Return who asks, for the ledger of a run on another machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user has no name here
+        user = "somebody"
+    return f"{user}@{platform.node()}"

@@ -53,4 +53,13 @@ def add_asking(to: argparse.ArgumentParser) -> None:
         type=finite,
         help="wait this long until it is done (default: without end); 0: do not wait",
     )
+    to.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help="ask over the network the node that leads a run on several nodes, with the run's token"
+        " (OUTLAST_TOKEN); RUN is its --rdzv-id then (default: none)",
+    )
+    to.add_argument(
+        "--token-file", metavar="FILE", help="with --endpoint: the file with the run's token"
+    )
     add_json(to)

@@ -106,14 +106,24 @@ def _endpoint(asked: Mapping[str, Any], given: set[str]) -> tuple[str, int]:
     text = asked["rdzv_endpoint"]
     if not text and {"master_addr", "master_port"} & given:
         return asked["master_addr"], int(asked["master_port"])
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, str(_PORT)
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    address = address_of(text)
+    if address is None:
         raise UsageError(
             f"--rdzv-endpoint {text!r}: several nodes have to know where they meet",
             hint="give --rdzv-endpoint HOST:PORT, the same on all nodes; HOST is one of them",
         )
+    return address
+
+
+def address_of(text: str) -> tuple[str, int] | None:
+    """Return host and port of HOST[:PORT], or None if it is none. The port is torchrun's if not
+    given.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(_PORT)
+    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 1 << 16:
+        return None
     return host.strip("[]"), int(port)
 
 

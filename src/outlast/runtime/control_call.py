@@ -1,4 +1,11 @@
-"""A command's end of the control socket (runtime/coordinator/control_socket.py)."""
+"""A command's end of the control socket (runtime/coordinator/control_socket.py), and of the same
+requests over the network.
+
+There are two ways to a launcher. `FolderLauncher` goes through the Unix socket in the run's folder,
+which only the owner of the run can open. `RemoteLauncher` goes to the address at which the agents of
+a run on several nodes connect. There both ends prove that they know the run's token before the
+launcher reads the request (runtime/trust.py).
+"""
 
 from __future__ import annotations
 
@@ -6,41 +13,64 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
-from outlast.model.messages import Request, RequestAnswer
-from outlast.model.wire import FrameReader, encode
-from outlast.runtime import clock, run_folder
+from outlast.model.messages import Challenge, Knock, Message, Request, RequestAnswer, TurnedAway
+from outlast.model.texts import cut_at_word, escaped
+from outlast.model.wire import WIRE_VERSION, FrameReader, encode
+from outlast.runtime import clock, run_folder, trust
 from outlast.runtime.coordinator.control_socket import NAME
 
 _LOOK_S = 0.02  # the time between two checks whether the launcher has gone
 
 
-class ControlCall:
-    """A request to the run in `folder`, and its answers.
+class LauncherAddress(Protocol):
+    """A way to the launcher of a run.
 
-        with ControlCall(folder, request) as call:
+    words   the launcher, in words for people
+    hint    what to do if it does not answer as it should
+    """
+
+    @property
+    def words(self) -> str: ...
+
+    @property
+    def hint(self) -> str: ...
+
+    def ask(self, request: Request) -> socket.socket:
+        """Connect, and send the request. Raises OutlastError, and OSError if the peer vanishes."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Return True if the launcher has ended, once it has closed the connection."""
+        ...
+
+
+class ControlCall:
+    """A request to a launcher, and its answers.
+
+        with ControlCall(FolderLauncher(folder), request) as call:
             for answer in call.answers(within_s=60.0):
                 ...
 
     Raises UsageError if no launcher of the run is there, and OutlastError if it does not answer.
     """
 
-    def __init__(self, folder: Path, request: Request) -> None:
-        self._folder = folder
+    def __init__(self, launcher: LauncherAddress, request: Request) -> None:
+        self._launcher = launcher
         self._request = request
         self._sock: socket.socket | None = None
 
     def __enter__(self) -> ControlCall:
-        self._sock = _connect(self._folder)
         try:
-            self._sock.settimeout(limits.CONTROL_WAIT_S)
-            self._sock.sendall(encode(self._request))
+            self._sock = self._launcher.ask(self._request)
         except OSError:
-            self._sock.close()
-            raise _silent(self._folder) from None
+            raise _silent(self._launcher) from None
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -59,12 +89,12 @@ class ControlCall:
             data = self._receive(wait_s)
             if data is None:
                 if not any_came:
-                    raise _silent(self._folder)
+                    raise _silent(self._launcher)
                 return
             if not data:
                 raise OutlastError(
-                    f"the launcher of {self._folder} has hung up without a last answer",
-                    hint=f"`outlast status {self._folder}` shows how the run stands",
+                    f"{self._launcher.words} has hung up without a last answer",
+                    hint=self._launcher.hint,
                 )
             for message in reader.feed(data):
                 any_came = True
@@ -72,6 +102,8 @@ class ControlCall:
                     yield message
                     if message.state != "waits":
                         return
+                elif isinstance(message, TurnedAway):
+                    raise _turned_away(self._launcher, message)
 
     def wait_until_gone(self) -> bool:
         """Wait until the launcher has ended, and its folder is free.
@@ -81,7 +113,7 @@ class ControlCall:
         until_s = clock.now_s() + limits.CONTROL_GONE_S
         while self._receive(until_s - clock.now_s()):
             pass
-        while run_folder.holder(self._folder) is not None:
+        while not self._launcher.is_gone():
             if clock.now_s() > until_s:
                 return False
             time.sleep(_LOOK_S)
@@ -99,46 +131,155 @@ class ControlCall:
             return b""
 
 
-def _connect(folder: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(limits.CONTROL_WAIT_S)
-    try:
-        at = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            sock.connect(f"/proc/self/fd/{at}/{NAME}")
-        finally:
-            os.close(at)
-    except OSError as error:
-        sock.close()
-        raise _unreached(folder, error) from None
-    return sock
-
-
-def _unreached(folder: Path, error: OSError) -> OutlastError:
-    pid = run_folder.holder(folder)
-    if isinstance(error, TimeoutError | BlockingIOError):
-        return _silent(folder)
-    if isinstance(error, PermissionError):
-        return UsageError(
-            f"the run in {folder} belongs to somebody else", hint="only its owner can ask for this"
-        )
-    if pid is None:
-        return UsageError(
-            f"the run in {folder} is not running here",
-            hint="a run on several nodes is asked on the node that leads it;"
-            f" `outlast status {folder}` shows how it stands",
-        )
-    return UsageError(
-        f"the launcher of {folder} (process {pid}) takes no requests: {error.strerror}",
-        hint="it has not begun yet, or is about to end; if it does neither,"
-        f" `kill {pid}` stops the run as `outlast stop` does",
-    )
-
-
-def _silent(folder: Path) -> OutlastError:
-    pid = run_folder.holder(folder)
-    who = f"the launcher of {folder}" + (f" (process {pid})" if pid else "")
+def _silent(launcher: LauncherAddress) -> OutlastError:
     return OutlastError(
-        f"{who} did not answer within {limits.CONTROL_WAIT_S:g} s",
-        hint=f"`outlast status {folder}` shows how the run stands",
+        f"{launcher.words} did not answer within {limits.CONTROL_WAIT_S:g} s", hint=launcher.hint
     )
+
+
+def _turned_away(launcher: LauncherAddress, message: TurnedAway) -> UsageError:
+    why = cut_at_word(escaped(message.reason), limits.CONTROL_REASON_CHARS)
+    return UsageError(f"{launcher.words} refuses to listen: {why}", hint=launcher.hint)
+
+
+# --- through the folder of the run ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FolderLauncher:
+    """The launcher that holds a run's folder on this machine."""
+
+    folder: Path
+
+    @property
+    def words(self) -> str:
+        pid = run_folder.holder(self.folder)
+        return f"the launcher of {self.folder}" + (f" (process {pid})" if pid else "")
+
+    @property
+    def hint(self) -> str:
+        return f"`outlast status {self.folder}` shows how the run stands"
+
+    def ask(self, request: Request) -> socket.socket:
+        sock = self._connect()
+        try:
+            sock.sendall(encode(request))
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def is_gone(self) -> bool:
+        return run_folder.holder(self.folder) is None
+
+    def _connect(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.settimeout(limits.CONTROL_WAIT_S)
+        try:
+            at = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                sock.connect(f"/proc/self/fd/{at}/{NAME}")
+            finally:
+                os.close(at)
+        except OSError as error:
+            sock.close()
+            raise self._unreached(error) from None
+        return sock
+
+    def _unreached(self, error: OSError) -> OutlastError:
+        folder = self.folder
+        pid = run_folder.holder(folder)
+        if isinstance(error, TimeoutError | BlockingIOError):
+            return _silent(self)
+        if isinstance(error, PermissionError):
+            return UsageError(
+                f"the run in {folder} belongs to somebody else",
+                hint="only its owner can ask for this",
+            )
+        if pid is None:
+            return UsageError(
+                f"the run in {folder} is not running here",
+                hint="a run on several nodes is asked on the node that leads it, or from anywhere"
+                f" with --endpoint and the run's token; `outlast status {folder}` shows how it"
+                " stands",
+            )
+        return UsageError(
+            f"the launcher of {folder} (process {pid}) takes no requests: {error.strerror}",
+            hint="it has not begun yet, or is about to end; if it does neither,"
+            f" `kill {pid}` stops the run as `outlast stop` does",
+        )
+
+
+# --- over the network -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLauncher:
+    """The launcher that leads a run on several nodes, at the address where its agents connect.
+
+    run   the name of the run, as --rdzv-id gives it
+    """
+
+    host: str
+    port: int
+    run: str
+    token: bytes
+
+    @property
+    def words(self) -> str:
+        return f"the launcher at {self.host} port {self.port}"
+
+    @property
+    def hint(self) -> str:
+        return "leader.json in the run's folder names the node that leads, and its endpoint"
+
+    def ask(self, request: Request) -> socket.socket:
+        knock = Knock(WIRE_VERSION, version("outlast"), self.run, request.by, "", trust.nonce())
+        sock = self._connect()
+        try:
+            sock.sendall(encode(knock))
+            question = self._question(sock)
+            if not trust.answers(question, knock.nonce, token=self.token):
+                raise UsageError(
+                    f"{self.words} does not know this token", hint="give the token of this run"
+                )
+            sock.sendall(encode(trust.prove_request(question, request, token=self.token)))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def is_gone(self) -> bool:
+        return True  # the end of the connection is all that is seen from here
+
+    def _connect(self) -> socket.socket:
+        try:
+            return socket.create_connection((self.host, self.port), limits.CONTROL_WAIT_S)
+        except OSError as error:
+            raise UsageError(
+                f"nothing answers at {self.host} port {self.port}: {error.strerror or error}",
+                hint=self.hint,
+            ) from None
+
+    def _question(self, sock: socket.socket) -> Challenge:
+        """Return what the launcher asks first. Raises UsageError if it refuses this caller."""
+        until_s = clock.now_s() + limits.CONTROL_WAIT_S
+        reader = FrameReader()
+        messages: list[Message] = []
+        while not messages:
+            sock.settimeout(max(until_s - clock.now_s(), 0.001))
+            data = sock.recv(1 << 16)
+            messages = reader.feed(data)
+            if not messages and (reader.error or not data):
+                raise UsageError(
+                    f"what listens at {self.host} port {self.port} is no launcher of outlast",
+                    hint=self.hint,
+                )
+        if isinstance(messages[0], TurnedAway):
+            raise _turned_away(self, messages[0])
+        if not isinstance(messages[0], Challenge):
+            raise UsageError(
+                f"{self.words} has no token, so it takes no requests over the network",
+                hint="run the command on the node that leads the run, without --endpoint",
+            )
+        return messages[0]

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
+from dataclasses import astuple
 
-from outlast.model.messages import Challenge, Proof
+from outlast.model.messages import Challenge, Proof, RemoteRequest, Request
 
 _AGENT = b"outlast: an agent enrols"
 _COORDINATOR = b"outlast: a coordinator answers"
+_PERSON = b"outlast: a person asks"
 _IMAGES = b"outlast: images of a run"
 _SERVER = b"outlast: a node serves an image"
 _NONCE_BYTES = 32
@@ -52,6 +55,20 @@ def prove(question: Challenge, *, node: str, token: bytes) -> Proof:
 
 def proves(answer: Proof, question: Challenge, *, token: bytes) -> bool:
     return _same(answer.digest, _digest(_AGENT, question.nonce, answer.node, token))
+
+
+def prove_request(question: Challenge, request: Request, *, token: bytes) -> RemoteRequest:
+    """Return a person's answer to a challenge: the request, which nobody can change on its way."""
+    return RemoteRequest(request, _digest_of_request(question, request, token))
+
+
+def proves_request(answer: RemoteRequest, question: Challenge, *, token: bytes) -> bool:
+    """Return whether the request came from a process that knows the token, as it was sent."""
+    return _same(answer.digest, _digest_of_request(question, answer.request, token))
+
+
+def _digest_of_request(question: Challenge, request: Request, token: bytes) -> str:
+    return _digest(_PERSON, question.nonce, json.dumps(astuple(request)), token)
 
 
 def image_key(token: bytes, run: str) -> bytes:

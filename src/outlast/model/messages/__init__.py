@@ -21,7 +21,7 @@ This package is pure.
 
 from __future__ import annotations
 
-from outlast.model.messages.asking import Asking, Request, RequestAnswer
+from outlast.model.messages.asking import Asking, RemoteRequest, Request, RequestAnswer
 from outlast.model.messages.for_agent import (
     AskProgressReport,
     Dismiss,
@@ -166,6 +166,7 @@ __all__ = [
     "Refused",
     "Registered",
     "Regroup",
+    "RemoteRequest",
     "ReportedMember",
     "Request",
     "RequestAnswer",

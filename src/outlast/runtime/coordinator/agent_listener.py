@@ -3,7 +3,8 @@
 There is one listening socket, and one `Channel` for each agent that has enrolled.
 
     accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Enrol──> linked ──> gone, if it is
-        │                                                         broken, replaced or hung up on
+        │                    │                                    broken, replaced or hung up on
+        │                    └──RemoteRequest──> a person's, and handed to `asked`
         ├──anything else, or nothing for LISTENER_WAIT_S──> closed, and told why
         └──Enrol under the name of another session that is in──> answered and closed
 
@@ -40,6 +41,8 @@ from outlast.model.messages import (
     Knock,
     Message,
     Proof,
+    RemoteRequest,
+    Request,
     TurnedAway,
 )
 from outlast.model.texts import cut_at_word
@@ -53,6 +56,9 @@ from outlast.runtime.open_files import make_room
 
 # The answer to an agent that has knocked: the facts of the run, or why the agent is refused
 Admit = Callable[[Knock], "Admitted | str"]
+# Who gets a person's request: the channel, its address, and the request. The result is called with
+# each further message of the channel, and with None at its end
+Asked = Callable[[Channel, str, Request], "Callable[[Message | None], object]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class _Options:
     admit: Admit | None
     heard: Callable[[str, Message], object]
     may_speak: Callable[[], bool]
+    asked: Asked | None
 
 
 @dataclass(slots=True)
@@ -84,6 +91,7 @@ class _Connection:
     node     the name that its node gave; "" until it has given one
     knocks   True until it has named its run
     facts    the answer that it gets once its node is known
+    person   gets its further messages, because a person asks; None: an agent is at the other end
     """
 
     address: str
@@ -94,6 +102,7 @@ class _Connection:
     facts: Admitted | None = None
     node: str = ""
     enrolled: bool = False
+    person: Callable[[Message | None], object] | None = None
 
 
 class AgentListener:
@@ -110,6 +119,7 @@ class AgentListener:
                 them
     may_speak   while it returns False, messages are dropped. They are sent again to a node that
                 comes back
+    asked       gets the requests of people who know the token; None: they are refused
     """
 
     def __init__(
@@ -123,6 +133,7 @@ class AgentListener:
         admit: Admit | None = None,
         heard: Callable[[str, Message], object] = lambda node, message: None,
         may_speak: Callable[[], bool] = lambda: True,
+        asked: Asked | None = None,
     ) -> None:
         make_room_for(peers)
         collect_seldom(peers)
@@ -130,7 +141,7 @@ class AgentListener:
         self._sessions = sessions
         self._peers = peers
         self._owner = owner
-        self._options = _Options(token, admit, heard, may_speak)
+        self._options = _Options(token, admit, heard, may_speak, asked)
         self._listener: socket.socket | None = None
         self._strangers: set[_Connection] = set()
         self._links: dict[str, _Connection] = {}
@@ -297,7 +308,9 @@ class AgentListener:
     # --- their messages ---------------------------------------------------------------------------
 
     def _on_message(self, connection: _Connection, message: Message) -> None:
-        if connection.enrolled:
+        if connection.person is not None:
+            connection.person(message)
+        elif connection.enrolled:
             if isinstance(message, Kept):
                 self._options.heard(connection.node, message)
             elif isinstance(message, (Beat, FromNode)):
@@ -309,6 +322,10 @@ class AgentListener:
             self._on_knock(connection, message)
         elif connection.question is not None:
             self._on_proof(connection, connection.question, message)
+        elif isinstance(message, RemoteRequest):
+            why = "this run has no token, so it takes no requests over the network"
+            connection.channel.send(TurnedAway(why))
+            self._refuse(connection, "it asks for something, and the run has no token")
         elif not isinstance(message, Enrol):
             self._refuse(connection, f"it has to enrol, and says {_name(message)}")
         elif not message.node or connection.node not in ("", message.node):
@@ -336,7 +353,9 @@ class AgentListener:
             connection.channel.send(found)
 
     def _on_proof(self, connection: _Connection, question: Challenge, message: Message) -> None:
-        if not isinstance(message, Proof):
+        if isinstance(message, RemoteRequest):
+            self._on_request(connection, question, message)
+        elif not isinstance(message, Proof):
             self._refuse(
                 connection,
                 f"it has to prove that it knows the run's token, and says {_name(message)}",
@@ -351,6 +370,22 @@ class AgentListener:
             connection.question, connection.node = None, message.node
             if connection.facts is not None:
                 connection.channel.send(connection.facts)
+
+    def _on_request(
+        self, connection: _Connection, question: Challenge, message: RemoteRequest
+    ) -> None:
+        """Hand over a connection on which a person asks for something and knows the token."""
+        asked = self._options.asked
+        if not trust.proves_request(message, question, token=self._options.token or b""):
+            connection.channel.send(TurnedAway("the token is not the run's"))
+            self._refuse(connection, "it asks for something, and does not know the run's token")
+        elif asked is None:
+            connection.channel.send(TurnedAway("this run takes no requests over the network"))
+            self._refuse(connection, "it asks for something, and no requests are taken")
+        else:
+            connection.patience.cancel()
+            self._is_no_stranger_now(connection)
+            connection.person = asked(connection.channel, connection.address, message.request)
 
     def _on_enrol(self, connection: _Connection, message: Enrol) -> None:
         """Let a newer connection of an agent replace the older one, if there is one.
@@ -382,7 +417,9 @@ class AgentListener:
         self._lost(connection, reason)
 
     def _on_close(self, connection: _Connection, reason: str) -> None:
-        if reason:
+        if connection.person is not None:
+            connection.person(None)
+        elif reason:
             self._lost(connection, reason)
         else:
             self._gone(connection)

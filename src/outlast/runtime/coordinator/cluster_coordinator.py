@@ -112,6 +112,7 @@ class ClusterCoordinator:
             admit=self._receive,
             heard=self._heard,
             may_speak=self.quorum.copies.holds,
+            asked=None if parts.control is None else parts.control.take_over,
         )
         self.quorum.stand_before(self._listener)
         self.driver = CoordinatorDriver(

@@ -1,6 +1,10 @@
 """The control socket: how a person's command reaches the launcher of a run.
 
-It is a Unix socket in the run's folder, `control`, which only the owner of the run may open. The
+On several nodes a command may also come over the network, to the socket of the agents. The listener
+there (agent_listener.py) hands the connection over once the command has proven that it knows the
+run's token.
+
+The socket is a Unix socket in the run's folder, `control`, which only the owner of the run may open. The
 kernel says which user connects. The name of the socket is resolved below a descriptor of the
 folder, because the name of a Unix socket has 108 bytes at most, and the path of a folder may have
 more.
@@ -39,7 +43,8 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid and gid of a peer
 class _Caller:
     """One connection.
 
-    by        who is at the other end, in words for people
+    by        who is at the other end, in words for people: a user of this machine, or an address
+    remote    the connection came over the network
     patience  the timer after which the connection is closed; None: it has no limit now
     number    the number of its request; 0 before it has sent one
     stays     the connection is kept open after the last answer
@@ -50,6 +55,13 @@ class _Caller:
     patience: LoopTimer | None = None
     number: int = 0
     stays: bool = False
+    remote: bool = False
+
+    def named(self, name: str) -> str:
+        """Return who asks, if the caller gives this name; "": it gives none."""
+        if not name:
+            return self.by
+        return f"{name} at {self.by}" if self.remote else f"{name}, through {self.by}"
 
     def end_patience(self) -> None:
         """Remove the time limit of this connection."""
@@ -71,7 +83,7 @@ class ControlSocket:
         self._loop = loop
         self._folder = folder
         self._tell = tell
-        self._on_request: Callable[[RunRequest], None] = lambda _: None
+        self._on_request: Callable[[RunRequest], None] | None = None
         self._acceptor: Acceptor | None = None
         self._callers: set[_Caller] = set()
         self._count = 0
@@ -89,8 +101,31 @@ class ControlSocket:
             return
         self._acceptor = Acceptor(self._loop, listener, self._on_socket)
 
+    def take_over(
+        self, channel: Channel, address: str, request: Request
+    ) -> Callable[[Message | None], object]:
+        """Take a request that came over the network, from a command that knows the run's token.
+
+        Return a function for further messages on that connection. Call it with None at the end.
+        """
+        caller = _Caller(address, channel, remote=True)
+        if len(self._callers) >= limits.CONTROL_CALLERS_COUNT:
+            channel.close()
+        else:
+            self._callers.add(caller)
+            self._on_message(caller, request)
+
+        def heard(message: Message | None) -> None:
+            if message is None:
+                self._gone(caller)
+            else:
+                self._on_message(caller, message)
+
+        return heard
+
     def stop_listening(self) -> None:
         """Remove the socket. Requests that have arrived already are still answered."""
+        self._on_request = None
         if self._acceptor is not None:
             self._acceptor.close()
             self._acceptor = None
@@ -151,11 +186,15 @@ class ControlSocket:
             why = "another version of outlast runs this training, which does not know this request"
             self.answer(caller.number, "refused", why)
             return
-        node, reason = (
+        if self._on_request is None:
+            self.answer(caller.number, "refused", "the run has not begun yet, or is about to end")
+            return
+        node, reason, name = (
             cut_at_word(escaped(text), limits.CONTROL_REASON_CHARS)
-            for text in (message.node, message.reason)
+            for text in (message.node, message.reason, message.by)
         )
-        self._on_request(RunRequest(caller.number, message.what, node, caller.by, reason))
+        asked = RunRequest(caller.number, message.what, node, caller.named(name), reason)
+        self._on_request(asked)
 
     def _hang_up(self, caller: _Caller) -> None:
         caller.channel.close()
