@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,14 @@ class Answer(NamedTuple):
 
 
 def ask(
-    app: Any, path: str, *, host: str = "127.0.0.1:7007", method: str = "GET", most_chunks: int = 0
+    app: Any,
+    path: str,
+    *,
+    host: str = "127.0.0.1:7007",
+    method: str = "GET",
+    most_chunks: int = 0,
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
 ) -> Answer:
     """Ask an application. `most_chunks`: hang up after so many pieces of the answer."""
     found: dict[str, Any] = {"body": b"", "chunks": 0}
@@ -59,7 +67,7 @@ def ask(
                 await hung_up.wait()
                 return {"type": "http.disconnect"}
             found["asked"] = True
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -81,7 +89,10 @@ def ask(
             "raw_path": plain.encode(),
             "query_string": query.encode(),
             "root_path": "",
-            "headers": [(b"host", host.encode())],
+            "headers": [
+                (b"host", host.encode()),
+                *((name.encode(), value.encode()) for name, value in (headers or {}).items()),
+            ],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 7007),
         }

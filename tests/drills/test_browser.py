@@ -6,6 +6,7 @@ This needs outlast[web], `pip install playwright`, and Debian's chromium.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from outlast.model.records import Event
+from outlast.runtime.tiers import local
+from tests.drills._run import Drill
 from tests.ledger import a_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -32,10 +35,11 @@ SHOW = HIDE.replace("true,", "false,", 1)
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, **environment: str) -> Iterator[str]:
     """Serve a run, and yield the address of its page."""
     command = [sys.executable, "-m", "outlast.app.cli", "serve", str(folder), "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    env = {**os.environ, **environment}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
         try:
             assert server.stdout is not None
             url = re.search(r"http://\S+", server.stdout.readline())
@@ -70,6 +74,63 @@ def test_the_page_follows_a_run_without_an_error(tmp_path: Path, width: int, sch
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert not errors
         browser.close()
+
+
+TOKEN = "a token of the drills"
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_person_saves_and_stops_a_real_run_from_its_page(
+    tmp_path: Path, scripts: bool, scheme: str
+) -> None:
+    """Method: the run trains two ranks without an end. A wrong token is shown first. Both actions
+    are confirmed, and the run ends as `outlast stop` ends it, with a checkpoint.
+    """
+    drill = Drill(tmp_path, "quick.py", "--steps", 1_000_000, workers=2)
+    with drill:
+        drill.until(lambda: drill.step >= 20, "step 20")
+        with (
+            served(drill.folder, OUTLAST_TOKEN=TOKEN) as url,
+            playwright.sync_playwright() as driver,
+        ):
+            browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            tab = browser.new_context(java_script_enabled=scripts, color_scheme=scheme)
+            page = tab.new_page()
+            errors: list[str] = []
+            page.on("pageerror", lambda error: errors.append(str(error)))
+            page.goto(url)
+            page.get_by_role("link", name="Actions").click()
+            for token in ("wrong, wrong, wrong", TOKEN):
+                page.get_by_label("Token").fill(token)
+                page.get_by_label("Your name").fill("alice")
+                page.get_by_role("button", name="Sign in").click()
+                if token != TOKEN:
+                    assert (
+                        page.get_by_role("alert").inner_text().startswith("This is not the token")
+                    )
+            page.get_by_role("button", name="Checkpoint now").click()
+            page.get_by_label("Why").fill("before <b>lunch</b>")
+            page.get_by_role("button", name="Yes, write a checkpoint now").click()
+            page.get_by_role("heading", name="What was answered").wait_for(timeout=20_000)
+            saved_at = drill.folder / "checkpoints"
+            drill.until(lambda: local.newest_good(saved_at).checkpoint is not None, "a checkpoint")
+            page.get_by_role("button", name="Stop the run").click()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            page.get_by_role("button", name="Yes, stop").click()
+            page.get_by_role("heading", name="What was answered").wait_for(timeout=20_000)
+            outcome = drill.finish()
+            page.get_by_role("link", name="Look again").click()
+            page.get_by_text("The run is over").wait_for(timeout=20_000)
+            assert not errors
+            browser.close()
+    assert outcome.code == 143, str(outcome)
+    saved, stopped = outcome.report["requests"]
+    assert (saved["what"], saved["reason"]) == ("checkpoint", "before <b>lunch</b>")
+    assert saved["by"].startswith("alice on the page at 127.0.0.1, through "), saved
+    assert (saved["state"], stopped["what"], stopped["state"]) == ("done", "stop", "done")
+    assert [one["outcome"] for one in outcome.report["checkpoints"]] == ["written"]
 
 
 @pytest.mark.drill

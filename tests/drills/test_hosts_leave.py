@@ -341,7 +341,7 @@ def test_the_run_is_stopped_if_no_host_has_room(tmp_path: Path, three_hosts: Hos
     assert (saved["outcome"], saved["step"]) == ("written", report["steps"])
 
 
-def test_the_account_has_what_a_drain_costs_and_how_long_a_run_waits_for_a_host(
+def test_the_account_has_the_cost_of_a_drain_and_of_a_wait_for_a_host(
     tmp_path: Path, three_hosts: Hosts
 ) -> None:
     """Host 1 is drained, and host 2 takes its rank. Then host 2 is killed, and no host has room

@@ -70,7 +70,7 @@ def test_a_lost_node_beside_a_spare_one_leaves_no_rank_idle() -> None:
     assert sum(seconds[Cause.REGROUP] for seconds in books.by_rank) > 0.0
 
 
-def test_the_ranks_of_a_drained_node_book_the_drain_and_so_do_those_that_stay() -> None:
+def test_ranks_that_move_and_ranks_that_stay_book_the_drain() -> None:
     """Method: rank 1 is killed, and then its node is drained. Only the kill costs a regroup."""
     world = a_world(FOUR)
     diagnosed(world, verdict())

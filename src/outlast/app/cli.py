@@ -72,7 +72,7 @@ COMMANDS = {
     "serve": Command(
         "outlast.app.serve",
         "main",
-        "show runs in a browser, live and read-only",
+        "show runs in a browser, live",
     ),
     "metrics": Command(
         "outlast.app.metrics_command",

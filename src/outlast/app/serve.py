@@ -4,7 +4,10 @@
     outlast serve runs/x          one run
     outlast serve /data/runs      all runs in another folder
 
-The server only reads runs, and writes nothing. It is a process of its own with the lowest priority.
+The server only reads runs, and writes nothing. With a token (OUTLAST_TOKEN or --token-file), people
+who show it may ask things of a live run from its page, as `outlast stop` and `outlast drain` do:
+then the launcher is asked, over its control socket. It is a process of its own with the lowest
+priority.
 So training does not notice when the server ends or has many requests. What the first answers need
 is done before the priority is given up. Ctrl-C ends the server.
 """
@@ -19,7 +22,7 @@ from pathlib import Path
 
 from outlast.app.command_line import Parser, whole
 from outlast.errors import UsageError
-from outlast.runtime import run_folder
+from outlast.runtime import run_folder, token
 from outlast.runtime.run_files import is_run
 from outlast.runtime.web_socket import LOCAL, listening
 
@@ -35,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(
             f"`outlast serve` needs {' and '.join(lacking)}", hint="pip install 'outlast[web]'"
         )
+    secret = token.read_token(token.take_from_environment(), args.token_file or "")
     root, only = place(args.where)
     import uvicorn
 
@@ -44,15 +48,19 @@ def main(argv: Sequence[str]) -> int:
     from outlast.app.web.site import Site
 
     site = Site(root, only)
-    app = application(site, allowed=args.allow_host)
+    app = application(site, allowed=args.allow_host, token=secret)
     with listening(args.host, args.port) as opened:
         warm_up(site)
         os.nice(19)
         what = f"run {only}" if only else f"runs under {root}/"
         print(f"outlast serve: {what} at {opened.url}", flush=True)
+        if secret is not None:
+            print("actions are on the page of each live run, behind the token", flush=True)
         if args.host not in LOCAL:
+            who_reads = " and the token on its way" if secret is not None else ""
             print(
-                "warning: anybody who can reach this port can read the logs of these runs",
+                "warning: anybody who can reach this port can read the logs of these runs"
+                f"{who_reads}",
                 flush=True,
             )
         config = uvicorn.Config(
@@ -74,7 +82,8 @@ def parser() -> Parser:
     """Return the parser of the command."""
     out = Parser(
         prog="outlast serve",
-        description="Show runs in a browser, live and read-only, for this machine only.",
+        description="Show runs in a browser, live, for this machine only. With a token"
+        " (OUTLAST_TOKEN), people who show it may act on runs, too.",
     )
     out.add_argument(
         "where",
@@ -101,6 +110,12 @@ def parser() -> Parser:
         default=[],
         metavar="NAME",
         help="also answer browsers that ask by this name, as behind a proxy; may be repeated",
+    )
+    out.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="people who show the token in FILE may stop, drain and save runs from their pages"
+        " (default: OUTLAST_TOKEN; without a token, runs are only read)",
     )
     return out
 

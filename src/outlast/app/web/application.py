@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from outlast import __version__
-from outlast.app.web import json_api, pages
+from outlast.app.web import actions, json_api, pages
 from outlast.app.web.guard import Guard
 from outlast.app.web.site import NoRunError, Site
 from outlast.app.web.stream import Streams
@@ -20,12 +20,16 @@ from outlast.errors import OutlastError
 from outlast.runtime.run_files import NoFileError
 
 
-def application(site: Site, *, allowed: Iterable[str] = ()) -> ASGIApp:
-    """Return the application. `allowed`: names of hosts besides addresses and localhost."""
+def application(site: Site, *, allowed: Iterable[str] = (), token: bytes | None = None) -> ASGIApp:
+    """Return the application.
+
+    allowed   names of hosts besides addresses and localhost
+    token     who shows it may act on runs; None: runs are only read
+    """
     app = FastAPI(
         title="outlast",
         version=__version__,
-        description="Runs of outlast, read-only.",
+        description="Runs of outlast, to be read.",
         openapi_url="/api/openapi.json",
         docs_url=None,  # both pages would load scripts from elsewhere
         redoc_url=None,
@@ -33,19 +37,22 @@ def application(site: Site, *, allowed: Iterable[str] = ()) -> ASGIApp:
     )
     app.state.site = site
     app.state.streams = Streams()
+    app.state.desk = actions.ActionDesk(token)
     app.include_router(pages.router())
+    app.include_router(actions.router())
     app.include_router(json_api.router())
     app.add_exception_handler(OutlastError, _refused)
     app.add_exception_handler(RequestValidationError, _not_understood)
     app.add_exception_handler(HTTPException, _no_page)
-    return Guard(app, allowed)
+    return Guard(app, allowed, posts=() if token is None else actions.POSTS)
 
 
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, OutlastError)
     unknown = isinstance(error, NoRunError | NoFileError | pages.NotHereError)
     said = {"error": clean(error.message), "hint": clean(error.hint)}
-    return _answer(request, said, status=404 if unknown else 503)
+    status = 400 if isinstance(error, actions.NotAFormError) else 404 if unknown else 503
+    return _answer(request, said, status=status)
 
 
 def _not_understood(request: Request, error: Exception) -> Response:

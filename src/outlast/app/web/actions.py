@@ -1,0 +1,265 @@
+"""The actions on the page of a run: stop it, save it, take work from a node.
+
+They are the requests of `outlast stop`, `ckpt now`, `drain`, `cordon` and `uncordon`, and take the
+same way: the launcher's control socket. So the launcher writes into its ledger who asked, and why.
+
+    GET   actions     what can be asked, and what was answered; or a form for the token
+    POST  sign-in     the token is shown, and the browser gets a cookie
+    POST  confirm     an action is named; the answer is a page that asks for a reason and a yes
+    POST  act         yes: the launcher is asked, and the browser is sent back to `actions`
+    POST  sign-out    the session ends
+
+All are forms that work without a script. The guard (guard.py) lets no request through that another
+site has made, and each form of a session sends back a number that no other site knows.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl  # tidy: it reads text, and opens nothing
+
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from outlast.app.page.page_html import environment
+from outlast.app.web.pages import LINKS
+from outlast.app.web.signed_in import Action, Answered, Session, SignedIn
+from outlast.app.web.site import Shown, Site
+from outlast.diagnose.redact import clean
+from outlast.errors import OutlastError, UsageError
+from outlast.model import limits
+from outlast.model.messages import Request as AskedOfRun
+from outlast.model.messages import RequestAnswer
+from outlast.model.wire import WIRE_VERSION
+from outlast.runtime import clock
+from outlast.runtime.control_call import ControlCall, FolderLauncher
+
+POSTS = ("sign-in", "sign-out", "confirm", "act")  # the guard lets no other POST through
+OF_RUN, OF_NODES = ("checkpoint", "stop"), ("drain", "cordon", "uncordon")
+ANSWER_WAIT_S = 2.0  # a request that takes longer is shown as one that waits
+ASKED_MOST_COUNT = 4  # launchers that are asked at once
+NAME_MOST_CHARS = 60
+REQUESTS_MOST_COUNT = 50  # that a page shows; the newest ones
+FIELDS_MOST_COUNT = 10
+
+
+def router() -> APIRouter:
+    """Return the pages, which the description of the API leaves out."""
+    out = APIRouter(include_in_schema=False)
+    out.add_api_route("/runs/{run}/actions", actions, methods=["GET"], response_class=HTMLResponse)
+    for name, answer in (
+        ("sign-in", sign_in),
+        ("sign-out", sign_out),
+        ("confirm", confirm),
+        ("act", act),
+    ):
+        out.add_api_route(f"/runs/{{run}}/{name}", answer, methods=["POST"])
+    return out
+
+
+class ActionDesk:
+    """What the actions of a server need: its sessions, and a limit on launchers asked at once."""
+
+    def __init__(self, token: bytes | None) -> None:
+        self.signed_in = SignedIn(token, now_s=clock.now_s)
+        self.limiter = CapacityLimiter(ASKED_MOST_COUNT)
+
+
+def _site(request: Request) -> Site:
+    found: Site = request.app.state.site
+    return found
+
+
+def _desk(request: Request) -> ActionDesk:
+    found: ActionDesk = request.app.state.desk
+    return found
+
+
+def _session(request: Request) -> Session | None:
+    signed_in = _desk(request).signed_in
+    return signed_in.session(request.cookies.get(signed_in.cookie, ""))
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def actions(request: Request, run: str) -> Response:
+    """Show what can be asked of a run, and what was answered."""
+    return _actions_page(request, run)
+
+
+def _actions_page(
+    request: Request, run: str, *, status: int = 200, trouble: str = ""
+) -> HTMLResponse:
+    signed_in, session = _desk(request).signed_in, _session(request)
+    shown = _site(request).shown(run)
+    return _html(
+        "actions.html",
+        status=status,
+        shown=shown,
+        title="actions",
+        enabled=signed_in.enabled,
+        session=session,
+        nodes=list(nodes_of(shown)),
+        requests=shown.page.report["requests"][-REQUESTS_MOST_COUNT:][::-1],
+        trouble=trouble,
+        words=action_words,
+    )
+
+
+def nodes_of(shown: Shown) -> Iterator[str]:
+    """Yield the nodes of a run by name: those with ranks, and those that stand ready."""
+    names = {one.name for one in shown.page.nodes if one.name}
+    for one in shown.page.report["node_events"]:
+        if one["kind"] == "joined":
+            names.add(one["node"])
+        elif one["kind"] == "lost":
+            names.discard(one["node"])
+    yield from sorted(names)
+
+
+def action_words(action: Action) -> str:
+    """Return an action as an order, such as "drain node-b"."""
+    match action.what:
+        case "checkpoint":
+            return "write a checkpoint now"
+        case "stop":
+            return f"stop {action.run}"
+        case _:
+            return f"{action.what} {action.node}"
+
+
+# --- forms ----------------------------------------------------------------------------------------
+
+
+async def sign_in(request: Request, run: str) -> Response:
+    """Begin a session for a browser that shows the token."""
+    fields, signed_in = await _fields(request), _desk(request).signed_in
+    if signed_in.is_locked:
+        why = "Too many wrong tokens. Wait a minute, then try again."
+        return await _page(request, run, 429, why)
+    name = " ".join(clean(fields.get("name", "")).split())[:NAME_MOST_CHARS]
+    value = signed_in.sign_in(fields.get("token", ""), name)
+    if value is None:
+        return await _page(request, run, 403, "This is not the token of this server.")
+    answer = RedirectResponse("actions", 303)
+    answer.set_cookie(signed_in.cookie, value, httponly=True, samesite="strict")
+    return answer
+
+
+async def sign_out(request: Request, run: str) -> Response:
+    """End the session of this browser."""
+    fields, signed_in, session = await _fields(request), _desk(request).signed_in, _session(request)
+    if session is None or not session.owns_form(fields.get("key", "")):
+        return await _page(request, run, 403, _STALE)
+    signed_in.sign_out(request.cookies.get(signed_in.cookie, ""))
+    answer = RedirectResponse("actions", 303)
+    answer.delete_cookie(signed_in.cookie, httponly=True, samesite="strict")
+    return answer
+
+
+async def confirm(request: Request, run: str) -> Response:
+    """Ask for a reason and a yes, before the run is asked."""
+    fields, session = await _fields(request), _session(request)
+    if session is None or not session.owns_form(fields.get("key", "")):
+        return await _page(request, run, 403, _STALE)
+    shown = await run_in_threadpool(_site(request).shown, run)
+    what, node = fields.get("what", ""), fields.get("node", "")
+    known = not node if what in OF_RUN else what in OF_NODES and node in nodes_of(shown)
+    if not known:
+        return await _page(request, run, 400, "There is no such action, or no such node.")
+    action = Action(run, what, node)
+    return _html(
+        "confirm.html",
+        shown=shown,
+        title=f"{action_words(action)}?",
+        session=session,
+        action=action,
+        number=session.prepare(action),
+        words=action_words,
+        most=limits.CONTROL_REASON_CHARS,
+    )
+
+
+async def act(request: Request, run: str) -> Response:
+    """Ask the launcher of the run for what was confirmed, and go back to the actions."""
+    fields, session, desk = await _fields(request), _session(request), _desk(request)
+    if session is None or not session.owns_form(fields.get("key", "")):
+        return await _page(request, run, 403, _STALE)
+    action = session.confirm(fields.get("number", ""))
+    if action is None or action.run != run:
+        why = "This was asked already, or too long ago. Nothing was asked again."
+        return await _page(request, run, 409, why)
+    address = request.client.host if request.client else "an unknown address"
+    by = f"{session.name or 'somebody'} on the page at {address}"
+    asks = AskedOfRun(
+        WIRE_VERSION,
+        action.what,
+        action.node,
+        fields.get("reason", "").strip()[: limits.CONTROL_REASON_CHARS],
+        by,
+    )
+    path = _site(request).path(run)
+    call = functools.partial(_ask, FolderLauncher(path), asks)
+    said = await run_in_threadpool_of(desk, call)
+    session.answers.append(Answered(action, said.state, said.text, clock.wall_s()))
+    return RedirectResponse("actions", 303)
+
+
+_STALE = "You are not signed in any more, or this form is of another session. Nothing was asked."
+
+
+async def run_in_threadpool_of(desk: ActionDesk, call: Any) -> RequestAnswer:
+    """Ask a launcher in a thread, and at most ASKED_MOST_COUNT at once."""
+    async with desk.limiter:
+        answer: RequestAnswer = await run_in_threadpool(call)
+    return answer
+
+
+def _ask(launcher: FolderLauncher, request: AskedOfRun) -> RequestAnswer:
+    """Ask a launcher, and return the newest answer that came within ANSWER_WAIT_S."""
+    said = [RequestAnswer("waits", "the launcher")]
+    try:
+        with ControlCall(launcher, request) as call:
+            said.extend(call.answers(within_s=ANSWER_WAIT_S))
+    except OutlastError as error:
+        return RequestAnswer("", f"{error.message}; {error.hint}" if error.hint else error.message)
+    return said[-1]
+
+
+class NotAFormError(UsageError):
+    """What was sent is not what a form of the page sends."""
+
+
+async def _fields(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form. The guard has limited its length. Raises UsageError."""
+    body = await request.body()
+    try:
+        return dict(
+            parse_qsl(
+                body.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=bool(body),
+                encoding="utf-8",
+                errors="replace",
+                max_num_fields=FIELDS_MOST_COUNT,
+            )
+        )
+    except ValueError:
+        raise NotAFormError("this is no form", hint="use the forms of the page") from None
+
+
+async def _page(request: Request, run: str, status: int, trouble: str) -> Response:
+    """Return the page of actions, with what went wrong on top."""
+    make = functools.partial(_actions_page, request, run, status=status, trouble=trouble)
+    page: Response = await run_in_threadpool(make)
+    return page
+
+
+def _html(template: str, *, shown: Shown, status: int = 200, **values: Any) -> HTMLResponse:
+    made = environment().get_template(template)
+    return HTMLResponse(made.render(page=shown.page, links=LINKS, **values), status_code=status)
