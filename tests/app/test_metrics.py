@@ -25,7 +25,7 @@ from outlast.app.metric_values import METRICS, NAMES, metrics_of
 from outlast.app.metrics_command import PAUSES, Source, shipped, text_of
 from outlast.errors import CorruptError
 from outlast.model.records import Event
-from outlast.model.terms import CAUSES
+from outlast.model.terms import CAUSES, UNMEASURED
 from outlast.runtime.ledger.view import RunView, look
 from tests.app.command import outlast
 from tests.ledger import a_run
@@ -60,8 +60,11 @@ def test_the_values_are_those_of_status_and_account(tmp_path: Path) -> None:
     assert values["outlast_recovery_seconds_bucket", "0.05"] == 0
     assert values["outlast_recovery_seconds_bucket", "0.25"] == 1
     assert values["outlast_warnings_total", ""] == 1
-    seconds = [values["outlast_rank_seconds", cause.value] for cause in CAUSES]
+    measured = [cause for cause in CAUSES if cause not in UNMEASURED]
+    seconds = [values["outlast_rank_seconds", cause.value] for cause in measured]
     assert sum(seconds) == pytest.approx(2 * 20.0)
+    for cause in UNMEASURED:
+        assert ("outlast_rank_seconds", cause.value) not in values, "what is unknown is not 0"
 
 
 def test_the_class_of_an_interruption_is_that_of_its_newest_verdict(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from outlast.app.failure_classes import classes_of
 from outlast.app.status import status_facts
 from outlast.model.gauges import GAUGES_MAX_COUNT
 from outlast.model.records import Interruption
-from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.terms import UNMEASURED, FailureClass, Mechanism
 from outlast.runtime.coordinator.pager import is_page
 from outlast.runtime.ledger.view import STATES, RunView
 
@@ -203,7 +203,8 @@ def _of_run(view: RunView) -> _Found:
     yield "outlast_wall_seconds", _NO, facts["wall_s"]
     if records.is_measured:
         for cause, seconds in view.books.rank_seconds.items():
-            yield "outlast_rank_seconds", {"cause": cause.value}, seconds
+            known = cause not in UNMEASURED or seconds > 0
+            yield "outlast_rank_seconds", {"cause": cause.value}, seconds if known else None
     yield "outlast_world_size", _NO, records.world_size
     states = Counter(worker["state"] for worker in facts["workers"])
     for state in WORKER_STATES:
