@@ -103,6 +103,8 @@ MANY = {
     * (limits.PARITY_PARTS_MAX_COUNT - 1 + limits.PARITY_ROWS_MAX_COUNT),
     "said": 10,
     "causes": 12,
+    "tiers": 6,
+    "stalls": 6,
     "names": GAUGES_MAX_COUNT,
     "values": GAUGES_MAX_COUNT,
     "seconds": 12,

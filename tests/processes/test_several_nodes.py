@@ -21,7 +21,7 @@ from outlast.model import gauges, limits, lives
 from outlast.model.gauges import Gauges
 from outlast.model.messages import Admitted, Logged
 from outlast.model.records import Life
-from outlast.model.terms import Cause
+from outlast.model.terms import Cause, Tier
 from outlast.model.wire import decode, encode
 from outlast.runtime import routes, token
 from outlast.runtime.agent.local_slots import LocalSlots
@@ -224,12 +224,15 @@ LIFE = Life(
     None,
     {Cause.PRODUCTIVE: 3.0, Cause.OTHER: 0.5},
     Cause.PRODUCTIVE,
+    stalls={Tier.MEMORY: 0.1, Tier.PEER: 0.25},
 )
 
 
 def test_a_life_is_sent_unchanged() -> None:
     said = decode(encode(lives.message_of(LIFE))[4:])
     assert lives.life_of(said) == LIFE  # type: ignore[arg-type]  # it is what was encoded
+    newer = replace(said, tiers=("memory", "moon"), stalls=(1.0, 2.0))  # type: ignore[type-var]
+    assert lives.life_of(newer).stalls == {Tier.MEMORY: 1.0}  # type: ignore[arg-type]
 
 
 def test_logged_values_are_sent_within_the_limits_of_a_page() -> None:

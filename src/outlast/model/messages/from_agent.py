@@ -136,7 +136,8 @@ class Progress:
 class Lived:
     """The account of a process of this node so far. It is sent repeatedly.
 
-    The fields are those of `records.Life`; `causes` and `seconds` go together.
+    The fields are those of `records.Life`; `causes` and `seconds` go together, and so do `tiers`
+    and `stalls`.
     """
 
     worker: int
@@ -151,6 +152,8 @@ class Lived:
     seconds: tuple[float, ...]
     cause: str
     end: Text
+    tiers: tuple[str, ...] = ()
+    stalls: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
