@@ -29,7 +29,7 @@ pytest.importorskip("uvicorn")
 
 from outlast.app.web import actions, signed_in
 from outlast.app.web.application import application
-from outlast.app.web.signed_in import Action, SignedIn
+from outlast.app.web.signed_in import PageAction, SignedIn
 from outlast.app.web.site import Site
 from tests.app.test_serve import Answer, ask
 
@@ -310,7 +310,7 @@ def test_sessions_and_actions_that_wait_are_limited() -> None:
     assert people.session(values[0] or "") is None
     last = people.session(values[-1] or "")
     assert last is not None
-    numbers = [last.prepare(Action("toy", "stop", "")) for _ in range(100)]
+    numbers = [last.prepare(PageAction("toy", "stop", "")) for _ in range(100)]
     assert last.confirm(numbers[0]) is None
     assert last.confirm(numbers[-1]) is not None
     assert last.confirm(numbers[-1]) is None

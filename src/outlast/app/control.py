@@ -27,7 +27,7 @@ from outlast.app.nodes import address_of
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
-from outlast.model.texts import escaped
+from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import run_folder, token
 from outlast.runtime.control_call import (
@@ -80,7 +80,7 @@ def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "")
         raise UsageError("--timeout takes seconds, 0 or more")
     launcher = _launcher(args, run)
     remote = isinstance(launcher, RemoteLauncher)
-    reason = args.reason[: limits.CONTROL_REASON_CHARS]
+    reason = cut_at_word(args.reason, limits.CONTROL_REASON_CHARS)
     request = Request(WIRE_VERSION, what, node, reason, _own_name() if remote else "")
     last = RequestAnswer("waits", "the launcher")
     try:

@@ -2,8 +2,8 @@
 requests over the network.
 
 There are two ways to a launcher. `FolderLauncher` goes through the Unix socket in the run's folder,
-which only the owner of the run can open. `RemoteLauncher` goes to the address at which the agents of
-a run on several nodes connect. There both ends prove that they know the run's token before the
+which only the owner of the run can open. `RemoteLauncher` goes to the address at which the agents
+of a run on several nodes connect. There both ends prove that they know the run's token before the
 launcher reads the request (runtime/trust.py).
 """
 

@@ -27,13 +27,14 @@ from starlette.concurrency import run_in_threadpool
 
 from outlast.app.page.page_html import environment
 from outlast.app.web.pages import LINKS
-from outlast.app.web.signed_in import Action, Answered, Session, SignedIn
+from outlast.app.web.signed_in import AnsweredAction, PageAction, PageSession, SignedIn
 from outlast.app.web.site import Shown, Site
 from outlast.diagnose.redact import clean
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Request as AskedOfRun
 from outlast.model.messages import RequestAnswer
+from outlast.model.texts import cut_at_word
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.control_call import ControlCall, FolderLauncher
@@ -79,7 +80,7 @@ def _desk(request: Request) -> ActionDesk:
     return found
 
 
-def _session(request: Request) -> Session | None:
+def _session(request: Request) -> PageSession | None:
     signed_in = _desk(request).signed_in
     return signed_in.session(request.cookies.get(signed_in.cookie, ""))
 
@@ -122,7 +123,7 @@ def nodes_of(shown: Shown) -> Iterator[str]:
     yield from sorted(names)
 
 
-def action_words(action: Action) -> str:
+def action_words(action: PageAction) -> str:
     """Return an action as an order, such as "drain node-b"."""
     match action.what:
         case "checkpoint":
@@ -142,7 +143,7 @@ async def sign_in(request: Request, run: str) -> Response:
     if signed_in.is_locked:
         why = "Too many wrong tokens. Wait a minute, then try again."
         return await _page(request, run, 429, why)
-    name = " ".join(clean(fields.get("name", "")).split())[:NAME_MOST_CHARS]
+    name = cut_at_word(" ".join(clean(fields.get("name", "")).split()), NAME_MOST_CHARS)
     value = signed_in.sign_in(fields.get("token", ""), name)
     if value is None:
         return await _page(request, run, 403, "This is not the token of this server.")
@@ -172,7 +173,7 @@ async def confirm(request: Request, run: str) -> Response:
     known = not node if what in OF_RUN else what in OF_NODES and node in nodes_of(shown)
     if not known:
         return await _page(request, run, 400, "There is no such action, or no such node.")
-    action = Action(run, what, node)
+    action = PageAction(run, what, node)
     return _html(
         "confirm.html",
         shown=shown,
@@ -200,13 +201,13 @@ async def act(request: Request, run: str) -> Response:
         WIRE_VERSION,
         action.what,
         action.node,
-        fields.get("reason", "").strip()[: limits.CONTROL_REASON_CHARS],
+        cut_at_word(fields.get("reason", "").strip(), limits.CONTROL_REASON_CHARS),
         by,
     )
     path = _site(request).path(run)
     call = functools.partial(_ask, FolderLauncher(path), asks)
     said = await run_in_threadpool_of(desk, call)
-    session.answers.append(Answered(action, said.state, said.text, clock.wall_s()))
+    session.answers.append(AnsweredAction(action, said.state, said.text, clock.wall_s()))
     return RedirectResponse("actions", 303)
 
 

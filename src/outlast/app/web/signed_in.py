@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from outlast.runtime import trust
 
 SESSIONS_MOST_COUNT = 64
 IDLE_S = 3600.0
@@ -28,11 +29,10 @@ TRIES_COUNT = 10
 TRIES_S = 60.0
 PENDING_MOST_COUNT = 16
 ANSWERS_MOST_COUNT = 10
-_NUMBER_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class PageAction:
     """Something that a person asks of a run. `what` and `node` are as in the message `Request`."""
 
     run: str
@@ -41,20 +41,20 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class AnsweredAction:
     """What was asked of a run, and what its launcher has answered so far.
 
     state  "waits", "done", "refused", or "" if the launcher could not be asked
     """
 
-    action: Action
+    action: PageAction
     state: str
     text: str
     at_wall_s: float
 
 
 @dataclass(slots=True)
-class Session:
+class PageSession:
     """One browser whose user has shown the token.
 
     name      who they say they are
@@ -67,22 +67,22 @@ class Session:
     form_key: str
     began_s: float
     used_s: float
-    pending: OrderedDict[str, Action] = field(default_factory=OrderedDict)
-    answers: deque[Answered] = field(default_factory=lambda: deque(maxlen=ANSWERS_MOST_COUNT))
+    pending: OrderedDict[str, PageAction] = field(default_factory=OrderedDict)
+    answers: deque[AnsweredAction] = field(default_factory=lambda: deque(maxlen=ANSWERS_MOST_COUNT))
 
     def owns_form(self, key: str) -> bool:
         """Return whether a form with this number is one of this session."""
         return hmac.compare_digest(self.form_key.encode(), key.encode())
 
-    def prepare(self, action: Action) -> str:
+    def prepare(self, action: PageAction) -> str:
         """Keep an action until it is confirmed, and return the number to confirm it with."""
-        number = secrets.token_urlsafe(_NUMBER_BYTES)
+        number = trust.nonce()
         self.pending[number] = action
         while len(self.pending) > PENDING_MOST_COUNT:
             self.pending.popitem(last=False)
         return number
 
-    def confirm(self, number: str) -> Action | None:
+    def confirm(self, number: str) -> PageAction | None:
         """Return the action of this number, once. None: there is none, or it was confirmed."""
         return self.pending.pop(number, None)
 
@@ -97,10 +97,10 @@ class SignedIn:
 
     def __init__(self, token: bytes | None, *, now_s: Callable[[], float]) -> None:
         self.enabled = token is not None
-        self.cookie = f"outlast_{secrets.token_hex(4)}"
+        self.cookie = f"outlast_{trust.nonce()}"
         self._token = token
         self._now_s = now_s
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, PageSession] = OrderedDict()
         self._wrong_s: deque[float] = deque(maxlen=TRIES_COUNT)
 
     @property
@@ -117,14 +117,14 @@ class SignedIn:
         if not hmac.compare_digest(_digest(given), _digest(self._token)):
             self._wrong_s.append(self._now_s())
             return None
-        now_s, value = self._now_s(), secrets.token_urlsafe(_NUMBER_BYTES)
-        form_key = secrets.token_urlsafe(_NUMBER_BYTES)
-        self._sessions[_digest(value.encode())] = Session(name, form_key, now_s, now_s)
+        now_s, value = self._now_s(), trust.nonce()
+        form_key = trust.nonce()
+        self._sessions[_digest(value.encode())] = PageSession(name, form_key, now_s, now_s)
         while len(self._sessions) > SESSIONS_MOST_COUNT:
             self._sessions.popitem(last=False)
         return value
 
-    def session(self, value: str) -> Session | None:
+    def session(self, value: str) -> PageSession | None:
         """Return the session of this cookie, or None if there is none, or it is over."""
         key, now_s = _digest(value.encode(errors="replace")), self._now_s()
         found = self._sessions.get(key)

@@ -4,10 +4,10 @@ On several nodes a command may also come over the network, to the socket of the 
 there (agent_listener.py) hands the connection over once the command has proven that it knows the
 run's token.
 
-The socket is a Unix socket in the run's folder, `control`, which only the owner of the run may open. The
-kernel says which user connects. The name of the socket is resolved below a descriptor of the
-folder, because the name of a Unix socket has 108 bytes at most, and the path of a folder may have
-more.
+The socket is a Unix socket in the run's folder, `control`, which only the owner of the run may
+open. The kernel says which user connects. The name of the socket is resolved below a descriptor of
+the folder, because the name of a Unix socket has 108 bytes at most, and the path of a folder may
+have more.
 
 A caller may be silent, hostile or gone. So the number of callers is bounded, each has a deadline,
 and the launcher never waits for one.

@@ -154,8 +154,8 @@ class SecondsSum(Checker):
 class CausesShown(Checker):
     """A run waits for a node only if it has lost one or gives it no more work.
 
-    Seconds are booked as idle only if the run has waited for a node, and as drain only if a node was
-    drained.
+    Seconds are booked as idle only if the run has waited for a node, and as drain only if a node
+    was drained.
     """
 
     of = (EventWritten, SecondsAtEnd)
