@@ -136,7 +136,7 @@ class Ends:
         self._own.reserve(RANK, size + PIECE, 1)
         self._own.reserve(AS, size + PIECE, 1)
         self._sender = CopySender(Session(self._own))  # type: ignore[arg-type]
-        self._sender.follow(replace(PLAN, keeper=address))
+        self._sender.follow(replace(PLAN, keepers=(address,)))
         self._plain = Path("/dev/shm/plain")
         self._plain.write_bytes(self._body)
 

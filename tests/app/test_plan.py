@@ -245,6 +245,15 @@ def test_losses_that_a_placement_survives_are_counted_and_named() -> None:
     assert facts["one_rack"] == {"of": 2, "not_survived": [0, 1]}
     few = screen(*LAB, *FEW, "--gpus", "32", "--placement", "parity=4+2")
     assert "  none: it takes 6 nodes with ranks, and there are 4\n" in few
+    few = screen(*LAB, *FEW, "--gpus", "32", "--placement", "peers=4")
+    assert "  none: it takes 5 nodes with ranks, and there are 4\n" in few
+
+
+def test_two_copies_survive_any_two_losses() -> None:
+    asked = (*LAB, *FEW, "--gpus", "64", "--nodes-per-rack", "2", "--placement", "peers=2")
+    text = screen(*asked)
+    assert "Losses that --keep peers=2 survives, of 8 nodes in 4 racks:" in text
+    assert "  two at once      all 28\n" in text
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -372,7 +381,7 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
             "--price 2.5/h",
         ),
         (["--placement", "disk:10min"], "names nothing there", "--placement parity=4+2"),
-        (["--placement", "peers=3"], "one copy of each image can be kept", ""),
+        (["--placement", "peers=65"], "64 other nodes at most", "any C nodes"),
         (["--chart", "chart.pdf"], "charts are drawn as svg or png", ""),
         (["--replicas", "1"], "--replicas is 1", ""),
         (["--nope"], "unknown option --nope", "`outlast plan --help`"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
 from hypothesis import given
@@ -18,8 +20,9 @@ from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.placement import keepers
 from outlast.engine.protocol.outputs import Record, Tell
 from outlast.engine.restore import Holding, decide_sharded
-from outlast.model.messages import CopyKept, CopyRefused
+from outlast.model.messages import CopyKept, CopyRefused, Regroup
 
+PLAN = Regroup(3, 0, 2, "", 0, "none", "start", 8, -1, False, "none", "none", "", 0, None, None)
 HOMES = {0: "a", 1: "a", 2: "b", 3: "c"}
 
 
@@ -34,11 +37,31 @@ def test_every_single_loss_of_a_node_leaves_each_image_somewhere(on: list[str]) 
         assert kept_by == {}, "nobody else is there"
         return
     assert sorted(kept_by) == sorted(homes)
-    for rank, node in kept_by.items():
+    for rank, (node,) in kept_by.items():
         assert node in on
         assert node != homes[rank]
     for home in set(on):
         assert len({kept_by[rank] for rank in homes if homes[rank] == home}) == 1
+
+
+@given(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=12), st.integers(1, 7))
+def test_as_many_losses_are_survived_as_there_are_copies(on: list[str], count: int) -> None:
+    """Method: any `count` nodes are lost. Each node keeps copies for as many nodes as any other."""
+    homes = dict(enumerate(on))
+    nodes, kept_by = sorted(set(on)), keepers(homes, copies=count)
+    some = min(count, len(nodes) - 1)
+    copies = PeerCopies()
+    copies.place(kept_by)
+    for rank, by in kept_by.items():
+        assert len({*by} - {homes[rank]}) == some
+        for node in by:
+            copies.kept(kept(rank, 7), node)
+    loads = Counter(node for home in nodes for node in kept_by.get(on.index(home), ()))
+    assert len({*loads.values()}) <= 1
+    assert copies.survives_losses(homes, ()) == some
+    for lost in combinations(nodes, some):
+        left = {rank: {*by} - {*lost} for rank, by in kept_by.items() if homes[rank] in lost}
+        assert all(left.values())
 
 
 def test_two_losses_are_survived_unless_one_keeps_the_copies_of_the_other() -> None:
@@ -47,13 +70,14 @@ def test_two_losses_are_survived_unless_one_keeps_the_copies_of_the_other() -> N
     survived = {
         lost
         for lost in combinations("abcd", 2)
-        if not any(home in lost and kept_by[rank] in lost for rank, home in homes.items())
+        if not any(home in lost and kept_by[rank][0] in lost for rank, home in homes.items())
     }
     assert survived == {("a", "c"), ("b", "d")}
 
 
 def test_the_order_of_nodes_is_that_of_their_lowest_ranks() -> None:
-    assert keepers(HOMES) == {0: "b", 1: "b", 2: "c", 3: "a"}
+    assert keepers(HOMES) == {0: ("b",), 1: ("b",), 2: ("c",), 3: ("a",)}
+    assert keepers(HOMES, copies=2)[2] == ("c", "a")
     assert keepers({3: "c", 2: "b", 1: "a", 0: "a"}) == keepers(HOMES)
 
 
@@ -86,17 +110,40 @@ def test_what_a_node_kept_is_lost_with_it() -> None:
     assert copies.steps_of({0, 1}) == {0: (5,)}
 
 
+def test_a_rank_goes_on_from_whichever_copy_is_left() -> None:
+    """A copy on its own node is taken first: nothing has to be sent then. If one copy cannot be
+    read, the others still count.
+    """
+    copies = PeerCopies()
+    for node in "bcd":
+        copies.kept(kept(0, 8, 7), node)
+    assert (copies.node_of(0, 8), copies.node_of(0, 8, near="d")) == ("b", "d")
+    assert copies.node_of(0, 8, near="a") == "b"
+    copies.lose_node("b")
+    assert copies.node_of(0, 8) == "c"
+    copies.refuse(0, 8, "c")
+    assert (copies.node_of(0, 8), copies.node_of(0, 7)) == ("d", "c")
+    copies.refuse(0, 8)
+    assert copies.steps(0) == (7,)
+
+
 def test_a_step_counts_as_committed_once_its_copies_lie_at_peers() -> None:
     """If a node has no room for copies, its ranks do not wait for them."""
     copies = PeerCopies()
-    assert copies.committed(3, world_size=2) == 3, "there are no copies at all"
+    assert copies.committed(3) == 3, "there are no copies at all"
+    copies.place({0: ("b", "c"), 1: ("a", "c")})
+    assert copies.committed(3) == 3, "there are no copies yet"
     copies.kept(kept(0, 8, 7), "b")
-    copies.kept(kept(1, 7), "a")
-    assert [copies.committed(step, world_size=2) for step in (7, 8)] == [7, 7]
+    copies.kept(kept(0, 8, 7), "c")
     copies.kept(kept(1, 8, 7), "a")
-    assert copies.committed(8, world_size=2) == 8
+    copies.kept(kept(1, 7), "c")
+    assert [copies.committed(step) for step in (7, 8)] == [7, 7]
+    copies.kept(kept(1, 8, 7), "c")
+    assert copies.committed(8) == 8
     copies.kept(kept(1), "a")
-    assert copies.committed(9, world_size=2) == 9, "there is no room for those of rank 1"
+    assert copies.committed(9) == 9, "there is no room for those of rank 1"
+    copies.note_rollback(generation=2, step=8)
+    assert (copies.committed(8), copies.committed(9)) == (8, 8), "the node is asked again"
 
 
 def test_a_copy_stands_for_the_image_that_was_lost_with_its_node() -> None:
@@ -127,6 +174,23 @@ def test_a_copy_that_was_refused_is_named_and_not_taken_again() -> None:
     assert any(isinstance(one, Record) for one in said)
 
 
+def test_only_the_copy_that_was_read_is_refused() -> None:
+    """The plan of the rank says which node it read from."""
+    run = RunParts.begin(
+        CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=1, peers=2)
+    )
+    for node in "abc":
+        run.nodes.join(node, 1, serves=f"{node}:1")
+    member = run.roster.add(rank=1, kind="rank", home="c", now_s=0.0)
+    member.path.plan = replace(PLAN, rank=1, private="copy", twin_source="b:1")
+    copies = run.roster.remains.copies
+    for node in "ab":
+        copies.kept(kept(1, 8, 7), node)
+    said = on_copy_refused(run, 1.0, CopyRefused(5, 3, 1, 8, "CorruptError: checksum"))
+    assert (copies.node_of(1, 8), copies.node_of(1, 7, near="b")) == ("a", "b")
+    assert any("which node b keeps" in one.text for one in said if isinstance(one, Tell))
+
+
 def test_a_rank_takes_its_own_image_first_then_a_copy_then_a_twin() -> None:
     def source(*, has_images: bool, copied_on: str, twin: int) -> str:
         slots = SlotFacts(False, has_images, False, twin, copied_on)
@@ -154,12 +218,30 @@ def test_status_says_whether_the_loss_of_any_node_is_survived() -> None:
         return count_copies(roster, kept_step=0, at_peers=at_peers)["nodes_to_lose"]
 
     assert (to_lose(), to_lose(False)) == (0, None)
-    for rank, node in keepers(HOMES).items():
+    for rank, (node,) in keepers(HOMES).items():
         assert to_lose() == 0
         copies.kept(kept(rank, 7), node)
     assert to_lose() == 1
+    for rank, (_, node) in keepers(HOMES, copies=2).items():
+        assert to_lose() == 1
+        copies.kept(kept(rank, 7), node)
+    assert to_lose() == 2
+    copies.lose_node("c")
+    assert to_lose() == 1, "others have lost one of their two copies"
     copies.lose_node("b")
     assert to_lose() == 0
     copies.kept(kept(0, 7), "a")
     copies.kept(kept(1, 7), "c")
     assert to_lose() == 0, "rank 0 lives on a"
+
+
+def test_a_rank_whose_image_is_lost_needs_one_copy_more() -> None:
+    """Its copies are all that is left of it, also one on the node that it lives on by now."""
+    copies = PeerCopies()
+    for node in "abc":
+        copies.kept(kept(0, 7), node)
+    assert copies.survives_losses({0: "a"}, lost=()) == 2
+    assert copies.survives_losses({0: "a"}, lost=(0,)) == 2
+    copies.lose_node("b")
+    assert copies.survives_losses({0: "d"}, lost=()) == 2
+    assert copies.survives_losses({0: "d"}, lost=(0,)) == 1

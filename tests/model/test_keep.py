@@ -22,6 +22,11 @@ from outlast.model.redundancy import Code
         ("peers=1:step", KeepOption(peers=Every(steps=1))),
         ("vault:step, peers = 1:5steps", KeepOption(vault=Every(steps=1), peers=Every(steps=5))),
         ("peers=1:never", KeepOption(peers=NEVER)),
+        ("peers=2", KeepOption(peers=Every(steps=1), copies=2)),
+        (
+            "disk:10min, peers=3:5steps",
+            KeepOption(disk=Every(seconds=600.0), peers=Every(steps=5), copies=3),
+        ),
         ("parity=4+2", KeepOption(parity=Every(steps=1), code=Code(4, 2))),
         ("parity = 2+1:10steps", KeepOption(parity=Every(steps=10), code=Code(2, 1))),
         (
@@ -49,7 +54,9 @@ def test_places_and_intervals_are_read(text: str, kept: KeepOption) -> None:
     [
         ("", "'' is no place"),
         ("peers:step", "peers needs a number of copies"),
-        ("peers=2:step", "one copy of each image can be kept at a peer, and not 2"),
+        ("peers=65:step", "64 other nodes at most can keep copies of an image, and not 65"),
+        ("peers=1.5:step", "peers"),
+        ("peers=1, peers=2", "names peers twice"),
         ("peers=0:step", "peers"),
         ("peers=:step", "peers"),
         ("peers=1:auto", "not by the clock"),

@@ -58,10 +58,10 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
-    *("votes", "leader", "part", "record", "twin_source", "keeper", "at"),
+    *("votes", "leader", "part", "record", "twin_source", "keepers", "at"),
 }
 # numeric, with a port
-ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keeper", "at"}
+ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keepers", "at"}
 # the own words of outlast, which are short
 WORDS = {
     *("settle", "then", "replicated", "private"),
@@ -98,6 +98,7 @@ MANY = {
     "copies": RANKS_SEEN,
     "parity": limits.PARITY_ROWS_MAX_COUNT * limits.WORKERS_MAX_COUNT,
     "rows": limits.SLOTS_COUNT,
+    "keepers": limits.PEER_COPIES_MAX_COUNT,
     "shares": limits.PARITY_ROWS_MAX_COUNT * limits.PARITY_PARTS_MAX_COUNT,
     "sources": limits.PARITY_PARTS_MAX_COUNT
     * (limits.PARITY_PARTS_MAX_COUNT - 1 + limits.PARITY_ROWS_MAX_COUNT),
@@ -130,7 +131,7 @@ def _of(name: str, hint: Any, many: bool) -> st.SearchStrategy[Any]:
         return addresses if name in ADDRESSES else words if name in WORDS else names
     if dataclasses.is_dataclass(hint):
         return largest(hint, many=many)
-    if many and name in ("shares", "sources"):
+    if many and name in ("keepers", "shares", "sources"):
         return st.just(())  # an agent leaves them out where it tells many plans
     if many and name == "ranks":
         return st.sampled_from([(), (10**6,) * limits.PARITY_PARTS_MAX_COUNT])

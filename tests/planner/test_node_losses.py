@@ -33,8 +33,9 @@ def can_be_restored(homes: dict[int, str], keep: KeepOption, lost_nodes: set[str
     lost = [rank for rank, home in homes.items() if home in lost_nodes]
     if keep.code is None:
         copies = PeerCopies()
-        for rank, node in keepers(homes).items():
-            copies.kept(CopyKept(rank, 1, (STEP,)), node)
+        for rank, nodes in keepers(homes, copies=keep.copies).items():
+            for node in nodes if len(set(homes.values())) > keep.copies else ():
+                copies.kept(CopyKept(rank, 1, (STEP,)), node)
         for node in lost_nodes:
             copies.lose_node(node)
         return all(copies.node_of(rank, STEP) for rank in lost)
@@ -48,7 +49,9 @@ def can_be_restored(homes: dict[int, str], keep: KeepOption, lost_nodes: set[str
 
 
 @given(
-    keep=st.sampled_from(["peers=1", "parity=1+1", "parity=2+1", "parity=3+1", "parity=2+2"]),
+    keep=st.sampled_from(
+        ["peers=1", "peers=2", "peers=3", "parity=1+1", "parity=2+1", "parity=3+1", "parity=2+2"]
+    ),
     nodes=st.integers(1, 8),
     per_node=st.integers(1, 3),
     short=st.integers(0, 2),
@@ -77,6 +80,14 @@ def test_copies_survive_two_losses_unless_the_nodes_are_neighbours() -> None:
     assert found.double == ((0, 1), (0, 3), (1, 2), (2, 3))
     assert found.rack == (0, 1), "both nodes of a rack keep copies of each other's"
     assert losses("peers=1", nodes=4, rack=1).rack == ()
+
+
+def test_as_many_losses_are_survived_as_there_are_copies() -> None:
+    """Of three nodes at once, those that are next to each other are not."""
+    found = losses("peers=2", nodes=6, rack=2)
+    assert (found.single, found.double, found.rack) == ((), (), ())
+    assert losses("peers=2", nodes=6, rack=3).rack == (0, 1)
+    assert losses("peers=2", nodes=2).single == (0, 1), "a run refuses to start"
 
 
 def test_parity_of_two_rows_survives_any_two_losses() -> None:

@@ -303,6 +303,8 @@ def test_images_are_copied_to_other_nodes_only_if_it_is_requested(
     assert not read(reader, *_SEVERAL, script).peer_copies
     assert not read(reader, *_SEVERAL, "--keep", "peers=1:never", script).peer_copies
     assert read(reader, *_SEVERAL, "--keep", "peers=1", script).peer_copies
+    three = ("--nnodes", "3", *_SEVERAL[2:])
+    assert read(reader, *three, "--keep", "peers=2", script).peers == 2
     for said in (
         ["--snapshot-every", "5", "--keep", "peers=1:5steps"],
         ["--keep", "vault:5steps,peers=1:5steps"],
@@ -389,6 +391,10 @@ def test_parity_is_kept_only_if_it_is_requested(reader: ZygoteClient, script: st
         (
             ["--keep", "peers=1:step", "SCRIPT"],
             "this run has one node\n\nhint: start it on several nodes",
+        ),
+        (
+            [*_SEVERAL, "--keep", "peers=2:step", "SCRIPT"],
+            "its 2 copies lie on 3 nodes, and this run has 2\n\nhint: start it on 3 nodes",
         ),
         (
             [*_SEVERAL, "--keep", "peers=1:10steps", "SCRIPT"],

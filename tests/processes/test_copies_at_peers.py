@@ -106,7 +106,7 @@ def sealed(vault: Vault, step: int, *, generation: int = 1) -> bytes:
 def sender_of(vault: Vault, peer: Peer, **changes: Any) -> tuple[CopySender, FakeSession]:
     session = FakeSession(vault)
     sender = CopySender(session)  # type: ignore[arg-type]
-    sender.follow(replace(PLAN, keeper=peer.address, **changes))
+    sender.follow(replace(PLAN, keepers=(peer.address,), **changes))
     return sender, session
 
 
@@ -150,7 +150,7 @@ def test_a_rank_that_goes_back_takes_back_its_later_copies(vaults: tuple[Vault, 
             sender.send(step)
             sender.wait()
         own.forget_after(2, 7)
-        sender.follow(replace(PLAN, keeper=peer.address, generation=2))
+        sender.follow(replace(PLAN, keepers=(peer.address,), generation=2))
         sender.send(7)
         sender.wait()
         assert peer.said[-1] == CopyKept(2, 2, (7,))
@@ -211,7 +211,7 @@ def test_a_wait_ends_with_its_generation(vaults: tuple[Vault, Vault]) -> None:
     own, _ = vaults
     session = FakeSession(own)
     sender = CopySender(session)  # type: ignore[arg-type]
-    sender.follow(replace(PLAN, keeper="127.0.0.1:1"))
+    sender.follow(replace(PLAN, keepers=("127.0.0.1:1",)))
     sealed(own, 7)
     sender.send(7)
     threading.Timer(0.05, lambda: setattr(session.machine, "broken", True)).start()
@@ -246,3 +246,79 @@ def test_a_copy_with_a_flipped_bit_is_refused(vaults: tuple[Vault, Vault]) -> No
             file.write(bytes([byte[0] ^ 1]))
         with pytest.raises(CorruptError):
             held.read(2, 7)
+
+
+@pytest.fixture
+def two_peers(tmp_path: Path) -> Iterator[tuple[Peer, Peer]]:
+    """Yield two nodes that keep copies."""
+    vaults = [Vault.create(tmp_path / name, "run-1") for name in ("one", "two")]
+    with keeping(vaults[0]) as one, keeping(vaults[1]) as two:
+        yield one, two
+    for vault in vaults:
+        vault.remove()
+
+
+def test_each_keeper_has_a_copy_once_the_wait_is_over(
+    vaults: tuple[Vault, Vault], two_peers: tuple[Peer, Peer]
+) -> None:
+    own, _ = vaults
+    session = FakeSession(own)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(replace(PLAN, keepers=tuple(peer.address for peer in two_peers)))
+    for step in (7, 8):
+        body = sealed(own, step)
+        sender.send(step)
+        sender.wait()
+        for peer in two_peers:
+            assert peer.said[-1].steps[0] == step
+            image = peer.server.keeper.held.read(2, step)
+            assert bytes(image.tensors["weights"][1]) == body
+
+
+def test_a_keeper_without_room_does_not_cost_the_copies_of_others(
+    vaults: tuple[Vault, Vault], two_peers: tuple[Peer, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The warning says that fewer losses are survived, once. The other keeper gets all copies."""
+    own, _ = vaults
+    full, other = two_peers
+
+    def lacks(missing: int, what: str) -> None:
+        raise CapacityError(f"no room for {what}")
+
+    monkeypatch.setattr(full.vault, "need_room", lacks)
+    session = FakeSession(own)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(replace(PLAN, keepers=(full.address, other.address)))
+    for step in (7, 8):
+        sealed(own, step)
+        sender.send(step)
+        sender.wait()
+    assert other.said[-1] == CopyKept(2, 1, (8, 7))
+    assert {*full.said} == {CopyKept(2, 1, ())}
+    (warning,) = session.warned
+    assert full.address in warning
+    assert warning.endswith("the run survives fewer losses of nodes")
+
+
+def test_a_keeper_that_is_down_does_not_hold_up_the_other_one(
+    vaults: tuple[Vault, Vault], two_peers: tuple[Peer, Peer]
+) -> None:
+    """No vote passes, because the lost keeper has no copy, and its generation ends soon. But the
+    other keeper has its copy by then.
+    """
+    own, _ = vaults
+    session = FakeSession(own)
+    sender = CopySender(session)  # type: ignore[arg-type]
+    sender.follow(replace(PLAN, keepers=("127.0.0.1:1", two_peers[0].address)))
+    sealed(own, 7)
+    arrived = threading.Event()
+
+    def on_kept(message: CopyKept) -> None:
+        session.machine.broken = True
+        arrived.set()
+
+    two_peers[0].server.keeper.on_kept = on_kept  # type: ignore[assignment]
+    sender.send(7)
+    with pytest.raises(Cut):
+        sender.wait()
+    assert arrived.is_set()

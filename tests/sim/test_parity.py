@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outlast.engine import placement
-from outlast.engine.coordinator import plans
+from outlast.engine.coordinator import image_keepers
 from outlast.engine.coordinator.remains import Remains
 from outlast.engine.placement import Stripe
 from outlast.errors import UsageError
@@ -105,7 +105,7 @@ def beside_a_member(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[
 @pytest.mark.parametrize(
     ("owner", "name", "planted", "rule"),
     [
-        (plans, "stripes", beside_a_member, "CopiedElsewhere"),
+        (image_keepers, "stripes", beside_a_member, "CopiedElsewhere"),
         (Remains, "rebuilt_of_imageless", lambda self: {}, "NothingCopiedLost"),
     ],
     ids=["placement", "restore"],

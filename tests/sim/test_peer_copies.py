@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.coordinator import plans
+from outlast.engine import placement
+from outlast.engine.coordinator import image_keepers
 from outlast.engine.coordinator.remains import Remains
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
@@ -34,17 +35,41 @@ def test_a_lost_node_costs_no_step_that_was_copied(head_s: float | None, copied:
     assert ("restart" in simulated.rungs) is not copied, simulated.rungs
 
 
+@pytest.mark.parametrize("peers", [1, 2, 3])
+@pytest.mark.parametrize("lost", [2, 3])
+@pytest.mark.parametrize("head", [False, True])
+def test_as_many_nodes_can_be_lost_at_once_as_there_are_copies(
+    peers: int, lost: int, head: bool
+) -> None:
+    """The nodes that are lost are next to each other, so each but the last one kept copies of the
+    one before. With `head`, the coordinator dies as well, and another one comes.
+    """
+    faults = [
+        PlannedFault(f"power-{rank}", "lose_node", rank, "body", 20, for_s=1_000.0)
+        for rank in range(1, 1 + lost)
+    ]
+    if head:
+        faults.append(PlannedFault("head", "lose_coordinator", None, "gathering", for_s=0.3))
+    options = replace(SHARDED, ranks=6, nodes=9, spare_nodes=3, peer_copies=True, peers=peers)
+    simulated = simulate(seed=1, options=options, faults=tuple(faults))
+    assert (simulated.result, simulated.end, simulated.violations) == ("ok", "ended", ()), simulated
+    assert ("restart" in simulated.rungs) is (lost > peers), simulated.rungs
+
+
 def test_copies_on_other_nodes_need_other_nodes() -> None:
     with pytest.raises(UsageError, match="copies on other nodes need several nodes"):
         check(Options(recovery_mode="sharded", peer_copies=True))
+    with pytest.raises(UsageError, match="peers is 0"):
+        check(replace(SHARDED, peer_copies=True, peers=0))
 
 
 def broken_rules(seed: int) -> set[str]:
     """Return the rules that the run of a seed breaks. The images of its script are copied."""
     given = {
         "peer_copies": True,
+        "peers": 2,
         "recovery_mode": "sharded",
-        "nodes": 3,
+        "nodes": 4,
         "spare_nodes": 1,
         "ranks": 4,
         "steps": 12,
@@ -52,18 +77,24 @@ def broken_rules(seed: int) -> set[str]:
     return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
 
 
-def kept_at_home(homes: Mapping[int, str]) -> dict[int, str]:
+def kept_at_home(homes: Mapping[int, str], *, copies: int) -> dict[int, tuple[str, ...]]:
     """Plant a bug: copies are on the rank's own node, and are lost with it."""
-    return dict(homes)
+    return {rank: (home,) for rank, home in homes.items()}
+
+
+def kept_once(homes: Mapping[int, str], *, copies: int) -> dict[int, tuple[str, ...]]:
+    """Plant a bug: one node keeps a copy, however many are asked for."""
+    return placement.keepers(homes, copies=1)
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "planted", "rule"),
     [
-        (plans, "keepers", kept_at_home, "CopiedElsewhere"),
+        (image_keepers, "keepers", kept_at_home, "CopiedElsewhere"),
+        (image_keepers, "keepers", kept_once, "CopiedElsewhere"),
         (Remains, "copies_of_imageless", lambda self: {}, "NothingCopiedLost"),
     ],
-    ids=["placement", "restore"],
+    ids=["placement", "number", "restore"],
 )
 def test_faults_in_placement_and_restore_are_found(
     monkeypatch: pytest.MonkeyPatch,

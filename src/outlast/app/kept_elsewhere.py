@@ -11,17 +11,28 @@ from outlast.model.keep import NEVER, Every, KeepOption
 from outlast.model.redundancy import Code
 
 
-def copies_at_peers(peers: Every | None, *, snapshot_every: int, nodes: int) -> bool:
-    """Return whether images are copied to other nodes. Raises UsageError if they cannot be."""
-    if peers is None or peers.is_never:
-        return False
+def copies_at_peers(keep: KeepOption, *, snapshot_every: int, nodes: int) -> int:
+    """Return how many other nodes keep a copy of each image; 0: none does.
+
+    Raises UsageError if there are too few nodes for that.
+    """
+    peers, copies = keep.peers or NEVER, keep.copies
+    if peers.is_never:
+        return 0
+    name = f"peers={copies}"
     if nodes < 2:
         raise UsageError(
-            "--keep peers=1: the copy of an image lies on another node, and this run has one node",
+            f"--keep {name}: the copy of an image lies on another node, and this run has one node",
             hint="start it on several nodes (--nnodes 2), or leave peers out of --keep",
         )
-    _check_rhythm(peers, "peers=1", "a peer copies", snapshot_every=snapshot_every)
-    return True
+    if nodes <= copies:
+        raise UsageError(
+            f"--keep {name}: an image and its {copies} copies lie on {copies + 1} nodes, and this"
+            f" run has {nodes}",
+            hint=f"start it on {copies + 1} nodes that hold ranks, or write peers={nodes - 1}",
+        )
+    _check_rhythm(peers, name, "a peer copies", snapshot_every=snapshot_every)
+    return copies
 
 
 def parity_of(keep: KeepOption, *, snapshot_every: int, nodes: int) -> Code | None:

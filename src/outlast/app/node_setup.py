@@ -259,6 +259,7 @@ def coordinator_options(
         enrol_wait_s=limits.ENROL_WAIT_S if options.nodes is None else options.nodes.join_timeout_s,
         greets=options.program.entry != "program",
         peer_copies=options.snapshot_every if options.peer_copies else 0,
+        peers=options.peers,
         parity=options.parity,
         expected_failures=options.checkpoints.expected,
         policy=options.policy,

@@ -167,7 +167,7 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
         metavar="KEEP",
         help=(
             "show which losses of one node, two nodes and one rack this value of outlast run --keep"
-            " survives: peers=1 or parity=4+2"
+            " survives: peers=2 or parity=4+2"
         ),
     )
 

@@ -61,6 +61,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "replicas",
     "peer_copies",
     "parity",
+    "peers",
 )
 
 
@@ -258,7 +259,13 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--peer-copies",
         action=argparse.BooleanOptionalAction,
-        help="of sharded state: let another node keep copies of each rank's images",
+        help="of sharded state: let other nodes keep copies of each rank's images",
+    )
+    group.add_argument(
+        "--peers",
+        type=int,
+        metavar="C",
+        help="with --peer-copies: how many nodes keep a copy of each image",
     )
     group.add_argument(
         "--parity",

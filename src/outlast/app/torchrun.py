@@ -156,7 +156,7 @@ class RunOptions:
     workers            workers on each node
     nodes              the options of several nodes; None: the run has one node
     copies             how often replicated state is copied to the vault
-    peer_copies        True if each image of sharded state is copied to another node
+    peers              how many other nodes keep a copy of each image of sharded state; 0: none does
     parity             the parity that is kept of these images instead of copies; None for none
     run_dir, log_dir   "": the usual place
     notes              the flags without effect here, a sentence each
@@ -170,7 +170,7 @@ class RunOptions:
     checkpoints: CheckpointOptions
     snapshot_every: int
     copies: Every
-    peer_copies: bool
+    peers: int
     parity: Code | None
     console: ConsolePolicy
     status: StatusOptions
@@ -187,6 +187,11 @@ class RunOptions:
     def world_size(self) -> int:
         """Return how many ranks the run has."""
         return self.workers * (1 if self.nodes is None else self.nodes.count)
+
+    @property
+    def peer_copies(self) -> bool:
+        """Return whether other nodes keep copies of images, or parity of them."""
+        return self.peers > 0 or self.parity is not None
 
 
 def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str:
@@ -213,7 +218,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     snapshot_every = asked["snapshot_every"] or (keep.vault or NEVER).steps or 1
     nodes = read_nodes(asked, given)
     elsewhere = {"snapshot_every": snapshot_every, "nodes": 1 if nodes is None else nodes.count}
-    at_peers = copies_at_peers(keep.peers, **elsewhere)
+    peers = copies_at_peers(keep, **elsewhere)
     parity = parity_of(keep, **elsewhere)
     if nodes is not None and asked["spares"] is None:
         spares = workers * nodes.spares
@@ -228,7 +233,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         snapshot_every=snapshot_every,
         copies=AUTO if keep.vault is None else keep.vault,
-        peer_copies=at_peers or parity is not None,
+        peers=peers,
         parity=parity,
         console=_console(asked, prefix),
         status=StatusOptions(

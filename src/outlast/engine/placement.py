@@ -42,17 +42,22 @@ def place(
     return out
 
 
-def keepers(homes: Mapping[int, str]) -> dict[int, str]:
-    """Return the node that keeps copies of each rank's images. Empty: there is but one node.
+def keepers(homes: Mapping[int, str], *, copies: int = 1) -> dict[int, tuple[str, ...]]:
+    """Return the nodes that keep copies of each rank's images. Empty: there is but one node.
 
-    It is the next of the nodes that hold ranks, in the order of their lowest ranks, and the first
-    one after the last. So every single loss of a node is survived. Of two nodes that are lost at
-    once, the second must not be next to the first: it kept the copies of that one's ranks.
+    The nodes that hold ranks form a ring, in the order of their lowest ranks. The `copies` nodes
+    after a rank's own keep one copy each, or all others where there are fewer. So each node keeps
+    copies for as many nodes, and any `copies` nodes can be lost at once. Of one node more, some
+    must not be next to each other: they kept the copies of the others' ranks.
     """
-    nodes = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
-    if len(nodes) < 2:
+    ring = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
+    count = len(ring)
+    if count < 2:
         return {}
-    after = dict(zip(nodes, [*nodes[1:], nodes[0]], strict=True))
+    after = {
+        node: tuple(ring[(at + by) % count] for by in range(1, min(copies, count - 1) + 1))
+        for at, node in enumerate(ring)
+    }
     return {rank: after[home] for rank, home in homes.items()}
 
 

@@ -6,6 +6,7 @@
     disk:auto               a checkpoint on the disk as often as it pays
     vault:never             no copies in shared memory
     peers=1:step            one copy of each image of sharded state, on another node
+    peers=2:step            two copies, each on a node of its own. Any 2 nodes can be lost
     parity=4+2:step         no copies, but parity: each image in 4 parts, and of each 4 parts of
                             several nodes 2 sums on other nodes. Any 2 nodes can be lost
     s3://bucket/run:1h      a copy of the newest checkpoint in object storage, each hour
@@ -24,7 +25,11 @@ import re
 from dataclasses import dataclass
 
 from outlast.errors import UsageError
-from outlast.model.limits import PARITY_PARTS_MAX_COUNT, PARITY_ROWS_MAX_COUNT
+from outlast.model.limits import (
+    PARITY_PARTS_MAX_COUNT,
+    PARITY_ROWS_MAX_COUNT,
+    PEER_COPIES_MAX_COUNT,
+)
 from outlast.model.quantities import QuantityKind, parse, parse_count
 from outlast.model.redundancy import Code
 from outlast.model.store_url import is_url, read_url
@@ -61,7 +66,8 @@ NEVER, AUTO = Every(), Every(auto=True)
 class KeepOption:
     """Say where state is kept. None: the option does not name this place. `objects`: at `url`.
 
-    code   of the parity; None where there is none
+    code    of the parity; None where there is none
+    copies  how many other nodes keep a copy under `peers`
     """
 
     vault: Every | None = None
@@ -71,12 +77,13 @@ class KeepOption:
     url: str = ""
     parity: Every | None = None
     code: Code | None = None
+    copies: int = 1
 
 
 def read_keep(text: str) -> KeepOption:
     """Read the value of `--keep`. Raises UsageError."""
     found: dict[str, Every] = {}
-    url, code = "", None
+    url, code, copies = "", None, 1
     for entry in text.split(","):
         where, every = _split(entry.strip())
         if is_url(where):
@@ -87,7 +94,8 @@ def read_keep(text: str) -> KeepOption:
             continue
         if parity := _PARITY.fullmatch(where):
             where, code = "parity", _read_code(parity[1], text)
-        where = _read_peers(where, text)
+        if peers := _PEERS.fullmatch(where):
+            where, copies = "peers", _read_copies(peers[1], text)
         if where not in PLACES:
             raise UsageError(
                 f"--keep {text!r}: {where!r} is no place where state can be kept",
@@ -97,7 +105,7 @@ def read_keep(text: str) -> KeepOption:
             raise UsageError(f"--keep {text!r} names {where} twice", hint=_HINT)
         found[where] = _read_every(every, text)
     _check_other_nodes(found, text)
-    return KeepOption(**found, url=url, code=code)
+    return KeepOption(**found, url=url, code=code, copies=copies)
 
 
 def _check_other_nodes(found: dict[str, Every], whole: str) -> None:
@@ -152,21 +160,20 @@ def _read_every_of_url(text: str, whole: str) -> Every:
     return every
 
 
-def _read_peers(where: str, whole: str) -> str:
-    """Return the place that `where` names: `peers=1` is peers. Raises UsageError."""
-    found = _PEERS.fullmatch(where)
-    if found is None:
-        return where
-    if found[1] is None:
+def _read_copies(text: str | None, whole: str) -> int:
+    """Return how many copies `peers=` names. Raises UsageError."""
+    if text is None:
         raise UsageError(
             f"--keep {whole!r}: peers needs a number of copies", hint="write peers=1:step"
         )
-    if parse_count(found[1], name=f"--keep {whole!r}: peers") > 1:
+    count = parse_count(text, name=f"--keep {whole!r}: peers")
+    if count > PEER_COPIES_MAX_COUNT:
         raise UsageError(
-            f"--keep {whole!r}: one copy of each image can be kept at a peer, and not {found[1]}",
-            hint="write peers=1:step; a checkpoint on the disk outlives the loss of two nodes",
+            f"--keep {whole!r}: {PEER_COPIES_MAX_COUNT} other nodes at most can keep copies of an"
+            f" image, and not {count}",
+            hint="with peers=C any C nodes can be lost at once",
         )
-    return "peers"
+    return count
 
 
 def _read_every(text: str, whole: str) -> Every:

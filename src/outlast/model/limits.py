@@ -141,6 +141,7 @@ IMAGE_READERS_COUNT = 64  # number of readers to which an agent serves its image
 IMAGE_PIECE_BYTES = 1 << 20  # bytes of an image that are sent before the loop does anything else
 IMAGE_QUIET_S = 10.0  # a node that serves no byte of an image for this long counts as unreachable
 IMAGE_LOOK_S = 0.1  # how often a reader of an image checks whether its generation is over
+PEER_COPIES_MAX_COUNT = 64  # copies of one image, each on another node; a plan names all of them
 PARITY_PARTS_MAX_COUNT = 16  # parts of an image; a plan names all sources of all parts
 PARITY_ROWS_MAX_COUNT = 2  # sums of the same parts, and losses that they survive
 COPY_ROOM_BYTES = 32 << 20  # memory for a copy that is allocated before the loop does anything else

@@ -6,8 +6,8 @@ says.
 
 Units      counts of nodes and racks. Both are numbered from 0, in the order of their ranks. A rack
            is a row of neighbouring nodes.
-Rule       A loss is survived if the images of all lost ranks can still be had. With copies: no lost
-           node kept those of another lost one. With parity: in each stripe at most as many nodes
+Rule       A loss is survived if the images of all lost ranks can still be had. With copies: some
+           node that kept one of each is left. With parity: in each stripe at most as many nodes
            that gave a part are lost as there are sums left.
 Limits     Only sharded state is meant. Under DDP each node has all of the state. Checkpoints are
            left out: with one, a run goes on from there after any loss.
@@ -36,7 +36,7 @@ NODES_MOST = 16_384
 class NodeLosses:
     """The losses of one node, of two nodes at once, and of one rack that a run does not survive.
 
-    scheme      what is kept on other nodes: `peers=1` or `parity=4+2`
+    scheme      what is kept on other nodes: `peers=2` or `parity=4+2`
     nodes_least how many nodes with ranks that takes
     nodes       nodes of the run, in racks of `per_rack`
     """
@@ -85,14 +85,16 @@ def node_losses(job: Job, keep: KeepOption) -> NodeLosses:
         )
     names = {str(node): job.gpus_per_node for node in range(job.nodes)}
     homes = place(range(job.gpus), homes={}, room=names)
-    kept = _Kept(_groups_of_copies(homes) if code is None else _groups_of_parity(homes, code))
+    kept = _Kept(
+        _groups_of_copies(homes, keep.copies) if code is None else _groups_of_parity(homes, code)
+    )
     racks = [
         range(first, min(first + job.nodes_per_rack, job.nodes))
         for first in range(0, job.nodes, job.nodes_per_rack)
     ]
     return NodeLosses(
-        scheme="peers=1" if code is None else f"parity={code.data}+{code.parity}",
-        nodes_least=2 if code is None else code.size,
+        scheme=f"peers={keep.copies}" if code is None else f"parity={code.data}+{code.parity}",
+        nodes_least=keep.copies + 1 if code is None else code.size,
         nodes=job.nodes,
         per_rack=job.nodes_per_rack,
         single=tuple(node for node in range(job.nodes) if not kept.survives([node])),
@@ -105,7 +107,7 @@ def node_losses(job: Job, keep: KeepOption) -> NodeLosses:
 class KeptGroup:
     """Nodes that depend on each other: those that give parts, and those that keep the sums.
 
-    A copy is the sum of one part.
+    Copies are sums of one part.
     """
 
     givers: frozenset[int]
@@ -143,9 +145,11 @@ class _Kept:
         return tuple(sorted(pairs))
 
 
-def _groups_of_copies(homes: dict[int, str]) -> Iterator[KeptGroup]:
-    for rank, keeper in keepers(homes).items():
-        yield KeptGroup(frozenset([int(homes[rank])]), frozenset([int(keeper)]))
+def _groups_of_copies(homes: dict[int, str], copies: int) -> Iterator[KeptGroup]:
+    if len(set(homes.values())) <= copies:
+        return  # a run refuses to start
+    for rank, nodes in keepers(homes, copies=copies).items():
+        yield KeptGroup(frozenset([int(homes[rank])]), frozenset(map(int, nodes)))
 
 
 def _groups_of_parity(homes: dict[int, str], code: Code) -> Iterator[KeptGroup]:

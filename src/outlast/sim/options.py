@@ -65,7 +65,8 @@ class Options:
     moves              see MOVES
     voters             True: agents that miss a dead coordinator ask voters, and go on without it
     replicas           with sharded state, the number of ranks that hold each shard
-    peer_copies        True: with sharded state, another node keeps copies of each rank's images
+    peer_copies        True: with sharded state, other nodes keep copies of each rank's images
+    peers              with `peer_copies`: how many nodes keep a copy of each image
     parity             with `peer_copies`: no copies, but parity, such as "2+1"; "": copies
     """
 
@@ -96,6 +97,7 @@ class Options:
     replicas: int = 1
     peer_copies: bool = False
     parity: str = ""
+    peers: int = 1
 
     def alike_with(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shard as `rank`; empty if no other rank does."""
@@ -271,6 +273,14 @@ def draw_peer_copies(stream: Stream, options: Options) -> Options:
     return replace(options, peer_copies=stream.chance(0.5) and may)
 
 
+def draw_peers(stream: Stream, options: Options) -> Options:
+    """Draw how many nodes keep a copy of each image, if copies are made."""
+    some, which = stream.chance(0.5), stream.below(1000)
+    others = min(options.nodes - options.spare_nodes, options.ranks) - 1
+    may = some and options.peer_copies and not options.parity and others > 1
+    return replace(options, peers=2 + which % (others - 1) if may else 1)
+
+
 def draw_parity(stream: Stream, options: Options) -> Options:
     """Draw whether parity is kept instead of copies. It is drawn apart, as checkpoints are."""
     some, which = stream.chance(0.5), stream.below(1000)
@@ -310,6 +320,7 @@ def check(options: Options) -> None:
         ("nodes", 1, NODES_MAX),
         ("checkpoint_every", 0, STEPS_MAX),
         ("keep_every", 0, STEPS_MAX),
+        ("peers", 1, limits.PEER_COPIES_MAX_COUNT),
     ):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")

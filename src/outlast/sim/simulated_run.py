@@ -39,6 +39,7 @@ from outlast.sim.options import (
     draw_pace,
     draw_parity,
     draw_peer_copies,
+    draw_peers,
     draw_policy,
     draw_replicas,
     draw_stop,
@@ -160,6 +161,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_peer_copies(Stream(seed, "peer copies"), options)
     if "parity" not in given:
         options = draw_parity(Stream(seed, "parity"), options)
+    if "peers" not in given:
+        options = draw_peers(Stream(seed, "peers"), options)
     # an option that is drawn together with others may be given alone
     return replace(options, **given)
 

@@ -113,7 +113,7 @@ class HousedWorker:
         plan = None if self.plan is None else self.plan.held_by(self.rank)
         if plan is not None:
             # Nobody follows it a second time, and of many ranks they may not fit into one message.
-            plan = replace(plan, shares=(), sources=())
+            plan = replace(plan, keepers=(), shares=(), sources=())
         # A message that several workers sent at once is kept as that of the first one.
         said = tuple(replace(one, worker=self.worker) for one in self.said.values())
         return Housed(

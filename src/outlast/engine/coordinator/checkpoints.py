@@ -53,11 +53,15 @@ def on_copy_refused(run: RunParts, now_s: float, message: CopyRefused) -> list[O
     if message.generation != run.lifecycle.generation:
         # The refusal is of a generation that is over.
         return []
-    run.roster.remains.copies.refuse(message.rank, message.step)
+    holders = (one for one in run.roster.members() if one.rank == message.rank)
+    plan = next((one.path.plan for one in holders), None)
+    node = run.nodes.serving_at("" if plan is None else plan.twin_source)
+    run.roster.remains.copies.refuse(message.rank, message.step, node)
     run.roster.remains.parity.refuse(message.rank, message.step)
     image = f"the image of rank {message.rank} of step {message.step}"
     if run.options.parity is None:
-        why = f"the copy of {image}, which another node keeps, was refused: {message.reason}"
+        by = f"node {node}" if node else "another node"
+        why = f"the copy of {image}, which {by} keeps, was refused: {message.reason}"
     else:
         why = f"{image} was not rebuilt from parity: {message.reason}"
     return [event(now_s, "copy_refused", {"why": why}), Tell(f"warning: {why}")]

@@ -39,7 +39,7 @@ def count_copies(
             (
                 roster.remains.parity.survives_losses(roster.homes, roster.remains.imageless)
                 if parity
-                else roster.remains.copies.survives_loss(roster.homes)
+                else roster.remains.copies.survives_losses(roster.homes, roster.remains.imageless)
             )
             if at_peers and roster.outlast and roster.sharded
             else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from outlast.engine.coordinator import image_keepers
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.orders import lost_node
 from outlast.engine.coordinator.policy_actions import UNBARRED
@@ -17,7 +18,6 @@ from outlast.engine.coordinator.restore_sources import Transfer
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
-from outlast.engine.placement import keepers, stripes
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import Enrol, Images, StoreLost
@@ -138,15 +138,13 @@ class NodeChanges:
         moved, so nothing was.
         """
         remains = self.run.roster.remains
-        keeps = keepers(remains.homes) if enrol.copies else {}
+        keeps = image_keepers.place_copies(self.run, remains.homes) if enrol.copies else {}
         for copies in enrol.copies:
-            if keeps.get(copies.rank) == enrol.node:
+            if enrol.node in keeps.get(copies.rank, ()):
                 remains.copies.found(copies.rank, enrol.node, copies.steps)
-        code = self.run.options.parity
-        if code is None or not enrol.parity:
+        if not enrol.parity:
             return
-        placed = stripes(remains.homes, data=code.data, rows=code.parity)
-        remains.parity.place(placed)
+        placed = image_keepers.place_parity(self.run, remains.homes)
         of = {
             (stripe.number, row, stripe.ranks)
             for stripe in placed

@@ -101,6 +101,11 @@ class NodeMembership:
         """Return where `node` serves its transfer image, as HOST:PORT; "": nowhere."""
         return self._serves.get(node, "")
 
+    def serving_at(self, address: str) -> str:
+        """Return the node that serves its images at `address`; "": none is known."""
+        named = (node for node, serves in self._serves.items() if serves == address != "")
+        return next(named, "")
+
     def bar(self, node: str) -> None:
         """Give `node` no more work from now on."""
         self.barred.add(node)

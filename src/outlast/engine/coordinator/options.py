@@ -27,8 +27,9 @@ class CoordinatorOptions:
     saves_last         the newest state is saved before the run gives up
     greets             workers say Hello. A program (--no-python) never does, and counts as running
                        once its process is started
-    peer_copies        each image of sharded state is copied to another node, and one is sealed each
+    peer_copies        each image of sharded state is copied to other nodes, and one is sealed each
                        so many steps; 0: no copies are made
+    peers              how many other nodes keep a copy of each
     expected_failures  `--keep disk:auto`: the coordinator asks for checkpoints, and this is the
                        rate of failures until it has seen one. None: it asks for none
     parity             no whole copies, but parity of parts is kept on other nodes, as often as
@@ -53,6 +54,7 @@ class CoordinatorOptions:
     saves_last: bool = False
     greets: bool = True
     peer_copies: int = 0
+    peers: int = 1
     expected_failures: ExpectedFailures | None = None
     parity: Code | None = None
     policy: Policy = field(default_factory=default_policy)

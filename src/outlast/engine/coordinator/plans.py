@@ -13,7 +13,7 @@ This is the second half of the story that regroup.py begins. This module is pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from outlast.engine.coordinator.decisions import (
@@ -24,19 +24,19 @@ from outlast.engine.coordinator.decisions import (
     decide_restore,
     decide_source,
 )
+from outlast.engine.coordinator.image_keepers import SentTo
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
-from outlast.engine.coordinator.parity_rows import shares_of
 from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
-from outlast.engine.placement import keepers, place, stripes
+from outlast.engine.placement import place
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
 from outlast.engine.recovery import RecoveryVerdict
 from outlast.engine.restore import RestoreVerdict
 from outlast.model import limits
-from outlast.model.messages import Donated, PartSource, Regroup, Share, StartWorker, StoreUp
+from outlast.model.messages import Donated, PartSource, Regroup, StartWorker, StoreUp
 from outlast.model.terms import Rung
 
 
@@ -97,7 +97,7 @@ class Plans:
         replays = restore.replay and verdict.survivors == "in_place"
         plans = self._shared(
             Restart(step),
-            "keeper",
+            "keepers",
             "shares",
             "replicated",
             "settle",
@@ -108,7 +108,7 @@ class Plans:
             phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
         )
-        keepers_of, shares_of_rank = self._keepers(roster.homes), self._shares(roster.homes)
+        sent_to = SentTo(self.run, roster.homes)
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
@@ -121,9 +121,10 @@ class Plans:
             private = "slot" if fresh or reenter or sharded else "keep"
             own = self.of_rank(rank, private, step)
             gives = donates and rank == restore.donor
-            sends = keepers_of.get(rank, ""), shares_of_rank.get(rank, ())
             replay = fresh and replays
-            member.path.plan = plans.of(*own, *sends, healed, settle, then, gives, replay)
+            member.path.plan = plans.of(
+                *own, *sent_to.of_rank(rank), healed, settle, then, gives, replay
+            )
             member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
 
@@ -281,44 +282,22 @@ class Plans:
         self._next_generation(start.step)
         run.lifecycle.enter(Stage.STARTING)
         out: list[Output] = []
-        plans = self._shared(start, "keeper", "shares", source=self._source_of(-1))
+        plans = self._shared(start, "keepers", "shares", source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
-        keepers_of, shares_of_rank = self._keepers(homes), self._shares(homes)
+        sent_to = SentTo(run, homes)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             # The plan is made after the member is added, because images of a rank that has moved
             # to another node do not count any more.
             member.path.plan = plans.of(
                 *self.of_rank(rank, start.private, start.step, start.checkpoint),
-                keepers_of.get(rank, ""),
-                shares_of_rank.get(rank, ()),
+                *sent_to.of_rank(rank),
             )
             order = StartWorker(member.worker, rank, "rank", run.lifecycle.generation)
             out.append(ToAgent(order, member.home))
         out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
-
-    def _keepers(self, homes: Mapping[int, str]) -> dict[int, str]:
-        """Return where each rank sends copies of its images, as HOST:PORT; empty: no copies.
-
-        `homes` has the node of each rank.
-        """
-        if not self.run.options.peer_copies or self.run.options.parity is not None:
-            return {}
-        return {rank: self.run.nodes.serves(node) for rank, node in keepers(homes).items()}
-
-    def _shares(self, homes: Mapping[int, str]) -> dict[int, tuple[Share, ...]]:
-        """Return where each rank sends parts of its images for parity; empty: no parity is kept.
-
-        `homes` has the node of each rank.
-        """
-        code = self.run.options.parity
-        if code is None:
-            return {}
-        placed = stripes(homes, data=code.data, rows=code.parity)
-        self.run.roster.remains.parity.place(placed)
-        return shares_of(placed, self.run.nodes.serves)
 
     def _begin_from(self, start: Restart) -> None:
         """Let all begin from `start` instead, and book how many more steps that loses."""
@@ -454,7 +433,8 @@ class Plans:
         run, remains = self.run, self.run.roster.remains
         twin, keeps, sources = -1, "", self._sources(rank, step) if private == "slot" else ()
         if private == "slot":
-            twin, keeps = run.roster.twin(rank, step), remains.copies.node_of(rank, step)
+            twin, near = run.roster.twin(rank, step), remains.homes.get(rank, "")
+            keeps = remains.copies.node_of(rank, step, near=near)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
             own = decide_own_state(
                 slots=SlotFacts(

@@ -109,7 +109,7 @@ class RunParts:
             return committed
         if self.options.parity is not None:
             return self.roster.remains.parity.committed(committed)
-        return copies.committed(committed, world_size=self.options.world_size)
+        return copies.committed(committed)
 
     def first_commit_s(self, members: Iterable[Member]) -> float | None:
         """Return when the first new step of this generation was committed; None: not yet.

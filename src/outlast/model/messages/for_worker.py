@@ -45,8 +45,8 @@ class Regroup:
     twin_source the address that serves this image, as HOST:PORT: with "twin", on the node of that
                 rank; with "copy", on the node that keeps a copy of this rank's image. It is "" if
                 the run has one node
-    keeper      the address to which this rank sends copies of its images, as HOST:PORT; "" if it
-                sends none
+    keepers     the addresses to which this rank sends copies of its images, as HOST:PORT; empty if
+                it sends none
     shares      the nodes to which it sends parts of its images, to be summed up as parity
     sources     with "parity": the sources from which the parts of this rank's image are rebuilt
     checkpoint  folder of the checkpoint, or ""
@@ -83,7 +83,7 @@ class Regroup:
     local_rank: int = -1
     twin: int = -1
     twin_source: str = ""
-    keeper: str = ""
+    keepers: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
     sources: tuple[PartSource, ...] = ()
 

@@ -218,7 +218,7 @@ class Attachment:
         self.images.begin(step)
         self._send_copy()
         self.copies.forget_after(step)
-        if (plan.keeper or plan.shares) and not self.state.sharded:
+        if (plan.keepers or plan.shares) and not self.state.sharded:
             session.warn(
                 "--keep peers, parity: the state is replicated, so each node has all of it, and no"
                 " copies are made"

@@ -1,14 +1,14 @@
-"""Send each image that this rank seals to the node that keeps copies of it.
+"""Send each image that this rank seals to the nodes that keep copies of it.
 
 With parity, its parts are sent to the nodes that keep parity.
 
     sealed    `send`: a thread sends the bytes from the vault while the main thread computes
-    a vote    `wait`: no rank votes before its keeper has the copy of its newest image, or all parts
-              of it are in the rows of parity that they belong to
+    a vote    `wait`: no rank votes before its keepers have the copy of its newest image, or all
+              parts of it are in the rows of parity that they belong to
 
-So once a vote has passed, the step before it survives the loss of any one node, or of as many nodes
-as there are rows. An image is not overwritten while it is sent, because its slot is reused only
-after the next vote.
+So once a vote has passed, the step before it survives the loss of as many nodes as there are copies
+or rows. An image is not overwritten while it is sent, because its slot is reused only after the
+next vote. A node without room gets nothing more in this generation, and the others do.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from outlast.runtime.worker.shared_rows import Cut
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One image that is to be copied to another node, or in parts to several nodes.
+    """One image that is to be copied to other nodes, or in parts to several nodes.
 
-    left   where it has not arrived yet
+    left   where it has not arrived yet; the last one is next
     """
 
     rank: int
@@ -73,23 +73,25 @@ class CopySender:
         self._changed = threading.Condition()
         self._job: _Job | None = None  # the newest; None: it is done, or there was none
         self._sent = -1  # the newest step that had to be sent in this generation
-        self._is_off = False  # whether it is off in this generation, because the keeper has no room
+        # the nodes that get nothing more in this generation, because they have no room
+        self._off: set[_Target] = set()
         self._runs = False
 
     def follow(self, plan: Regroup) -> None:
         """Begin to send to the nodes that `plan` names. What was waiting to be sent is dropped."""
         with self._changed:
-            self._plan, self._job, self._sent, self._is_off = plan, None, -1, False
+            self._plan, self._job, self._sent, self._off = plan, None, -1, set()
 
     def send(self, step: int) -> None:
         """Send the image of `step`, the newest that is sealed, unless it was sent already."""
         plan, session = self._plan, self._session
-        if plan is None or session is None or self._is_off or step <= self._sent:
+        if plan is None or session is None or step <= self._sent:
             return
-        targets: list[tuple[str, Share | None]] = [(share.at, share) for share in plan.shares]
-        if plan.keeper:
-            targets.append((plan.keeper, None))
-        if not targets:
+        asked: list[tuple[str, Share | None]] = [(share.at, share) for share in plan.shares]
+        asked += [(keeper, None) for keeper in reversed(plan.keepers)]
+        named = (_Target(Server(address, session.image_key), share) for address, share in asked)
+        left = [target for target in named if target not in self._off]
+        if not left:
             return
         found = session.vault.sealed_image(plan.rank, step)
         if found is None:
@@ -97,8 +99,6 @@ class CopySender:
         self._start()
         with self._changed:
             self._sent = step
-            key = session.image_key
-            left = [_Target(Server(address, key), share) for address, share in targets]
             self._job = _Job(plan.rank, plan.generation, *found, left)
             self._changed.notify_all()
 
@@ -136,34 +136,49 @@ class CopySender:
                 while self._job is None:
                     self._changed.wait()
                 job = self._job
-            lack = ""
             try:
                 while job.left:
                     _Sending(job, job.left[-1], self).run()
                     job.left.pop()
             except (OSError, EOFError, CorruptError):
-                # The keeper may come back. If its node is lost, this generation ends.
+                # The keeper may come back, and the next one is tried meanwhile. If its node is
+                # lost, this generation ends.
+                job.left.insert(0, job.left.pop())
                 time.sleep(limits.STORE_LOOK_S)
                 continue
             except CapacityError as error:
-                lack = error.message
+                self._give_up(job, job.left.pop(), error.message)
+                continue
             with self._changed:
                 if self._job is job:
-                    self._job, self._is_off = None, bool(lack)
+                    self._job = None
                     self._changed.notify_all()
-            if lack:
-                self._warn(job, lack)
+
+    def _give_up(self, job: _Job, target: _Target, lack: str) -> None:
+        """Send nothing more to a node without room, as long as this generation lasts."""
+        with self._changed:
+            if self._job is not job:
+                return  # another generation has begun meanwhile
+            told = any(one.server == target.server for one in self._off)
+            self._off.add(target)
+        if not told:
+            self._warn(job, target, lack)
 
     def still_wants(self, job: _Job) -> bool:
         """Return whether `job` is the newest, and its generation goes on."""
         return self._job is job and self._session is not None and not self._session.machine.broken
 
-    def _warn(self, job: _Job, lack: str) -> None:
+    def _warn(self, job: _Job, target: _Target, lack: str) -> None:
         assert self._session is not None, "only a run with a launcher sends copies"
+        others = self._plan is not None and len(self._plan.keepers) > len(self._off)
+        costs = (
+            "the run survives fewer losses of nodes"
+            if others
+            else "if this rank's node is lost, the run goes back to the newest checkpoint"
+        )
         self._session.warn(
-            f"the node at {job.left[-1].server.address} keeps no copy and no parity of the state of"
-            f" rank {job.rank}: {lack}; if this rank's node is lost, the run goes back to the"
-            " newest checkpoint"
+            f"the node at {target.server.address} keeps no copy and no parity of the state of"
+            f" rank {job.rank}: {lack}; {costs}"
         )
 
 

@@ -49,6 +49,8 @@ class Planned:
                 image of it is available now; otherwise -1
     own_node_copies
                 the ranks that have to send copies of their images to their own node
+    few_copies  the ranks that have to send copies to fewer nodes than the options say, although
+                there are enough nodes with ranks
     """
 
     generation: int
@@ -64,6 +66,7 @@ class Planned:
     returning: tuple[str, ...] = ()
     copied: int = -1
     own_node_copies: tuple[int, ...] = ()
+    few_copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

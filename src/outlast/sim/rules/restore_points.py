@@ -236,7 +236,7 @@ class NothingCopiedLost(Checker):
 
 
 class CopiedElsewhere(Checker):
-    """Copies of a rank's images are on another node than the rank."""
+    """Copies of a rank's images are on other nodes than the rank, each on a node of its own."""
 
     of = (Planned,)
 
@@ -245,6 +245,11 @@ class CopiedElsewhere(Checker):
             yield (
                 f"in generation {seen.generation}, ranks {list(seen.own_node_copies)} send copies"
                 " of their images to the node that they live on"
+            )
+        if isinstance(seen, Planned) and seen.few_copies:
+            yield (
+                f"in generation {seen.generation}, ranks {list(seen.few_copies)} send copies of"
+                " their images to fewer nodes than could keep one"
             )
 
 

@@ -136,6 +136,7 @@ class CoordinatorHost:
                 first_worker=1 + (self.epoch - 1) * WORKERS_PER_EPOCH,
                 policy=policy_of(given.policy),
                 peer_copies=int(given.peer_copies),
+                peers=given.peers,
                 parity=given.code,
             )
         )

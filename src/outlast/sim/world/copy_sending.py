@@ -21,6 +21,8 @@ COPY_S, COPY_MOST_S = 0.0005, 0.02  # the shortest and longest time for which a 
 LOOK_S = 0.02  # a rank that waits checks this often whether it has to leave
 KEPT_COUNT = 2  # number of copies that are kept for one rank
 
+_Target = tuple[str, Share | None]  # a node, and the part that it gets; None: the whole image
+
 
 class SimulatedCopies:
     """The copies that one node keeps for ranks of others, until it loses power."""
@@ -89,21 +91,22 @@ class Way(Protocol):
 
 
 class CopySending:
-    """The copies of one rank's images on their way to the node that its plan names."""
+    """The copies of one rank's images on their way to the nodes that its plan names."""
 
     def __init__(self, world: Way, process: SimulatedProcess) -> None:
         self._world = world
         self._p = process
         self._plan: Regroup | None = None
         self._sent = -1
-        # where the image of `_sent` has to go and has not arrived; None: as a whole, to the keeper
-        self._missing: set[Share | None] = set()
+        # the nodes to which the image of `_sent` has to go and has not come, and the part that each
+        # gets; None: the whole image
+        self._missing: set[_Target] = set()
         self._tries_s = 0.0  # when what is on its way has arrived, or is known to be lost
 
     @property
     def is_on(self) -> bool:
         """Return whether copies or parity are made in this generation."""
-        return self._plan is not None and bool(self._plan.keeper or self._plan.shares)
+        return self._plan is not None and bool(self._plan.keepers or self._plan.shares)
 
     def follow(self, plan: Regroup) -> None:
         """Begin to send where `plan` says."""
@@ -112,7 +115,8 @@ class CopySending:
     def send(self, step: int) -> None:
         """Send the image of `step`, unless that was done."""
         if self._plan is not None and self.is_on and step > self._sent:
-            self._sent, self._missing = step, {*(self._plan.shares or (None,))}
+            self._sent, self._missing = step, {(share.at, share) for share in self._plan.shares}
+            self._missing |= {(keeper, None) for keeper in self._plan.keepers}
             self._try()
 
     def wait(self) -> Thread:
@@ -134,21 +138,21 @@ class CopySending:
         assert plan is not None, "without a plan nothing is sent"
         self._tries_s = world.now_s
         nodes = {node.name: node for node in world.population.nodes}
-        for share in sorted(self._missing, key=_order):
+        for target in sorted(self._missing, key=_order):
             takes_s = world.lasting(self._p, COPY_S, COPY_MOST_S)
             self._tries_s = max(self._tries_s, world.now_s + takes_s + LOOK_S)
-            keeper = nodes[plan.keeper if share is None else share.at]
-            arrives = functools.partial(self._arrives, keeper, plan, step, share)
+            arrives = functools.partial(self._arrives, nodes[target[0]], plan, step, target)
             world.timeline.after(takes_s, arrives)
 
-    def _arrives(self, keeper: Home, plan: Regroup, step: int, share: Share | None) -> None:
+    def _arrives(self, keeper: Home, plan: Regroup, step: int, target: _Target) -> None:
         parted = self._world.paths.heals_s(self._p.node, keeper) > self._world.now_s
         if keeper.lives and not parted:
-            keeper.still.agent.through(lambda: self._is_put(keeper, plan, step, share))
+            keeper.still.agent.through(lambda: self._is_put(keeper, plan, step, target))
 
-    def _is_put(self, keeper: Home, plan: Regroup, step: int, share: Share | None) -> None:
+    def _is_put(self, keeper: Home, plan: Regroup, step: int, target: _Target) -> None:
         if not keeper.lives:
             return
+        share = target[1]
         said: Iterable[FromAgent] | None
         if share is None:
             copy = keeper.copies.put(plan.rank, plan.generation, step)
@@ -160,8 +164,9 @@ class CopySending:
         for one in said:
             keeper.heard_by_agent(one)
         if plan is self._plan and step == self._sent:
-            self._missing.discard(share)
+            self._missing.discard(target)
 
 
-def _order(share: Share | None) -> tuple[int, int]:
-    return (-1, -1) if share is None else (share.stripe, share.row)
+def _order(target: _Target) -> tuple[int, int, str]:
+    node, share = target
+    return (-1, -1, node) if share is None else (share.stripe, share.row, node)

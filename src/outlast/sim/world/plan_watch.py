@@ -190,6 +190,7 @@ class PlanWatch:
                 returning,
                 holders.copied(),
                 _own_node_copies(coordinator, generation),
+                _few_copies(coordinator, generation),
             )
         )
         holders.go_back(generation, min(steps, default=0))
@@ -335,10 +336,26 @@ def _own_node_copies(coordinator: Coordinator, generation: int) -> tuple[int, ..
         if m.path.plan is not None
         and m.path.plan.generation == generation
         and (
-            m.path.plan.keeper == m.home != ""
+            m.home in m.path.plan.keepers
             or any(
                 share.at in {homes[rank] for rank in share.ranks if rank >= 0}
                 for share in m.path.plan.shares
             )
         )
+    )
+
+
+def _few_copies(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
+    """Return the ranks that send copies to fewer nodes than they should."""
+    options, nodes = coordinator.run.options, set(coordinator.roster.homes.values())
+    if not options.peer_copies or options.parity is not None:
+        return ()
+    wanted = min(options.peers, len(nodes) - 1)
+    return tuple(
+        m.rank
+        for m in coordinator.roster.members()
+        if m.path.plan is not None
+        and m.path.plan.generation == generation
+        and m.path.plan.then not in ("stand", "exit")
+        and len({*m.path.plan.keepers}) < wanted
     )
