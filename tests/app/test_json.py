@@ -219,6 +219,11 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
             of("--placement", "parity=4+2:step", "--gpus", "64"),
             of("--placement", "vault:auto", code=2),
         ),
+        "--domains": (
+            of("--domains", "none", "--placement", "peers=1"),
+            of("--domains", "5,3", "--placement", "peers=1", "--gpus", "64"),
+            of("--domains", "5,3", code=2),
+        ),
         "--seed": (of("--seed", "3"),),
         "--replicas": (of("--replicas", "3"), of("--replicas", "1", code=2)),
         "--cores": (of("--cores", "2"),),

@@ -234,15 +234,17 @@ def test_every_input_is_listed_with_its_source() -> None:
 def test_losses_that_a_placement_survives_are_counted_and_named() -> None:
     """Eight nodes: each keeps the copies of the node before it, the first one those of the last."""
     asked = (*LAB, *FEW, "--gpus", "64", "--nodes-per-rack", "4", "--placement", "peers=1:step")
+    asked = (*asked, "--domains", "none")
     text, facts = screen(*asked), plan(*asked)["placement"]
-    assert "Losses that --keep peers=1 survives, of 8 nodes in 2 racks:" in text
+    assert "Losses that --keep peers=1 survives, of 8 nodes in 2 domains:" in text
     assert "  one node         all 8\n" in text
     assert "20 of 28; not 0 and 1, 0 and 7, 1 and 2, 2 and 3, 3 and 4, 4 and 5 and 2 more" in text
-    assert "  a whole rack     none of 2\n" in text
+    assert "  a whole domain   none of 2\n" in text
+    assert "The run is not told of domains" in text
     assert facts["one_node"] == {"of": 8, "not_survived": []}
     assert facts["two_nodes"]["of"] == 28
     assert facts["two_nodes"]["not_survived"][-1] == [6, 7]
-    assert facts["one_rack"] == {"of": 2, "not_survived": [0, 1]}
+    assert facts["one_domain"] == {"of": 2, "not_survived": [0, 1]}
     few = screen(*LAB, *FEW, "--gpus", "32", "--placement", "parity=4+2")
     assert "  none: it takes 6 nodes with ranks, and there are 4\n" in few
     few = screen(*LAB, *FEW, "--gpus", "32", "--placement", "peers=4")
@@ -252,8 +254,19 @@ def test_losses_that_a_placement_survives_are_counted_and_named() -> None:
 def test_two_copies_survive_any_two_losses() -> None:
     asked = (*LAB, *FEW, "--gpus", "64", "--nodes-per-rack", "2", "--placement", "peers=2")
     text = screen(*asked)
-    assert "Losses that --keep peers=2 survives, of 8 nodes in 4 racks:" in text
+    assert "Losses that --keep peers=2 survives, of 8 nodes in 4 domains:" in text
     assert "  two at once      all 28\n" in text
+
+
+def test_a_run_that_is_told_of_domains_survives_their_loss() -> None:
+    """Copies of a node of one rack lie on a node of the other."""
+    asked = (*LAB, *FEW, "--gpus", "64", "--placement", "peers=1")
+    text = screen(*asked, "--nodes-per-rack", "4")
+    assert "  a whole domain   all 2\n" in text
+    assert "A run has to be told (--node-domain)." in text
+    facts = plan(*asked, "--domains", "5,3")["placement"]
+    assert (facts["domains"], facts["placed_by_domain"]) == ([5, 3], True)
+    assert facts["one_domain"] == {"of": 2, "not_survived": [0]}
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -382,6 +395,9 @@ def test_a_terminal_is_told_nothing_that_it_obeys() -> None:
         ),
         (["--placement", "disk:10min"], "names nothing there", "--placement parity=4+2"),
         (["--placement", "peers=65"], "64 other nodes at most", "any C nodes"),
+        (["--domains", "4,4"], "--domains says where --placement may put", "--domains 4,4,2"),
+        (["--placement", "peers=1", "--domains", "1"], "the domains have 1 nodes", "4,4,2"),
+        (["--placement", "peers=1", "--domains", "4,x"], "--domains", ""),
         (["--chart", "chart.pdf"], "charts are drawn as svg or png", ""),
         (["--replicas", "1"], "--replicas is 1", ""),
         (["--nope"], "unknown option --nope", "`outlast plan --help`"),

@@ -33,8 +33,11 @@ class HostRun:
         within_s: float = 90.0,
         env: Mapping[str, str] | None = None,
         script: tuple[str, ...] = ("quick.py", "--dropout", "0"),
+        domains: tuple[str, ...] = (),
     ) -> None:
+        """Start all launchers. `domains`: what each host names as its failure domain."""
         self.hosts = hosts
+        self._domains = domains
         self.folder = folder / "run"
         self._scratch = folder
         self._commits = folder / "commits"
@@ -73,6 +76,8 @@ class HostRun:
     def start(self, host: int, *, token: str = TOKEN) -> subprocess.Popen[bytes]:
         """Start the launcher of one host."""
         env = self.environment(token)
+        if self._domains:
+            env["OUTLAST_NODE_DOMAIN"] = self._domains[host]
         with self._out(host).open("ab") as out:
             return self.hosts.start(host, self._command, out=out, env=env, cwd=self._scratch)
 

@@ -123,6 +123,52 @@ def test_what_a_run_on_several_nodes_is_told() -> None:
     assert (old.host, old.port) == ("127.0.0.1", 29500)
 
 
+SLURM = {
+    "SLURM_TOPOLOGY_ADDR": "core.leaf7.tux12.example.org",
+    "SLURM_TOPOLOGY_ADDR_PATTERN": "switch.switch.node",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "domain"),
+    [
+        (None, {}, ""),
+        ("rack-7", SLURM | {"OUTLAST_NODE_DOMAIN": "zone-b"}, "rack-7"),
+        ("", SLURM | {"OUTLAST_NODE_DOMAIN": "zone-b"}, ""),
+        (None, SLURM | {"OUTLAST_NODE_DOMAIN": "zone-b"}, "zone-b"),
+        (None, SLURM | {"OUTLAST_NODE_DOMAIN": ""}, "core.leaf7"),
+        (None, SLURM, "core.leaf7"),
+        (None, SLURM | {"SLURM_TOPOLOGY_ADDR": "s0.tux12"}, ""),
+        (None, SLURM | {"SLURM_TOPOLOGY_ADDR_PATTERN": "block.node"}, "core"),
+        (None, {"SLURM_TOPOLOGY_ADDR": "tux12", "SLURM_TOPOLOGY_ADDR_PATTERN": "node"}, ""),
+        (None, {"SLURM_TOPOLOGY_ADDR": "core.leaf7.tux12"}, ""),
+        (None, SLURM | {"SLURM_TOPOLOGY_ADDR": "..tux12"}, ""),
+    ],
+)
+def test_a_node_names_its_domain_as_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, environment: dict[str, str], domain: str
+) -> None:
+    """The flag comes first, then the variable, then what Slurm says of the node's switches."""
+    for name in (*SLURM, "OUTLAST_NODE_DOMAIN"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    nodes = read_nodes({**ASKED, "node_domain": given}, set())
+    assert nodes is not None
+    assert nodes.domain == domain
+
+
+@pytest.mark.parametrize("name", ["a\nb", " rack", "x" * 201, "\x1b[31m"])
+@pytest.mark.parametrize("by", ["--node-domain", "OUTLAST_NODE_DOMAIN"])
+def test_what_cannot_be_a_domain_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, by: str
+) -> None:
+    if by == "OUTLAST_NODE_DOMAIN":
+        monkeypatch.setenv(by, name)
+    with pytest.raises(UsageError, match=f"{by} .*is no name of a failure domain"):
+        read_nodes({**ASKED, "node_domain": name if by[0] == "-" else None}, set())
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

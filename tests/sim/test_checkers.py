@@ -226,6 +226,7 @@ PLAN = Regroup(
         ([Planned(2, (3, 3), 5, (), copied=4)], "NothingCopiedLost"),
         ([Planned(2, (5, 5), 5, (), own_node_copies=(1,))], "CopiedElsewhere"),
         ([Planned(2, (5, 5), 5, (), few_copies=(1,))], "CopiedElsewhere"),
+        ([Planned(2, (5, 5), 5, (), close_copies=(1,))], "CopiedElsewhere"),
         ([NothingMoves(10.0, "here")], "RunEnds"),
         ([over(interruptions=2)], "NoFalseAlarm"),
         ([over(blamed=(1, 2))], "OnlyStruckBlamed"),

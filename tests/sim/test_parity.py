@@ -52,6 +52,18 @@ def test_two_lost_nodes_cost_no_step(faults: list[PlannedFault]) -> None:
     assert "restart" not in life.rungs, life.rungs
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_lost_rack_costs_no_step_if_the_nodes_name_theirs(told: bool) -> None:
+    """Under 2+2, three of six nodes are in the lost rack. Any stripe has four nodes, and at most
+    two of them are in that rack.
+    """
+    faults = tuple(lost(f"power-{rank}", rank, "body", 20) for rank in range(3))
+    options = replace(SHARDED, nodes=9, spare_nodes=3, parity="2+2", domains=3 if told else 0)
+    life = simulate(seed=1, options=options, faults=faults)
+    assert (life.result, life.end, life.violations) == ("ok", "ended", ()), life
+    assert ("restart" in life.rungs) is not told, life.rungs
+
+
 @pytest.mark.parametrize("head_s", [None, 0.3])
 @pytest.mark.parametrize("parity", ["4+2", "2+1", "1+1"])
 def test_a_lost_node_costs_no_step_whatever_the_code(head_s: float | None, parity: str) -> None:
@@ -85,20 +97,30 @@ def broken_rules(seed: int) -> set[str]:
     given = {
         "peer_copies": True,
         "parity": "2+1",
+        "domains": 4,
         "recovery_mode": "sharded",
-        "nodes": 4,
-        "spare_nodes": 1,
-        "ranks": 3,
+        "nodes": 8,
+        "spare_nodes": 2,
+        "ranks": 6,
         "steps": 12,
     }
     return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
 
 
-def beside_a_member(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[Stripe, ...]:
+def without_domains(
+    homes: Mapping[int, str], *, data: int, rows: int, domains: object
+) -> tuple[Stripe, ...]:
+    """The domains of nodes do not count."""
+    return placement.stripes(homes, data=data, rows=rows)
+
+
+def beside_a_member(
+    homes: Mapping[int, str], *, data: int, rows: int, domains: Mapping[str, str]
+) -> tuple[Stripe, ...]:
     """The first row lies on the node of a rank that gives a part to it, and is lost with it."""
     return tuple(
         replace(one, holders=(homes[one.ranks[0]], *one.holders[1:]))
-        for one in placement.stripes(homes, data=data, rows=rows)
+        for one in placement.stripes(homes, data=data, rows=rows, domains=domains)
     )
 
 
@@ -106,9 +128,10 @@ def beside_a_member(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[
     ("owner", "name", "planted", "rule"),
     [
         (image_keepers, "stripes", beside_a_member, "CopiedElsewhere"),
+        (image_keepers, "stripes", without_domains, "CopiedElsewhere"),
         (Remains, "rebuilt_of_imageless", lambda self: {}, "NothingCopiedLost"),
     ],
-    ids=["placement", "restore"],
+    ids=["placement", "domains", "restore"],
 )
 def test_faults_in_placement_and_restore_are_found(
     monkeypatch: pytest.MonkeyPatch,

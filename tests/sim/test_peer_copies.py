@@ -56,6 +56,23 @@ def test_as_many_nodes_can_be_lost_at_once_as_there_are_copies(
     assert ("restart" in simulated.rungs) is (lost > peers), simulated.rungs
 
 
+@pytest.mark.parametrize("head", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_lost_rack_costs_no_step_if_the_nodes_name_theirs(told: bool, head: bool) -> None:
+    """Nodes 0 to 2 are one rack, 3 to 5 another, and the spare ones a third. The first is lost."""
+    faults = [
+        PlannedFault(f"power-{rank}", "lose_node", rank, "body", 20, for_s=1_000.0)
+        for rank in range(3)
+    ]
+    if head:
+        faults.append(PlannedFault("head", "lose_coordinator", None, "gathering", for_s=0.3))
+    options = replace(SHARDED, ranks=6, nodes=9, spare_nodes=3, peer_copies=True)
+    options = replace(options, domains=3 if told else 0)
+    simulated = simulate(seed=1, options=options, faults=tuple(faults))
+    assert (simulated.result, simulated.end, simulated.violations) == ("ok", "ended", ()), simulated
+    assert ("restart" in simulated.rungs) is not told, simulated.rungs
+
+
 def test_copies_on_other_nodes_need_other_nodes() -> None:
     with pytest.raises(UsageError, match="copies on other nodes need several nodes"):
         check(Options(recovery_mode="sharded", peer_copies=True))
@@ -68,23 +85,35 @@ def broken_rules(seed: int) -> set[str]:
     given = {
         "peer_copies": True,
         "peers": 2,
+        "domains": 4,
         "recovery_mode": "sharded",
-        "nodes": 4,
-        "spare_nodes": 1,
-        "ranks": 4,
+        "nodes": 8,
+        "spare_nodes": 2,
+        "ranks": 6,
         "steps": 12,
     }
     return {one.rule for one in simulate_seed(seed=seed, given=given).violations}
 
 
-def kept_at_home(homes: Mapping[int, str], *, copies: int) -> dict[int, tuple[str, ...]]:
+def kept_at_home(
+    homes: Mapping[int, str], *, copies: int, domains: object
+) -> dict[int, tuple[str, ...]]:
     """Plant a bug: copies are on the rank's own node, and are lost with it."""
     return {rank: (home,) for rank, home in homes.items()}
 
 
-def kept_once(homes: Mapping[int, str], *, copies: int) -> dict[int, tuple[str, ...]]:
+def kept_once(
+    homes: Mapping[int, str], *, copies: int, domains: Mapping[str, str]
+) -> dict[int, tuple[str, ...]]:
     """Plant a bug: one node keeps a copy, however many are asked for."""
-    return placement.keepers(homes, copies=1)
+    return placement.keepers(homes, copies=1, domains=domains)
+
+
+def kept_near(
+    homes: Mapping[int, str], *, copies: int, domains: object
+) -> dict[int, tuple[str, ...]]:
+    """Plant a bug: the domains of nodes do not count."""
+    return placement.keepers(homes, copies=copies)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +121,10 @@ def kept_once(homes: Mapping[int, str], *, copies: int) -> dict[int, tuple[str, 
     [
         (image_keepers, "keepers", kept_at_home, "CopiedElsewhere"),
         (image_keepers, "keepers", kept_once, "CopiedElsewhere"),
+        (image_keepers, "keepers", kept_near, "CopiedElsewhere"),
         (Remains, "copies_of_imageless", lambda self: {}, "NothingCopiedLost"),
     ],
-    ids=["placement", "number", "restore"],
+    ids=["placement", "number", "domains", "restore"],
 )
 def test_faults_in_placement_and_restore_are_found(
     monkeypatch: pytest.MonkeyPatch,

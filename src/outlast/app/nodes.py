@@ -34,6 +34,7 @@ class NodeArguments:
     lease_s          --lease: a node is lost after this many seconds without a message from it
     run              --rdzv-id: the name of the run
     ports            --port-range: the first and the last port to listen at; None: any port
+    domain           --node-domain: nodes that name the same one can be lost together; "": not known
     """
 
     count: int
@@ -48,6 +49,7 @@ class NodeArguments:
     lease_s: float
     run: str
     ports: tuple[int, int] | None = None
+    domain: str = ""
 
 
 def is_several(asked: Mapping[str, Any]) -> bool:
@@ -81,6 +83,7 @@ def read_nodes(asked: Mapping[str, Any], given: set[str]) -> NodeArguments | Non
         lease_s=asked["lease"] or usual_s,
         run=asked["rdzv_id"],
         ports=_ports(asked.get("port_range") or ""),
+        domain=_domain(asked.get("node_domain"), os.environ),
     )
 
 
@@ -155,3 +158,39 @@ def _own_name(environment: Mapping[str, str]) -> str:
         if name in environment
     ]
     return "-".join(words)
+
+
+def _domain(given: str | None, environment: Mapping[str, str]) -> str:
+    """Return the failure domain of this node: as given, or as the scheduler says; "": not known.
+
+    Raises UsageError for a name that cannot be one.
+    """
+    name, said = given, "--node-domain"
+    if name is None:
+        name, said = environment.get("OUTLAST_NODE_DOMAIN", ""), "OUTLAST_NODE_DOMAIN"
+    if not name.isprintable() or name != name.strip() or len(name) > limits.DOMAIN_MAX_CHARACTERS:
+        raise UsageError(
+            f"{said} {name[:80]!r}: is no name of a failure domain",
+            hint=f"up to {limits.DOMAIN_MAX_CHARACTERS} printable characters, such as rack-7; the"
+            " same on all nodes that can be lost together",
+        )
+    if name or given is not None:
+        return name
+    return _slurm_domain(
+        environment.get("SLURM_TOPOLOGY_ADDR", ""),
+        environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", ""),
+    )
+
+
+def _slurm_domain(address: str, pattern: str) -> str:
+    """Return the path from the top of Slurm's topology to what is right above the node.
+
+    `core.leaf7.tux12` with the pattern `switch.switch.node` is below `core.leaf7`. It is "" if
+    nothing is above the node, or if the two do not fit each other.
+    """
+    kinds = pattern.split(".")
+    parts = address.split(".", len(kinds) - 1)  # the name of a node may have dots
+    if len(parts) != len(kinds) or kinds[-1] != "node" or not all(parts):
+        return ""
+    above = ".".join(parts[:-1])
+    return above if len(above) <= limits.DOMAIN_MAX_CHARACTERS and above.isprintable() else ""

@@ -166,8 +166,16 @@ def _add_questions(group: argparse._ArgumentGroup) -> None:
         "--placement",
         metavar="KEEP",
         help=(
-            "show which losses of one node, two nodes and one rack this value of outlast run --keep"
-            " survives: peers=2 or parity=4+2"
+            "show which losses of one node, two nodes and one domain this value of outlast run"
+            " --keep survives: peers=2 or parity=4+2"
+        ),
+    )
+    group.add_argument(
+        "--domains",
+        metavar="LIST",
+        help=(
+            "with --placement: how many nodes each failure domain has, as 4,4,2, in place of the"
+            " racks; none: the run is not told of domains (outlast run --node-domain)"
         ),
     )
 

@@ -64,7 +64,17 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> PlanFindings:
     budget = _budget(args.budget)
     mapper = _mapper(args)
     keep = None if args.placement is None else read_keep(args.placement)
-    losses = None if keep is None else node_losses(resolve(cluster).scenario.job, keep)
+    sizes_of_domains = _domains(args.domains, asked=keep is not None)
+    losses = (
+        None
+        if keep is None
+        else node_losses(
+            resolve(cluster).scenario.job,
+            keep,
+            sizes=sizes_of_domains or (),
+            told=sizes_of_domains is not None,
+        )
+    )
     if args.replicas is not None and not 2 <= args.replicas <= REPLICAS_MOST:
         raise UsageError(
             f"--replicas is {args.replicas}",
@@ -101,6 +111,20 @@ def answer(cluster: Cluster, args: argparse.Namespace) -> PlanFindings:
         losses,
         args.sensitivity,
     )
+
+
+def _domains(text: str | None, *, asked: bool) -> Sequence[int] | None:
+    """Return how many nodes each domain has; empty: as the racks; None: a run is told of none."""
+    if text is None:
+        return ()
+    if not asked:
+        raise UsageError(
+            "--domains says where --placement may put copies and parity, and needs it",
+            hint="for example --placement parity=4+2 --domains 4,4,2",
+        )
+    if text.strip() == "none":
+        return None
+    return [quantities.parse_count(one.strip(), name="--domains") for one in text.split(",")]
 
 
 def _sizes(text: str | None) -> Sequence[int]:

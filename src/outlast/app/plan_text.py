@@ -315,17 +315,19 @@ def _power(power: Power) -> Iterator[str]:
 
 def _losses(losses: NodeLosses) -> Iterator[str]:
     """Say how many losses of each kind are survived, and name the first ones that are not."""
-    nodes, racks = losses.nodes, count(losses.racks, "rack")
-    yield f"Losses that --keep {losses.scheme} survives, of {count(nodes, 'node')} in {racks}:"
+    nodes, domains = losses.nodes, count(len(losses.sizes), "domain")
+    yield f"Losses that --keep {losses.scheme} survives, of {count(nodes, 'node')} in {domains}:"
     if nodes < losses.nodes_least:
         yield f"  none: it takes {losses.nodes_least} nodes with ranks, and there are {nodes}"
         return
     yield _row("one node", _survived(nodes, losses.single))
     pairs = [f"{one} and {other}" for one, other in losses.double]
     yield _row("two at once", _survived(losses.pairs, pairs))
-    yield _row("a whole rack", _survived(losses.racks, losses.rack))
-    if losses.rack:
-        yield "  Racks do not decide where copies and parity lie."
+    yield _row("a whole domain", _survived(len(losses.sizes), losses.domain))
+    if losses.told:
+        yield "  A domain is a rack, or what --domains says. A run has to be told (--node-domain)."
+    else:
+        yield "  The run is not told of domains, so they do not decide where copies and parity lie."
 
 
 def _survived(of: int, fatal: Sequence[object]) -> str:

@@ -228,7 +228,13 @@ def _offer(resources: NodeResources, serves: str, votes: str) -> NodeOffer:
     """Return what this node offers to the run."""
     nodes = resources.nodes
     return NodeOffer(
-        nodes.name, resources.options.workers, nodes.place, serves, votes, software=installed()
+        nodes.name,
+        resources.options.workers,
+        nodes.place,
+        serves,
+        votes,
+        software=installed(),
+        domain=nodes.domain,
     )
 
 

@@ -62,6 +62,7 @@ DRAWN = (  # options that a seed draws unless they are given
     "peer_copies",
     "parity",
     "peers",
+    "domains",
 )
 
 
@@ -271,6 +272,12 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         "--parity",
         metavar="K+M",
         help="with --peer-copies: let several nodes keep parity instead, such as 2+1",
+    )
+    group.add_argument(
+        "--domains",
+        type=int,
+        metavar="N",
+        help="with --peer-copies: the nodes are in N domains that can be lost as a whole",
     )
     group.add_argument(
         "--spare-nodes",

@@ -1,6 +1,9 @@
 """On which node each rank lives: first placement, and places for ranks that were lost.
 
-Also on which node the copies of a rank's images lie, and which nodes keep parity of them.
+Also on which nodes the copies of a rank's images lie, and which nodes keep parity of them.
+
+A *domain* is a set of nodes that can be lost together: those of a rack, or behind one switch. A
+node that names none counts as a domain of its own.
 
 This module is pure.
 """
@@ -8,8 +11,10 @@ This module is pure.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+_NO_DOMAINS: Mapping[str, str] = {}
 
 
 def place(
@@ -42,15 +47,51 @@ def place(
     return out
 
 
-def keepers(homes: Mapping[int, str], *, copies: int = 1) -> dict[int, tuple[str, ...]]:
+def ring_of(homes: Mapping[int, str], domains: Mapping[str, str], *, size: int) -> list[str]:
+    """Return the nodes that hold ranks, in a ring in which neighbours are of different domains.
+
+    domains   the domain of each node; "": it names none
+    size      nodes in a row that depend on each other
+
+    Any `size` nodes in a row are of as many domains, if that is possible: if the largest domain has
+    no more than one of `size` nodes. Otherwise those of one domain are as far apart as possible.
+    The order is that of the lowest ranks if it serves as well.
+
+    Method: the nodes are listed by domain, the largest first, and dealt out to as many rounds as
+    the largest domain has nodes, or more if all rounds have `size` nodes even so. No round gets two
+    of a domain. A domain that has a node in each round has all of them at the same place, so two
+    rounds in a row never bring two of them too close to each other.
+    """
+    nodes = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
+    by_domain: dict[tuple[bool, str], list[str]] = {}
+    for node in nodes:
+        by_domain.setdefault(_domain_of(node, domains), []).append(node)
+    count, size = len(nodes), min(size, len(nodes))
+    row = [_domain_of(node, domains) for node in nodes]
+    if all(len({row[(at + by) % count] for by in range(size)}) == size for at in range(count)):
+        return nodes
+    listed = [node for one in sorted(by_domain.values(), key=len, reverse=True) for node in one]
+    rounds = max(*map(len, by_domain.values()), count // size)
+    return [listed[at] for first in range(rounds) for at in range(first, count, rounds)]
+
+
+def _domain_of(node: str, domains: Mapping[str, str]) -> tuple[bool, str]:
+    """Return the domain of a node. A node that names none is one of its own, whatever its name."""
+    named = domains.get(node, "")
+    return (True, named) if named else (False, node)
+
+
+def keepers(
+    homes: Mapping[int, str], *, copies: int = 1, domains: Mapping[str, str] = _NO_DOMAINS
+) -> dict[int, tuple[str, ...]]:
     """Return the nodes that keep copies of each rank's images. Empty: there is but one node.
 
-    The nodes that hold ranks form a ring, in the order of their lowest ranks. The `copies` nodes
-    after a rank's own keep one copy each, or all others where there are fewer. So each node keeps
-    copies for as many nodes, and any `copies` nodes can be lost at once. Of one node more, some
-    must not be next to each other: they kept the copies of the others' ranks.
+    The nodes that hold ranks form a ring (`ring_of`). The `copies` nodes after a rank's own keep
+    one copy each, or all others where there are fewer. So each node keeps copies for as many nodes,
+    and any `copies` nodes can be lost at once. Of one node more, some must not be next to each
+    other: they kept the copies of the others' ranks.
     """
-    ring = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
+    ring = ring_of(homes, domains, size=copies + 1)
     count = len(ring)
     if count < 2:
         return {}
@@ -77,21 +118,23 @@ class Stripe:
     holders: tuple[str, ...]
 
 
-def stripes(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[Stripe, ...]:
+def stripes(
+    homes: Mapping[int, str], *, data: int, rows: int, domains: Mapping[str, str] = _NO_DOMAINS
+) -> tuple[Stripe, ...]:
     """Return the stripes in which parity of all images is kept. Empty: there are too few nodes.
 
-    The nodes that hold ranks form a ring, in the order of their lowest ranks. At each node of the
-    ring a stripe begins: this node and those after it give a part, `data` of them, and the `rows`
-    nodes after these keep the sums. So each image is divided into `data` parts in as many stripes,
-    each node keeps the same share of parity, and holders rotate. Any `rows` nodes can be lost at
-    once, because no node has two places in a stripe. If a node has several ranks, its first ones
-    form stripes with each other, then its second ones, and so on. A node that takes over all ranks
-    of a lost one takes its place in the ring.
+    The nodes that hold ranks form a ring (`ring_of`). At each node of the ring a stripe begins:
+    this node and those after it give a part, `data` of them, and the `rows` nodes after these keep
+    the sums. So each image is divided into `data` parts in as many stripes, each node keeps the
+    same share of parity, and holders rotate. Any `rows` nodes can be lost at once, because no node
+    has two places in a stripe. If a node has several ranks, its first ones form stripes with each
+    other, then its second ones, and so on. A node that takes over all ranks of a lost one takes its
+    place in the ring, if it is of the same domain.
     """
     on: dict[str, list[int]] = {}
     for rank in sorted(homes):
         on.setdefault(homes[rank], []).append(rank)
-    ring = list(on)
+    ring = ring_of(homes, domains, size=data + rows)
     count = len(ring)
     if count < data + rows:
         return ()
@@ -103,6 +146,57 @@ def stripes(homes: Mapping[int, str], *, data: int, rows: int) -> tuple[Stripe, 
             if any(rank >= 0 for rank in ranks):
                 out.append(Stripe(layer * count + begin, ranks, tuple(nodes[data:])))
     return tuple(out)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGroup:
+    """Nodes that depend on each other: those that give parts, and those that keep the sums.
+
+    Copies are sums of one part.
+    """
+
+    givers: frozenset[str]
+    holders: frozenset[str]
+
+    def survives(self, lost: Collection[str]) -> bool:
+        """Return whether all parts can still be had when the nodes `lost` are gone."""
+        return len(self.givers.intersection(lost)) <= len(self.holders.difference(lost))
+
+
+def groups_of_copies(
+    homes: Mapping[int, str], placed: Mapping[int, tuple[str, ...]]
+) -> frozenset[KeptGroup]:
+    """Return the groups of nodes that `keepers` made depend on each other."""
+    return frozenset(
+        KeptGroup(frozenset([homes[rank]]), frozenset(nodes)) for rank, nodes in placed.items()
+    )
+
+
+def groups_of_parity(homes: Mapping[int, str], placed: Iterable[Stripe]) -> frozenset[KeptGroup]:
+    """Return the groups of nodes that `stripes` made depend on each other."""
+    return frozenset(
+        KeptGroup(
+            frozenset(homes[rank] for rank in stripe.ranks if rank >= 0), frozenset(stripe.holders)
+        )
+        for stripe in placed
+    )
+
+
+def exposed(groups: Iterable[KeptGroup], domains: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Return the domains whose loss takes images, and the nodes of each whose images it takes.
+
+    Domains of one node are left out: no node has two places in a group.
+    """
+    nodes_of: dict[str, set[str]] = {}
+    for node, domain in domains.items():
+        if domain:
+            nodes_of.setdefault(domain, set()).add(node)
+    found: dict[str, set[str]] = {}
+    for group in groups:
+        for domain in {domains.get(node, "") for node in group.givers} - {""}:
+            if not group.survives(nodes_of[domain]):
+                found.setdefault(domain, set()).update(group.givers & nodes_of[domain])
+    return {domain: tuple(sorted(found[domain])) for domain in sorted(found)}
 
 
 def offers(

@@ -219,6 +219,7 @@ TERM_GRACE_S = 10.0  # from SIGTERM to SIGKILL at the end of a run
 # From SIGKILL to the kernel's report that the process is gone. Giving back tens of gigabytes takes
 # seconds.
 KILL_DEADLINE_S = 60.0
+DOMAIN_MAX_CHARACTERS = 200  # of the name of a failure domain
 WORKERS_MAX_COUNT = 256  # workers on one node
 SIGINT_EXIT_CODE = 130  # exit code of a run that was ended by Ctrl-C
 ORPHAN_EXIT_CODE = 113  # exit code of a worker whose agent is gone

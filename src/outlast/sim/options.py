@@ -67,6 +67,8 @@ class Options:
     replicas           with sharded state, the number of ranks that hold each shard
     peer_copies        True: with sharded state, other nodes keep copies of each rank's images
     peers              with `peer_copies`: how many nodes keep a copy of each image
+    domains            with `peer_copies`: the number of domains of nodes that can be lost together.
+                       Neighbouring nodes are in one; 0: no node names its domain
     parity             with `peer_copies`: no copies, but parity, such as "2+1"; "": copies
     """
 
@@ -98,6 +100,7 @@ class Options:
     peer_copies: bool = False
     parity: str = ""
     peers: int = 1
+    domains: int = 0
 
     def alike_with(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shard as `rank`; empty if no other rank does."""
@@ -132,6 +135,10 @@ class Options:
     @property
     def node_names(self) -> tuple[str, ...]:
         return ("",) if self.nodes == 1 else tuple(f"node-{number}" for number in range(self.nodes))
+
+    def domain_of(self, place: int) -> str:
+        """Return the domain that the node at this place names; "": none."""
+        return f"domain-{place * self.domains // self.nodes}" if self.domains else ""
 
     @property
     def ranks_per_node(self) -> int:
@@ -281,6 +288,13 @@ def draw_peers(stream: Stream, options: Options) -> Options:
     return replace(options, peers=2 + which % (others - 1) if may else 1)
 
 
+def draw_domains(stream: Stream, options: Options) -> Options:
+    """Draw into how many domains the nodes are divided, if they keep copies or parity."""
+    some, which = stream.chance(0.5), stream.below(1000)
+    may = some and options.peer_copies
+    return replace(options, domains=1 + which % options.nodes if may else 0)
+
+
 def draw_parity(stream: Stream, options: Options) -> Options:
     """Draw whether parity is kept instead of copies. It is drawn apart, as checkpoints are."""
     some, which = stream.chance(0.5), stream.below(1000)
@@ -321,6 +335,7 @@ def check(options: Options) -> None:
         ("checkpoint_every", 0, STEPS_MAX),
         ("keep_every", 0, STEPS_MAX),
         ("peers", 1, limits.PEER_COPIES_MAX_COUNT),
+        ("domains", 0, NODES_MAX),
     ):
         if not least <= getattr(options, name) <= most:
             raise UsageError(f"{name} is {getattr(options, name)}", hint=f"from {least} to {most}")

@@ -27,12 +27,14 @@ from outlast.sim.faults.drawn_faults import (
     draw_headless,
     draw_saves,
 )
+from outlast.sim.faults.joint_losses import draw_joint_losses
 from outlast.sim.faults.partition_faults import PARTITION_KINDS, draw_partition_faults
 from outlast.sim.faults.scripted_faults import draw_scripted
 from outlast.sim.options import (
     Options,
     draw_checkpoints,
     draw_copies,
+    draw_domains,
     draw_hardware,
     draw_moves,
     draw_options,
@@ -163,6 +165,8 @@ def _draw_all_options(seed: int, given: Mapping[str, Any], *, hardware: bool) ->
         options = draw_parity(Stream(seed, "parity"), options)
     if "peers" not in given:
         options = draw_peers(Stream(seed, "peers"), options)
+    if "domains" not in given:
+        options = draw_domains(Stream(seed, "domains"), options)
     # an option that is drawn together with others may be given alone
     return replace(options, **given)
 
@@ -181,6 +185,7 @@ def _draw_all_faults(
     faults += draw_partition_faults(Stream(seed, "partings"), options)
     faults += draw_saves(Stream(seed, "saves"), options)
     faults += draw_headless(Stream(seed, "headless"), options)
+    faults += draw_joint_losses(Stream(seed, "joint losses"), options)
     faults = (
         draw_alone(Stream(seed, "alone"), options)
         or draw_failing(Stream(seed, "failing"), options)

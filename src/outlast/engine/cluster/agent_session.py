@@ -95,6 +95,7 @@ class NodeOffer:
     serves    where it serves its transfer image to other nodes, as HOST:PORT; "": nowhere
     votes     where it answers as a voter, as HOST:PORT; "": it is none
     software  what is installed there; "": not told
+    domain    the nodes that name the same one can be lost together (--node-domain); "": not told
     """
 
     node: str
@@ -103,6 +104,7 @@ class NodeOffer:
     serves: str = ""
     votes: str = ""
     software: str = ""
+    domain: str = ""
 
 
 class AgentSession:
@@ -204,6 +206,7 @@ class AgentSession:
             self._offer.votes,
             self._offer.software,
             *elsewhere,
+            self._offer.domain,
         )
         return [*out, SendOverLink(enrol)]
 

@@ -75,7 +75,13 @@ class NodeChanges:
     def joined(self, now_s: float, enrol: Enrol) -> list[Output]:
         """Take in a node that houses no processes, but perhaps sealed images."""
         run = self.run
-        run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
+        run.nodes.join(
+            enrol.node,
+            enrol.capacity,
+            place=enrol.place,
+            serves=enrol.serves,
+            domain=enrol.domain,
+        )
         self.find_images(enrol)
         out: list[Output] = []
         if enrol.node in run.nodes.dismissed:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from operator import attrgetter
 
 from outlast.engine.coordinator.member import Member
@@ -29,6 +29,7 @@ class NodeMembership:
     barred      nodes that get no more work, even if they come back
     dismissed   nodes that were drained and told to end
     awaited     the run waits for a node, because no node has room for a lost rank
+    domains     the failure domain of each node that has ever been in the run
     """
 
     def __init__(self, *, local: bool) -> None:
@@ -41,6 +42,8 @@ class NodeMembership:
         self._capacity: dict[str, int] = {"": UNBOUNDED} if local else {}
         self._places: dict[str, int] = {}
         self._serves: dict[str, str] = {}
+        # of each node that has ever been in; "": it names none
+        self.domains: dict[str, str] = {}
 
     def __contains__(self, node: str) -> bool:
         return node in self._capacity
@@ -51,17 +54,25 @@ class NodeMembership:
     def __len__(self) -> int:
         return len(self._capacity)
 
-    def join(self, node: str, capacity: int, *, place: int = -1, serves: str = "") -> None:
+    def join(
+        self, node: str, capacity: int, *, place: int = -1, serves: str = "", domain: str = ""
+    ) -> None:
         """Take `node` in.
 
         place    where it is to stand among the nodes; -1: by its name
         serves   where it serves its transfer image, as HOST:PORT; "": nowhere
+        domain   the nodes with the same name here can be lost together with it; "": not told
         """
         self._capacity[node] = capacity
         self._places[node] = place
         self._serves[node] = serves
+        self.domains[node] = domain
         self.returning.discard(node)
         self.silent.discard(node)
+
+    def recover(self, domains: Mapping[str, str]) -> None:
+        """Recover from the ledger the domains of nodes that are lost, or have not come yet."""
+        self.domains = {**domains, **self.domains}
 
     def lose(self, node: str, *, returns: bool = False) -> None:
         """Take `node` out. `returns`: its agent has restarted, and is about to enrol again."""

@@ -53,13 +53,14 @@ class Plans:
     waits there for the store, for the worker's Hello, and for a donor's transfer image. Then `send`
     sends it once. A plan of an older generation is never sent.
 
-    The class has no state of its own: plans are kept with the members, and sources in
+    The class has next to no state of its own: plans are kept with the members, and sources in
     `run.sources`. A plan may never be followed: a fault while the members move leads to another
     regroup, with the next generation.
     """
 
     def __init__(self, run: RunParts) -> None:
         self.run = run
+        self._warned: tuple[str, ...] = ()  # what people were told of domains last
 
     # --- survivors go on -------------------------------------------------------------------------
 
@@ -75,9 +76,11 @@ class Plans:
         homes = self._homes_for(verdict)
         for rank, worker in verdict.replace.items():
             out += self._replace(now_s, rank, worker, homes[rank])
-        donates = self._plan_survivors(verdict, restore, step)
+        sent_to = SentTo(run, run.roster.homes)
+        donates = self._plan_survivors(verdict, restore, step, sent_to)
         if donates:
             run.sources.await_image(step)
+        out += self._warn(sent_to)
         out += self.send(run.roster.members())
         # If there is a donor, no rank can join before it has handed over. This deadline is for the
         # donor; `on_donated` sets that of the others.
@@ -86,7 +89,9 @@ class Plans:
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.MOVE, now_s + deadline)]
 
-    def _plan_survivors(self, verdict: RecoveryVerdict, restore: RestoreVerdict, step: int) -> bool:
+    def _plan_survivors(
+        self, verdict: RecoveryVerdict, restore: RestoreVerdict, step: int, sent_to: SentTo
+    ) -> bool:
         """Make the plan of each member. Return True if a donor has to write its state first."""
         roster = self.run.roster
         sharded, reenter = roster.sharded, verdict.survivors == "reenter"
@@ -108,7 +113,6 @@ class Plans:
             phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
         )
-        sent_to = SentTo(self.run, roster.homes)
         for member in roster.members():
             rank, inventory = member.rank, member.path.inventory
             settle = restore.settle.get(rank, "none")
@@ -285,6 +289,7 @@ class Plans:
         plans = self._shared(start, "keepers", "shares", source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
         sent_to = SentTo(run, homes)
+        out += self._warn(sent_to)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
             # The plan is made after the member is added, because images of a rank that has moved
@@ -298,6 +303,11 @@ class Plans:
         out.append(set_timer(Timer.MOVE, now_s + limits.BOOT_DEADLINE_S))
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         return [*noted, *out, set_timer(Timer.SPARES, now_s + limits.SPARE_PLAIN_WAIT_S)]
+
+    def _warn(self, sent_to: SentTo) -> list[Output]:
+        """Say which domains must not be lost, if that has changed."""
+        before, self._warned = self._warned, sent_to.warnings()
+        return [Tell(f"warning: {one}") for one in self._warned if one not in before]
 
     def _begin_from(self, start: Restart) -> None:
         """Let all begin from `start` instead, and book how many more steps that loses."""

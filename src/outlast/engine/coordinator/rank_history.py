@@ -9,9 +9,13 @@ from collections.abc import Mapping
 
 
 class RankHistory:
-    """Keep the node of each rank, generation by generation. Only changes are kept."""
+    """Keep the node of each rank, generation by generation. Only changes are kept.
+
+    domains   the failure domain of each of these nodes, as the ledger says
+    """
 
     def __init__(self) -> None:
+        self.domains: dict[str, str] = {}
         self._moves: list[tuple[int, Mapping[int, str]]] = []
 
     def note(self, generation: int, homes: Mapping[int, str]) -> None:

@@ -188,7 +188,8 @@ class RunParts:
     def record_places(self, now_s: float) -> list[Output]:
         """Write down the nodes of ranks that have moved.
 
-        The next coordinator has to know on which node the images of a rank are valid.
+        The next coordinator has to know on which node the images of a rank are valid, and which
+        nodes keep copies or parity of them. That depends on the nodes' domains, too.
         """
         moved = self.roster.remains.take_moved()
         if self.nodes.local or not moved:
@@ -198,7 +199,11 @@ class RunParts:
         for rank, home in sorted(moved.items()):
             by_node.setdefault(home, []).append(rank)
         return [
-            self.noted(now_s, "placed", {"node": home, "ranks": ranks})
+            self.noted(
+                now_s,
+                "placed",
+                {"node": home, "ranks": ranks, "domain": self.nodes.domains.get(home, "")},
+            )
             for home, ranks in by_node.items()
         ]
 

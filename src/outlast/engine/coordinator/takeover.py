@@ -121,6 +121,7 @@ class RecoveredState:
             self.homes |= homes
             # written down before the generation in which they live there
             self.history.note(self.generation + 1, homes)
+            self.history.domains[str(event.data["node"])] = str(event.data["domain"])
         elif event.kind == "store":
             self.stores = typing.cast(int, event.data["number"])
         elif event.kind == "ending":
@@ -202,6 +203,7 @@ class Takeover:
         run.sources.written(*state.checkpoint)
         run.interruptions.recover(state.interruptions.values())
         run.history.recover(state.history)
+        run.nodes.recover(state.history.domains)
         self.policy.recover(state.policy_history)
         for one in run.interruptions.open:
             fault_s = one.fault_s or one.detected_s
@@ -228,7 +230,13 @@ class Takeover:
     def node_joined(self, now_s: float, enrol: Enrol, by_s: float) -> list[Output]:
         """Adopt what a node houses. `by_s`: from its clock to the coordinator's."""
         run, found = self.run, self._found
-        run.nodes.join(enrol.node, enrol.capacity, place=enrol.place, serves=enrol.serves)
+        run.nodes.join(
+            enrol.node,
+            enrol.capacity,
+            place=enrol.place,
+            serves=enrol.serves,
+            domain=enrol.domain,
+        )
         run.note_of_rank(enrol.step, enrol.step)
         if enrol.store is not None and enrol.store.number >= run.store.orders:
             run.store.note_found(enrol.store, enrol.node)

@@ -182,6 +182,7 @@ class Enrol:
     software  the software that is installed there (runtime/software.py); "" if that is not known
     copies    the copies of other ranks' images that it keeps for other nodes
     parity    the rows of parity of other ranks' images that it keeps
+    domain    the nodes that name the same one can be lost together; "": not told
     """
 
     node: str
@@ -203,6 +204,7 @@ class Enrol:
     software: str = ""
     copies: tuple[Images, ...] = ()
     parity: tuple[ParityKept, ...] = ()
+    domain: str = ""
 
 
 @dataclass(frozen=True, slots=True)

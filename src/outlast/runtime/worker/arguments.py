@@ -172,6 +172,13 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
         " number that the scheduler gives it (SLURM_NODEID, JOB_COMPLETION_INDEX).",
     )
     group.add_argument(
+        "--node-domain",
+        metavar="NAME",
+        help="What this node shares with others that can be lost together with it, such as its"
+        " rack: copies and parity of images (--keep) lie in other domains. Default:"
+        " OUTLAST_NODE_DOMAIN, or else what Slurm says (SLURM_TOPOLOGY_ADDR); '' for none.",
+    )
+    group.add_argument(
         "--join-timeout",
         type=_seconds,
         metavar="SECONDS",

@@ -51,6 +51,9 @@ class Planned:
                 the ranks that have to send copies of their images to their own node
     few_copies  the ranks that have to send copies to fewer nodes than the options say, although
                 there are enough nodes with ranks
+    close_copies
+                the ranks whose copies or parity are lost with their own domain, although they could
+                lie in others
     """
 
     generation: int
@@ -67,6 +70,7 @@ class Planned:
     copied: int = -1
     own_node_copies: tuple[int, ...] = ()
     few_copies: tuple[int, ...] = ()
+    close_copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,10 @@ class NothingCopiedLost(Checker):
 
 
 class CopiedElsewhere(Checker):
-    """Copies of a rank's images are on other nodes than the rank, each on a node of its own."""
+    """Copies of a rank's images are on other nodes than the rank, each on a node of its own.
+
+    If it is possible, they are also in other domains, and so is parity.
+    """
 
     of = (Planned,)
 
@@ -250,6 +253,11 @@ class CopiedElsewhere(Checker):
             yield (
                 f"in generation {seen.generation}, ranks {list(seen.few_copies)} send copies of"
                 " their images to fewer nodes than could keep one"
+            )
+        if isinstance(seen, Planned) and seen.close_copies:
+            yield (
+                f"in generation {seen.generation}, all that is kept of the images of ranks"
+                f" {list(seen.close_copies)} elsewhere is lost with their own domain"
             )
 
 

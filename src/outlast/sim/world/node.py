@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from outlast.engine.agent.agent import Agent
-from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
+from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.lease import void_after_s
 from outlast.engine.protocol.outputs import (
     AnswerPing,
@@ -57,7 +57,7 @@ from outlast.sim.world.copy_sending import SimulatedCopies
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.node_clock import NodeClock
-from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, readings_of
+from outlast.sim.world.node_parts import AgentSeat, NodeGiven, NodeMemory, offer_of, readings_of
 from outlast.sim.world.node_ports import Surroundings
 from outlast.sim.world.node_timers import BATCH, ROUNDING_S, NodeTimers
 from outlast.sim.world.process_runner import ProcessRunner, waits_for_plan
@@ -125,8 +125,7 @@ class Node:
         )
         agent_session = None
         if options.nodes > 1:
-            serves = self.name if options.peer_copies else ""
-            offer = NodeOffer(self.name, options.ranks_per_node, serves=serves)
+            offer = offer_of(self.name, self.place, options)
             agent_session = AgentSession(agent, offer=offer, beat_s=options.beat_s)
         return AgentSeat(number, agent, ticks, words, agent_session)
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
-from outlast.engine.cluster.agent_session import AgentSession
+from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.durable import newest_common
 from outlast.model.messages import Images
 from outlast.sim.draws import Draws, ProcessDraws
+from outlast.sim.options import Options
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_ticks import AgentTicks
 from outlast.sim.world.copy_sending import SimulatedCopies
@@ -108,6 +109,13 @@ class AgentSeat:
     def ear(self) -> Agent | AgentSession:
         """Return the receiver of the node's events."""
         return self.agent if self.agent_session is None else self.agent_session
+
+
+def offer_of(name: str, place: int, options: Options) -> NodeOffer:
+    """Return what a node offers to the run. Its images are served at its name."""
+    serves = name if options.peer_copies else ""
+    domain = options.domain_of(place)
+    return NodeOffer(name, options.ranks_per_node, serves=serves, domain=domain)
 
 
 def readings_of(

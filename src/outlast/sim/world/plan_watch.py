@@ -15,6 +15,7 @@ from outlast.model.terms import Mechanism
 from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.rules.final_observations import DrainPlanned
 from outlast.sim.rules.observations import CheckpointOffered, Planned, RunBegun
+from outlast.sim.world.copy_places import misplaced_copies
 from outlast.sim.world.disk import Disks, step_of
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.paths import Paths
@@ -189,8 +190,7 @@ class PlanWatch:
                 rewritten,
                 returning,
                 holders.copied(),
-                _own_node_copies(coordinator, generation),
-                _few_copies(coordinator, generation),
+                *misplaced_copies(coordinator, frame.options),
             )
         )
         holders.go_back(generation, min(steps, default=0))
@@ -322,40 +322,3 @@ class PlanWatch:
 def see_begun(frame: Frame, coordinator: Coordinator) -> None:
     """Let the rules see the number of nodes with which the first generation begins."""
     frame.see(RunBegun(frame.options.nodes, len(coordinator.nodes)))
-
-
-def _own_node_copies(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
-    """Return the ranks that have to send copies of their images to their own node.
-
-    Parity of a part may not lie on the node of any rank that gives a part to it.
-    """
-    homes = coordinator.roster.homes
-    return tuple(
-        m.rank
-        for m in coordinator.roster.members()
-        if m.path.plan is not None
-        and m.path.plan.generation == generation
-        and (
-            m.home in m.path.plan.keepers
-            or any(
-                share.at in {homes[rank] for rank in share.ranks if rank >= 0}
-                for share in m.path.plan.shares
-            )
-        )
-    )
-
-
-def _few_copies(coordinator: Coordinator, generation: int) -> tuple[int, ...]:
-    """Return the ranks that send copies to fewer nodes than they should."""
-    options, nodes = coordinator.run.options, set(coordinator.roster.homes.values())
-    if not options.peer_copies or options.parity is not None:
-        return ()
-    wanted = min(options.peers, len(nodes) - 1)
-    return tuple(
-        m.rank
-        for m in coordinator.roster.members()
-        if m.path.plan is not None
-        and m.path.plan.generation == generation
-        and m.path.plan.then not in ("stand", "exit")
-        and len({*m.path.plan.keepers}) < wanted
-    )
