@@ -14,7 +14,7 @@ import pytest
 from outlast.engine.coordinator.parity_rows import ParityRows, shares_of
 from outlast.engine.placement import stripes
 from outlast.errors import CapacityError, CorruptError
-from outlast.model.messages import ParityKept, PutImage, Regroup
+from outlast.model.messages import ParityKept, PutImage, Regroup, Share
 from outlast.runtime import trust
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
@@ -54,11 +54,14 @@ class House:
 
     def follow(self, generation: int) -> None:
         """Let all ranks begin a generation, with the shares that its placement gives them."""
-        placed = stripes(self.homes, data=self.data, rows=self.rows)
-        shares = shares_of(placed, lambda node: self.peers[node].address)
         for rank, sender in self.senders.items():
-            plan = replace(PLAN, rank=rank, generation=generation, shares=shares[rank])
+            plan = replace(PLAN, rank=rank, generation=generation, shares=self.shares(rank))
             sender.follow(plan)
+
+    def shares(self, rank: int) -> tuple[Share, ...]:
+        """Return where a rank sends the parts of its images."""
+        placed = stripes(self.homes, data=self.data, rows=self.rows)
+        return shares_of(placed, lambda node: self.peers[node].address)[rank]
 
     def seal(self, step: int, *, generation: int = 1) -> None:
         """Let all ranks seal a step. Their images differ in length."""
