@@ -235,6 +235,18 @@ def test_status_says_whether_the_loss_of_any_node_is_survived() -> None:
     assert to_lose() == 0, "rank 0 lives on a"
 
 
+def test_a_node_that_gives_back_what_it_kept_does_not_lack_room() -> None:
+    """Another node keeps the copies now, so this one has only tidied up."""
+    copies = PeerCopies()
+    copies.place({0: ("c",)})
+    copies.kept(kept(0, 7), "b")
+    copies.kept(kept(0, 8), "c")
+    copies.kept(kept(0), "b")
+    assert (copies.node_of(0, 7), copies.committed(9)) == ("", 8)
+    copies.kept(kept(0), "c")
+    assert copies.committed(9) == 9
+
+
 def test_a_rank_whose_image_is_lost_needs_one_copy_more() -> None:
     """Its copies are all that is left of it, also one on the node that it lives on by now."""
     copies = PeerCopies()

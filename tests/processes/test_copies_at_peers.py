@@ -322,3 +322,33 @@ def test_a_keeper_that_is_down_does_not_hold_up_the_other_one(
     with pytest.raises(Cut):
         sender.wait()
     assert arrived.is_set()
+
+
+def test_copies_that_belong_elsewhere_now_give_their_memory_back(
+    vaults: tuple[Vault, Vault],
+) -> None:
+    """Rank 3 has sent its images here, and sends them to another node in the second generation. Its
+    copies stay until rank 2 sends its second step: rank 3 has voted by then, so they are there too.
+    """
+    own, other = vaults
+    own.reserve(3, SIZE, 1)
+    with keeping(other) as peer:
+        held = peer.server.keeper.held
+        for rank in (2, 3):
+            body = memoryview(os.urandom(SIZE - 300_000 * (rank == 3)))
+            piece = TensorPiece(TensorSpec("weights", "U8", (len(body),)), body)
+            own.write(rank, generation=1, step=7, pieces=[piece], metadata={})
+            sender, _ = sender_of(own, peer, rank=rank)
+            sender.send(7)
+            sender.wait()
+        sender, _ = sender_of(own, peer, generation=2)
+        sender.send(7)
+        sender.wait()
+        assert held.ranks() == (2, 3), "the other node may not have them yet"
+        body = sealed(own, 8, generation=2)
+        sender.send(8)
+        sender.wait()
+        assert held.ranks() == (2,)
+        assert not (other.folder / "copy-3").exists()
+        assert CopyKept(3, 1, ()) in peer.said
+        assert bytes(held.read(2, 8).tensors["weights"][1]) == body

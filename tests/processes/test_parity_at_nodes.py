@@ -35,6 +35,7 @@ class House:
     def __init__(self, folder: Path, ranks: int, *, data: int, rows: int) -> None:
         self.homes = {rank: f"n{rank}" for rank in range(ranks)}
         self.data, self.rows = data, rows
+        self.domains: dict[str, str] = {}
         self.vaults = {node: Vault.create(folder / node, "run-1") for node in self.homes.values()}
         self.peers = {node: Peer(vault) for node, vault in self.vaults.items()}
         self.bodies: dict[tuple[int, int], bytes] = {}
@@ -60,7 +61,7 @@ class House:
 
     def shares(self, rank: int) -> tuple[Share, ...]:
         """Return where a rank sends the parts of its images."""
-        placed = stripes(self.homes, data=self.data, rows=self.rows)
+        placed = stripes(self.homes, data=self.data, rows=self.rows, domains=self.domains)
         return shares_of(placed, lambda node: self.peers[node].address)[rank]
 
     def seal(self, step: int, *, generation: int = 1) -> None:
@@ -205,6 +206,41 @@ def test_a_step_executed_again_replaces_the_one_that_was_rolled_back(tmp_path: P
         one.seal(8, generation=2)
         one.send(8)
         for rank in range(3):
+            for step in (7, 8):
+                assert one.rebuilt(rank, step, {rank}, tmp_path / "new") == one.bodies[step, rank]
+
+
+def test_rows_that_belong_elsewhere_now_give_their_memory_back(tmp_path: Path) -> None:
+    """Method: nodes name their domains from the second generation on, so two of four rows lie on
+    other nodes. The old ones stay until a rank sends its second step: then all others are complete.
+    """
+    with house(tmp_path, 4, data=2, rows=1) as one:
+        kept = {node: peer.server.keeper.parity for node, peer in one.peers.items()}
+        one.seal(7)
+        one.send(7)
+        assert {node: held.stripes() for node, held in kept.items()} == {
+            "n0": (2,),
+            "n1": (3,),
+            "n2": (0,),
+            "n3": (1,),
+        }
+        one.domains = {"n0": "A", "n1": "A", "n2": "B", "n3": "B"}
+        one.follow(2)
+        one.send(7)
+        assert (kept["n1"].stripes(), kept["n2"].stripes()) == ((0, 3), (0, 3))
+        for rank in range(4):
+            assert one.rebuilt(rank, 7, {rank}, tmp_path / "new") == one.bodies[7, rank]
+        one.seal(8, generation=2)
+        one.send(8)
+        assert {node: held.stripes() for node, held in kept.items()} == {
+            "n0": (2,),
+            "n1": (0,),
+            "n2": (3,),
+            "n3": (1,),
+        }
+        assert not (one.folder_of("n2") / "parity-0").exists()
+        assert ParityKept(0, ()) in one.peers["n2"].said
+        for rank in range(4):
             for step in (7, 8):
                 assert one.rebuilt(rank, step, {rank}, tmp_path / "new") == one.bodies[step, rank]
 

@@ -52,8 +52,8 @@ class ParityRows:
             self._newest[which] = max(row.step, self._newest.get(which, -1))
         if message.rows:
             self._without.discard((node, message.stripe))
-        else:
-            self._without.add((node, message.stripe))
+        elif any(one.number == message.stripe and node in one.holders for one in self._stripes):
+            self._without.add((node, message.stripe))  # others have given back what they had kept
 
     def found(self, message: ParityKept, node: str) -> None:
         """Note rows that were found on a node which has come back or has enrolled."""

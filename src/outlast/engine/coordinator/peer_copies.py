@@ -48,8 +48,8 @@ class PeerCopies:
         self._note(message.rank, node, steps)
         if message.steps:
             self._without.discard((node, message.rank))
-        else:
-            self._without.add((node, message.rank))
+        elif node in self._placed.get(message.rank, ()):
+            self._without.add((node, message.rank))  # others have given back what they had kept
 
     def found(self, rank: int, node: str, steps: tuple[int, ...]) -> None:
         """Note copies that were found on a node which has come back or has enrolled."""

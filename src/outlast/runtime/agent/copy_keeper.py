@@ -6,6 +6,10 @@ allocated and bytes are read in small pieces, so that the agent can do its other
 Once all bytes are there, the copy is sealed, and the coordinator and the rank are told. A part that
 is sent for parity is added to the row of its stripe. The rank is told once its part is in the row,
 and the coordinator once the row has the parts of all its ranks.
+
+In another generation other nodes may keep what this one has kept. Its memory is given back as soon
+as a rank sends a second step: all ranks have voted by then, so everything of the first one has
+arrived where it belongs (`_drop_stale`).
 """
 
 from __future__ import annotations
@@ -51,8 +55,9 @@ class CopyKeeper:
         self.parity = HeldParity(vault)
         self.on_kept: Callable[[CopyKept | ParityKept], object] = _nobody
         self._loop = loop
-        # rank -> the newest generation in which it has sent a copy
-        self._generations: dict[int, int] = {}
+        # rank -> the newest generation in which it has sent a copy, and the first step of that
+        self._generations: dict[int, tuple[int, int]] = {}
+        self._dropped = 0  # the generation in which stale copies were looked for last
         # The key is a rank and the stripe of a part. The stripe -1 stands for a whole copy.
         self._incoming_copies: dict[tuple[int, int], _IncomingCopy] = {}
 
@@ -64,12 +69,17 @@ class CopyKeeper:
     def take(self, sock: socket.socket, put: PutImage) -> None:
         """Receive a copy over `sock`, and close it afterwards."""
         seal = _read_seal(put.seal)
-        if seal is None or put.generation < self._generations.get(put.rank, 0):
+        known, first = self._generations.get(put.rank, (0, 0))
+        if seal is None or put.generation < known:
             # The sender was given up: another process holds the rank by now.
             send_short(sock, TurnedAway("the rank has gone on without the process that sends this"))
             sock.close()
             return
-        self._generations[put.rank] = put.generation
+        if put.generation > known:
+            self._generations[put.rank] = put.generation, seal.step
+        elif seal.step > first and put.generation > self._dropped:
+            self._dropped = put.generation
+            self._drop_stale(put.generation, seal.step)
         if (before := self._incoming_copies.pop(_key(put), None)) is not None:
             before.close()
         if put.share is not None and self.parity.is_older(put.share.stripe, put.generation):
@@ -113,6 +123,21 @@ class CopyKeeper:
         if self._incoming_copies.get(_key(put)) is coming:
             del self._incoming_copies[_key(put)]
 
+    def _drop_stale(self, generation: int, step: int) -> None:
+        """Give back the memory of what no rank has sent here in this generation."""
+        for one in tuple(self._incoming_copies.values()):
+            if one.put.generation < generation:
+                one.close()  # its sender was given up
+        for rank in self.held.ranks():
+            known, _ = self._generations.get(rank, (0, 0))
+            if known < generation and max(self.held.steps(rank), default=-1) < step:
+                self.held.drop(rank)
+                self.on_kept(CopyKept(rank, known, ()))
+        for stripe in self.parity.stripes():
+            if self.parity.is_stale(stripe, generation=generation, step=step):
+                self.parity.drop(stripe)
+                self.on_kept(ParityKept(stripe, ()))
+
     def _tell(self, put: PutImage) -> None:
         if put.share is not None:
             self.on_kept(self.parity.rows(put.share.stripe))
@@ -145,8 +170,8 @@ class _IncomingCopy:
         keeper: CopyKeeper,
     ) -> None:
         self._loop = loop
+        self.put = put
         self._sock = sock
-        self._put = put
         self._incoming = incoming
         self._keeper = keeper
         self._patience: LoopTimer | None = None
@@ -160,7 +185,7 @@ class _IncomingCopy:
             self._patience.cancel()
             self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
-        self._keeper.on_closed(self._put, self)
+        self._keeper.on_closed(self.put, self)
 
     def _make_room(self) -> None:
         if self._sock.fileno() < 0:
@@ -168,8 +193,8 @@ class _IncomingCopy:
         try:
             ready = self._incoming.make_room(limits.COPY_ROOM_BYTES)
         except CapacityError as error:
-            self._keeper.refuse(self._sock, self._put, error)
-            self._keeper.on_closed(self._put, self)
+            self._keeper.refuse(self._sock, self.put, error)
+            self._keeper.on_closed(self.put, self)
             return
         if not ready:
             self._loop.call_at(now_s(), self._make_room)
@@ -179,7 +204,7 @@ class _IncomingCopy:
         if self._incoming.received == self._incoming.length:
             self._finish()  # the image is empty
             return
-        send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
+        send_short(self._sock, ImageHead(self.put.seal, self._incoming.received))
 
     def _wait(self) -> None:
         if self._patience is not None:
@@ -207,8 +232,8 @@ class _IncomingCopy:
 
     def _finish(self) -> None:
         if self._incoming.finish():
-            self._keeper.on_sealed(self._put)
-        send_short(self._sock, ImageHead(self._put.seal, self._incoming.received))
+            self._keeper.on_sealed(self.put)
+        send_short(self._sock, ImageHead(self.put.seal, self._incoming.received))
         self.close()
 
 

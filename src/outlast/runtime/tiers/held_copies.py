@@ -80,6 +80,11 @@ class HeldCopies:
         for slot in area.sealed():
             area.unseal(slot)
 
+    def drop(self, rank: int) -> None:
+        """Remove the copies of `rank`, and give their memory back: another node keeps them now."""
+        self.forget(rank)
+        self._vault.drop_folder(self._areas.let_go(rank))
+
     def _into(self, rank: int, slot: int, seal: Seal) -> Incoming:
         area = self._areas.of(rank)
         lacking = [size for size in area.allocated() if size < seal.length]

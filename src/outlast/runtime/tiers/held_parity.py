@@ -145,6 +145,23 @@ class HeldParity:
         for slot in area.sealed():
             area.unseal(slot)
 
+    def is_stale(self, stripe: int, *, generation: int, step: int) -> bool:
+        """Return whether nothing here of a stripe is of this generation, or of `step` or later."""
+        coming = self._sums.get(stripe)
+        rows = self.rows(stripe).rows
+        return (coming is None or coming.generation < generation) and all(
+            row.generation < generation and row.step < step for row in rows
+        )
+
+    def stripes(self) -> tuple[int, ...]:
+        """Return the stripes of which rows may be here."""
+        return self._areas.ranks()
+
+    def drop(self, stripe: int) -> None:
+        """Remove the rows of a stripe, and give their memory back: other nodes keep them now."""
+        self.forget(stripe)
+        self._vault.drop_folder(self._areas.let_go(stripe))
+
     def close(self) -> None:
         """Close all files."""
         self._sums.clear()

@@ -53,6 +53,12 @@ class RankAreas:
         sealed = self.of(rank).sealed().items()
         return next(((slot, seal) for slot, seal in sealed if seal.step == step), None)
 
+    def let_go(self, rank: int) -> str:
+        """Close the area of `rank`, and return the name of its folder, which may be removed."""
+        if (area := self._areas.pop(rank, None)) is not None:
+            area.close()
+        return f"{self._prefix}-{rank}"
+
     def close(self) -> None:
         """Close all files. Views that were given out stay valid."""
         for area in self._areas.values():

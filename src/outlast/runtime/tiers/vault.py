@@ -456,6 +456,12 @@ class Vault:
             self.keeper.forget(f"beacon-{worker}")
         (self.folder / f"beacon-{worker}").unlink(missing_ok=True)
 
+    def drop_folder(self, name: str) -> None:
+        """Remove a folder of the vault, and give its memory back once nothing maps it."""
+        if self.keeper is not None:
+            self.keeper.forget_folder(name)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+
     def close(self) -> None:
         """Close all files; the folder stays. Views that were given out stay valid."""
         self._areas.close()

@@ -67,6 +67,11 @@ class VaultKeeper:
         if (fd := self._held.pop(name, -1)) >= 0:
             os.close(fd)
 
+    def forget_folder(self, name: str) -> None:
+        """Stop holding the files of a folder, because its owner is about to remove it."""
+        for held in [one for one in self._held if one.startswith(f"{name}/")]:
+            self.forget(held)
+
     def close(self) -> None:
         """Close all files."""
         for name in list(self._held):

@@ -29,18 +29,35 @@ class SimulatedCopies:
 
     def __init__(self) -> None:
         self._steps: dict[int, dict[int, int]] = {}  # rank -> step -> generation of its sender
-        self._generations: dict[int, int] = {}
+        # rank -> the newest generation in which it has sent, and its first step
+        self._generations: dict[int, tuple[int, int]] = {}
         self.rows = SimulatedRows()  # of parity, which is kept instead of copies
 
-    def put(self, rank: int, generation: int, step: int) -> CopyKept | None:
-        """Store a copy, and return the agent's report; None if the sender was given up."""
-        if generation < self._generations.get(rank, 0):
+    def put(self, rank: int, generation: int, step: int) -> tuple[CopyKept, ...] | None:
+        """Store a copy, and return the agent's reports; None if the sender was given up."""
+        known, first = self._generations.get(rank, (0, 0))
+        if generation < known:
             return None
-        self._generations[rank] = generation
+        said: tuple[CopyKept, ...] = ()
+        if generation > known:
+            self._generations[rank] = generation, step
+        elif step > first:
+            said = self._drop_stale(generation, step)
         mine = {one: made for one, made in self._steps.get(rank, {}).items() if one < step}
         mine[step] = generation
         self._steps[rank] = dict(sorted(mine.items())[-KEPT_COUNT:])
-        return CopyKept(rank, generation, self.steps(rank))
+        return (*said, CopyKept(rank, generation, self.steps(rank)))
+
+    def _drop_stale(self, generation: int, step: int) -> tuple[CopyKept, ...]:
+        """Give back what no rank has sent here in this generation."""
+        stale = {
+            rank: self._generations.get(rank, (0, 0))[0]
+            for rank, steps in self._steps.items()
+            if self._generations.get(rank, (0, 0))[0] < generation and max(steps) < step
+        }
+        for rank in stale:
+            del self._steps[rank]
+        return tuple(CopyKept(rank, known, ()) for rank, known in sorted(stale.items()))
 
     def steps(self, rank: int) -> tuple[int, ...]:
         """Return the steps of which copies for one rank are here, the newest first."""
@@ -155,8 +172,7 @@ class CopySending:
         share = target[1]
         said: Iterable[FromAgent] | None
         if share is None:
-            copy = keeper.copies.put(plan.rank, plan.generation, step)
-            said = None if copy is None else (copy,)
+            said = keeper.copies.put(plan.rank, plan.generation, step)
         else:
             said = keeper.copies.rows.put(share, plan.rank, plan.generation, step)
         if said is None:

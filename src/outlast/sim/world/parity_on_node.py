@@ -34,18 +34,24 @@ class SimulatedRows:
 
     def __init__(self) -> None:
         self._sums: dict[int, list[_Sum]] = {}  # by stripe
-        self._generations: dict[int, int] = {}  # of each rank, the newest that it has sent in
+        # of each rank, the newest generation that it has sent in, and its first step
+        self._generations: dict[int, tuple[int, int]] = {}
 
     def put(
         self, share: Share, rank: int, generation: int, step: int
     ) -> tuple[ParityKept, ...] | None:
         """Take a part in, and return what the agent says; None: its sender was given up.
 
-        It says nothing as long as the row is not complete.
+        It says nothing of the row as long as that is not complete.
         """
-        if generation < self._generations.get(rank, 0):
+        known, first = self._generations.get(rank, (0, 0))
+        if generation < known:
             return None
-        self._generations[rank] = generation
+        said: tuple[ParityKept, ...] = ()
+        if generation > known:
+            self._generations[rank] = generation, step
+        elif step > first:
+            said = self._drop_stale(generation, step)
         row = KeptRow(share.row, share.ranks, generation, step)
         sums = [one for one in self._sums.get(share.stripe, []) if one.row.step <= step]
         if any(one.row.generation > generation for one in sums):
@@ -57,7 +63,19 @@ class SimulatedRows:
             sums = [*sorted(whole, key=lambda one: one.age)[-1:], coming]
         coming.places.add(share.place)
         self._sums[share.stripe] = sums[-KEPT_COUNT:]
-        return (ParityKept(share.stripe, self.rows(share.stripe)),) if coming.is_complete else ()
+        news = (ParityKept(share.stripe, self.rows(share.stripe)),) if coming.is_complete else ()
+        return (*said, *news)
+
+    def _drop_stale(self, generation: int, step: int) -> tuple[ParityKept, ...]:
+        """Give back the rows of stripes that no rank has sent here in this generation."""
+        stale = [
+            stripe
+            for stripe, sums in self._sums.items()
+            if all(one.row.generation < generation and one.row.step < step for one in sums)
+        ]
+        for stripe in stale:
+            del self._sums[stripe]
+        return tuple(ParityKept(stripe, ()) for stripe in sorted(stale))
 
     def rows(self, stripe: int) -> tuple[KeptRow, ...]:
         """Return the complete rows of a stripe, the newest first."""
