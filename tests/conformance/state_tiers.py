@@ -1,5 +1,7 @@
-"""Every place in which `--keep` keeps state, under one handle: the vault of the own node, copies and
-parity on other nodes, a local disk, and object storage.
+"""Every place in which `--keep` keeps state, under one handle.
+
+They are the vault of the own node, copies and parity on other nodes, a local disk, and object
+storage.
 
 Each handle is thin: the bytes take the way that they take in a run, through real vaults, senders,
 keepers, sockets and files. The places for checkpoints have more promises (`test_tiers.py`).

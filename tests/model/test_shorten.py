@@ -58,7 +58,7 @@ NAMES = {
     ),
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
-    *("votes", "leader", "part", "record", "twin_source", "keepers", "at"),
+    *("votes", "leader", "part", "record", "twin_source", "keepers", "at", "domain"),
 }
 # numeric, with a port
 ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keepers", "at"}

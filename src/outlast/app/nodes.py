@@ -14,6 +14,7 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model import limits
+from outlast.model.texts import cut_at_word
 
 _PORT = 29_400  # torchrun's own, where an endpoint names none
 _NODES_MAX_COUNT = 16_384
@@ -170,7 +171,7 @@ def _domain(given: str | None, environment: Mapping[str, str]) -> str:
         name, said = environment.get("OUTLAST_NODE_DOMAIN", ""), "OUTLAST_NODE_DOMAIN"
     if not name.isprintable() or name != name.strip() or len(name) > limits.DOMAIN_MAX_CHARACTERS:
         raise UsageError(
-            f"{said} {name[:80]!r}: is no name of a failure domain",
+            f"{said} {cut_at_word(name, 80)!r}: is no name of a failure domain",
             hint=f"up to {limits.DOMAIN_MAX_CHARACTERS} printable characters, such as rack-7; the"
             " same on all nodes that can be lost together",
         )
