@@ -309,6 +309,20 @@ def draw_policy(stream: Stream, options: Options) -> Options:
     return replace(options, policy=stream.pick(("none", "default", "eager", "eager")))
 
 
+def _check_copies(options: Options) -> None:
+    """Check what other nodes keep of images. Raises UsageError."""
+    if options.parity and (not options.peer_copies or not re.fullmatch(_PARITY, options.parity)):
+        raise UsageError(
+            f"--parity {options.parity!r}",
+            hint="K+M with M of 1 or 2, such as 2+1, and together with --peer-copies",
+        )
+    if options.peer_copies and (options.nodes == 1 or options.failures):
+        raise UsageError(
+            "copies on other nodes need several nodes, and do not go with --failures",
+            hint="give --nodes 3, and leave --failures out",
+        )
+
+
 def check(options: Options) -> None:
     """Check the options. Raises UsageError, which names the option."""
     if options.policy not in POLICIES:
@@ -344,16 +358,7 @@ def check(options: Options) -> None:
             f"copies in the vault are not possible with {options.nodes} nodes",
             hint="no vault has the images of all ranks then",
         )
-    if options.parity and (not options.peer_copies or not re.fullmatch(_PARITY, options.parity)):
-        raise UsageError(
-            f"--parity {options.parity!r}",
-            hint="K+M with M of 1 or 2, such as 2+1, and together with --peer-copies",
-        )
-    if options.peer_copies and (options.nodes == 1 or options.failures):
-        raise UsageError(
-            "copies on other nodes need several nodes, and do not go with --failures",
-            hint="give --nodes 3, and leave --failures out",
-        )
+    _check_copies(options)
     if options.spare_nodes >= options.nodes:
         raise UsageError(
             f"{options.spare_nodes} of {options.nodes} nodes are spare nodes",
