@@ -4,7 +4,7 @@ order.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -34,9 +34,18 @@ from outlast.engine.commit.commands import (
 from outlast.engine.commit.commit_machine import CommitMachine
 from outlast.engine.commit.image_place import BEGUN, ScriptPosition, choose_slot
 from outlast.engine.commit.late_votes import LateVotes
+from outlast.engine.protocol.outputs import Say, SendOut
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import Reenter, StepInterrupted
-from outlast.model.messages import Leave, Regroup, SaveNow
+from outlast.model.messages import (
+    FromWorker,
+    Leave,
+    Regroup,
+    SaveNow,
+    SealEach,
+    Sealed,
+    SendImage,
+)
 
 
 class PeerLost(Exception):
@@ -48,6 +57,7 @@ class Passed:
     stop: bool = False
     save: bool = False
     unsure: bool = False
+    seal: bool = False
 
 
 def plan(generation: int, step: int, **more: Any) -> Regroup:
@@ -86,6 +96,8 @@ class Rank:
     sharded: bool = False
     unsure: bool = False  # a mover was seen whose state no vote has compared yet
     seen: list[Command] = field(default_factory=list)
+    said: list[FromWorker] = field(default_factory=list)
+    sealed_because_due: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.worker = WorkerMachine(worker=1)
@@ -111,9 +123,16 @@ class Rank:
             case Prepare():
                 return not self.is_unsure
             case TellWorkerMachine():
-                command.act(self.worker)
+                told = command.act(self.worker) or []
+                self.said += [one.message for one in told if isinstance(one, Say)]
+            case SealMoved():
+                self.sealed_because_due.append(command.due)
             case Vote():
-                return Passed(save=self.worker.saves_now, unsure=self.is_unsure)
+                return Passed(
+                    save=self.worker.saves_now,
+                    unsure=self.is_unsure,
+                    seal=self.worker.seals_each,
+                )
             case DropUndo():
                 return self.sharded
             case HandOver():
@@ -190,6 +209,37 @@ def test_a_checkpoint_is_requested_again_if_a_regroup_comes_first() -> None:
     assert not rank.run(rank.machine.end_block(cut.value))
     assert not rank.machine.agreed.save
     assert rank.worker.saves_now
+
+
+def test_a_rank_seals_after_each_step_once_that_was_asked_for() -> None:
+    """The report comes once, with the first step that was sealed for that. The next generation
+    seals as often as the run says.
+    """
+    rank = Rank(sharded=True, plans=[plan(2, 2)])
+    rank.begin_step()
+    rank.worker.on_message(SealEach("node-0 is drained"))
+    for _ in range(2):
+        rank.run(rank.machine.vote_early())
+        assert rank.run(rank.machine.end_block(None))
+        rank.begin_step()
+    assert [one for one in rank.said if isinstance(one, Sealed)] == [Sealed(1, 1, 1)]
+    assert rank.sealed_because_due == [False, True, True]
+    rank.fails.append(Vote)
+    with pytest.raises(StepInterrupted) as cut:
+        rank.run(rank.machine.vote_early())
+    assert not rank.run(rank.machine.end_block(cut.value))
+    assert (rank.machine.agreed.seal, rank.worker.seals_each) == (False, False)
+
+
+def test_an_image_is_sent_only_while_the_rank_stands_still() -> None:
+    """A request of a generation that is over is ignored."""
+    rank = Rank(sharded=True)
+    asked = SendImage(1, 0, "node-c:1")
+    assert rank.worker.on_message(asked) == []
+    rank.worker.on_message(Leave(1, "node-0 is drained"))
+    rank.worker.stand_still(in_hook=False)
+    assert rank.worker.on_message(asked) == [SendOut(1, 0, "node-c:1")]
+    assert rank.worker.on_message(replace(asked, generation=0)) == []
 
 
 def test_a_block_without_an_optimizer_votes_at_its_end() -> None:

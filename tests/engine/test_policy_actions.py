@@ -104,7 +104,7 @@ def homes(world: World) -> set[str]:
 # --- drain ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["in_place", "reenter", "respawn"])
+@pytest.mark.parametrize("mode", ["in_place", "reenter", "respawn", "sharded"])
 def test_a_drained_nodes_ranks_move_and_every_step_stays(mode: str) -> None:
     world = a_world(replace(FOUR, recovery_mode=mode))
     diagnosed(world, verdict())
@@ -208,19 +208,6 @@ def test_the_store_moves_off_a_node_that_is_drained() -> None:
     ran(world)
     assert homes_of_store == ["node-0"]
     assert world.coordinator.run.store.home != "node-0"
-
-
-def test_state_with_one_owner_for_each_shard_is_not_moved() -> None:
-    """The images of such a rank are on its node. If the rank moved, the run would go back to a
-    checkpoint.
-
-    The node only gets no further ranks.
-    """
-    world = a_world(replace(FOUR, recovery_mode="sharded"))
-    diagnosed(world, verdict())
-    ran(world)
-    assert (len(world.interruptions), homes(world)) == (1, {"node-0", "node-1"})
-    assert [one["node"] for one in events(world, BARRED)] == ["node-0"]
 
 
 LATER = PlannedFault("later", "kill", 0, at_s=1.5)

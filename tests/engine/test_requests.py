@@ -8,6 +8,7 @@ import pytest
 
 from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, UNBARRED
 from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, RunRequest
+from outlast.model import limits
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Preempted
 from outlast.model.records import DRAINING
@@ -124,9 +125,71 @@ def test_a_drain_waits_for_room_and_says_so() -> None:
     assert homes(world) == {"node-0", "node-1"}
 
 
-def test_all_nodes_are_drained_one_after_the_other() -> None:
+SHARDED = replace(FOUR, recovery_mode="sharded")
+
+
+def copies_on(world: World) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of whose images each node was sent a copy."""
+    kept = {node.name: node.copies.kept_images() for node in world.nodes}
+    return {name: tuple(one.rank for one in images) for name, images in kept.items() if images}
+
+
+def test_images_of_sharded_state_move_before_the_ranks_do() -> None:
+    """All ranks seal after each step from the request on, and the run goes on from the newest one.
+
+    Each rank that leaves reads the copy of its own image on the node that took it over.
+    """
+    world = a_world(SHARDED)
+    asks(world, "drain", "node-0")
+    end = ran(world)
+    assert (end.state, world.committed) == ("ended", FOUR.steps)
+    assert not world.rolled_back
+    assert homes(world) == {"node-1", "node-2"}
+    assert copies_on(world) == {"node-2": (0, 1)}
+    assert answers(world) == [
+        ("waits", "the ranks of node-0 move after the step in flight"),
+        ("waits", "the images of the ranks of node-0 move to another node"),
+        ("waits", "the first step without node node-0 is committed"),
+        ("done", "node node-0 is drained"),
+    ]
+    assert world.interruptions[2].steps_lost == 0
+
+
+def test_no_image_moves_if_a_replica_elsewhere_has_it() -> None:
+    """Method: ranks 0 and 2 hold the same shard, and so do ranks 1 and 3."""
+    world = a_world(replace(SHARDED, replicas=2))
+    asks(world, "drain", "node-0")
+    ran(world)
+    assert last(world)[0] == "done"
+    assert not world.rolled_back
+    assert copies_on(world) == {}
+
+
+@pytest.mark.parametrize("parity", ["", "2+1"])
+def test_no_image_moves_that_lies_elsewhere_already(parity: str) -> None:
+    """Method: each rank sends copies, or parity, to another node at each step."""
+    world = a_world(replace(SHARDED, nodes=5, peer_copies=True, parity=parity, steps=80))
+    asks(world, "drain", "node-0")
+    ran(world)
+    assert last(world)[0] == "done"
+    assert not world.rolled_back
+    assert "node-0" not in homes(world)
+
+
+def test_a_node_of_sharded_state_that_has_no_step_in_time_stays_and_the_run_stops() -> None:
+    """Method: a step takes longer than the notice lets a drain take."""
+    world = a_world(replace(SHARDED, step_s=2 * limits.NOTICE_DRAIN_S, checkpoint_every=1000))
+    notice(world, "node-1", at_s=3 * limits.NOTICE_DRAIN_S)  # after the first step
+    end = world.run(bound_s=20 * limits.NOTICE_DRAIN_S)
+    assert end is not None
+    assert (end.state, end.exit_code) == ("stopped", STOPPED_EXIT)
+    assert "its ranks could not be moved in time" in end.reason
+
+
+@pytest.mark.parametrize("options", [FOUR, SHARDED], ids=["replicated", "sharded"])
+def test_all_nodes_are_drained_one_after_the_other(options: Options) -> None:
     """Each node stands ready again once it is empty, so the next one finds room."""
-    world = a_world(replace(FOUR, steps=120))
+    world = a_world(replace(options, steps=120))
     asks(world, "drain_all")
     end = ran(world)
     assert (end.state, world.committed) == ("ended", 120)
@@ -171,8 +234,9 @@ def notice(world: World, *nodes: str, at_s: float = LATE_S) -> None:
     world.timeline.after(at_s, arrives)
 
 
-def test_a_node_that_is_taken_away_is_drained_if_another_one_has_room() -> None:
-    world = a_world()
+@pytest.mark.parametrize("options", [FOUR, SHARDED], ids=["replicated", "sharded"])
+def test_a_node_that_is_taken_away_is_drained_if_another_one_has_room(options: Options) -> None:
+    world = a_world(options)
     notice(world, "node-1")
     end = ran(world)
     assert (end.state, world.committed) == ("ended", FOUR.steps)
@@ -186,7 +250,6 @@ def test_a_node_that_is_taken_away_is_drained_if_another_one_has_room() -> None:
     [
         pytest.param(replace(FOUR, nodes=2, spare_nodes=0), ("node-1",), id="no room"),
         pytest.param(FOUR, ("node-1", "node-2"), id="most of the nodes"),
-        pytest.param(replace(FOUR, recovery_mode="sharded"), ("node-1",), id="sharded"),
     ],
 )
 def test_the_run_is_stopped_if_a_node_that_is_taken_away_cannot_be_drained(
@@ -221,12 +284,6 @@ def test_a_cordoned_node_gets_no_work_until_it_is_uncordoned() -> None:
         (LONE, "drain", "node-0", "this run has one node"),
         (FOUR, "drain", "node-9", "no node node-9 is in this run; its nodes are node-0"),
         (replace(FOUR, nodes=2, spare_nodes=0), "cordon", "node-0", "the other nodes have no room"),
-        (
-            replace(FOUR, recovery_mode="sharded"),
-            "drain",
-            "node-0",
-            "the state of this run is sharded",
-        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(

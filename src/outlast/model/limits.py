@@ -202,6 +202,12 @@ INTERRUPTIONS_KNOWN_COUNT = 1_000
 
 # A drain that something interrupts is tried this many times. After that, ranks stay on the node.
 DRAIN_TRIES_COUNT = 3
+# Before ranks of sharded state leave a node, their images have to reach another one. All ranks stand
+# still for this long at most.
+IMAGES_MOVE_S = 120.0
+# A notice that a node is taken away often comes 30 s before. Ranks of sharded state that have not
+# left the node by then stay, and the run stops with a last checkpoint.
+NOTICE_DRAIN_S = 15.0
 
 # --- spares ---------------------------------------------------------------------------------------
 SPARE_PLAIN_WAIT_S = 5.0  # a script without a call of outlast.join by then gets warm spares
@@ -425,6 +431,7 @@ assert PING_DEADLINE_S < STOPPED_FLOOR_S, "a ping must be over before the shorte
 assert PING_DEADLINE_S < INQUIRY_DEADLINE_S
 assert LINGER_ANSWER_S < LINGER_S, "an answer comes before the next question"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
+assert NOTICE_DRAIN_S + TERM_GRACE_S < 30, "a notice comes 30 s before the node is taken away"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
 assert BATCH_WAIT_S < COMPANION_WAIT_S, (
     "a regroup waits for its companions longer than a message waits for its batch"

@@ -102,6 +102,11 @@ class Options:
     peers: int = 1
     domains: int = 0
 
+    @property
+    def serves_images(self) -> bool:
+        """Return True if nodes may send each other images, as copies or for a drain."""
+        return self.recovery_mode == "sharded" and self.nodes > 1
+
     def alike_with(self, rank: int) -> tuple[int, ...]:
         """Return the ranks that hold the same shard as `rank`; empty if no other rank does."""
         if self.replicas < 2 or self.recovery_mode != "sharded" or self.ranks % self.replicas:

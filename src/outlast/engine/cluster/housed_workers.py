@@ -28,6 +28,7 @@ from outlast.model.messages import (
     Progress,
     Registered,
     Regroup,
+    Sealed,
     StartWorker,
     StoreLost,
     StoreUp,
@@ -49,10 +50,11 @@ _KEPT = (
     Underway,
     Joined,
     Committed,
+    Sealed,
     Finished,
 )
 # those of them that are void once the worker has a newer plan
-_OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Finished)
+_OF_A_GENERATION = (Broke, Inventory, Underway, Joined, Committed, Sealed, Finished)
 
 
 @dataclass(slots=True)

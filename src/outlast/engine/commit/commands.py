@@ -25,6 +25,7 @@ class VoteResult(Protocol):
 
     stop    some rank was asked to stop
     save    some rank was asked for a checkpoint of the step
+    seal    some rank was asked to seal after each step
     unsure  no rank votes late, and on some rank private state has begun to move that no vote has
             compared between the ranks yet (late_votes.py)
     """
@@ -34,6 +35,9 @@ class VoteResult(Protocol):
 
     @property
     def save(self) -> bool: ...
+
+    @property
+    def seal(self) -> bool: ...
 
     @property
     def unsure(self) -> bool: ...
@@ -131,12 +135,12 @@ class CallBack:
 class SealMoved:
     """Seal what has changed since the newest image of `step`.
 
-    last   this call of run.steps has no further step
+    due   sharded state is sealed after this step, although the run may seal less often
     """
 
     step: int
     place: ScriptPosition
-    last: bool
+    due: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
 
@@ -59,10 +59,12 @@ class AgreedRequests:
 
     stop  the run is to end after this step
     save  a checkpoint of this step is to be written
+    seal  an image is to be sealed after this step and each one that follows
     """
 
     stop: bool = False
     save: bool = False
+    seal: bool = False
 
 
 # the step was interrupted: what the script does until run.steps yields it again does not count
@@ -354,16 +356,18 @@ class CommitMachine:
         place = ScriptPosition(
             kind, self.worker.phases, calls=int(self.committed == self.last_call_ended)
         )
-        yield SealMoved(self.committed, place, last=self.is_over)
+        yield SealMoved(self.committed, place, due=self.is_over or self.agreed.seal)
         if kind != BEGUN:
             return
         if self._unsealed and not self.worker.broken:
             step, self._unsealed = self._unsealed, 0
             yield BookCommit(step)
+            if self.agreed.seal:
+                yield TellWorkerMachine(partial(WorkerMachine.note_seals_each, step=step))
         if self.committed > self._saved and not self._unsealed:
             self._saved = self.committed
             if asked := self.agreed.save:
-                self.agreed = AgreedRequests(stop=self.stopping)
+                self.agreed = replace(self.agreed, save=False)
                 yield TellWorkerMachine(WorkerMachine.note_saved)
             yield Save(self.committed, self.stopping, asked)
 
@@ -511,9 +515,11 @@ class CommitMachine:
 
     def _learn(self, result: VoteResult) -> None:
         """Remember which requests a vote told of, so that all ranks follow them."""
-        stop, save = self.agreed.stop or result.stop, self.agreed.save or result.save
-        if stop or save:
-            self.agreed = AgreedRequests(stop, save)
+        known = self.agreed
+        if result.stop or result.save or result.seal:
+            self.agreed = AgreedRequests(
+                known.stop or result.stop, known.save or result.save, known.seal or result.seal
+            )
 
     def _hand_over_votes(self) -> Flow[None]:
         if self.stopping:

@@ -238,6 +238,8 @@ class Quiesced:
     error         the newest error, for a verdict of stop
     trained       a step was committed in this run
     outside       every lost rank was killed by SIGKILL, and not for memory
+    sharded       the state is sharded
+    stood         the step at which ranks of a drained node stand still once more; -1: none do
     """
 
     world_size: int
@@ -256,14 +258,17 @@ class Quiesced:
     trained: bool
     outside: bool = False
     now_s: float = 0.0
+    sharded: bool = False
+    stood: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class DrainVerdict:
     """The ranks of a drained node that are given up now, and why.
 
-    finish   ranks whose process will be lost, and whose current step goes forward. They finish that
-    step before any rank is given up
+    finish   ranks whose process will be lost, and that have work left at the step which the run
+             goes on from. Under replicated state their current step goes forward. Under sharded
+             state they have sealed the step, and do its on-commit work
     """
 
     ranks: tuple[int, ...]
@@ -271,15 +276,19 @@ class DrainVerdict:
     finish: tuple[int, ...] = ()
 
 
-def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
+def decide_drain(*, seen: Quiesced, fits_elsewhere: bool, why_not: str = "") -> DrainVerdict:
     """Decide whether the live ranks of a drained node are given up now.
 
     They are if no fault has happened as well, if a rank on another node holds the state, and if the
-    other nodes have room. Otherwise the drain is called off, and is tried again later.
+    other nodes have room. Otherwise the drain is called off, and is tried again later. Sharded
+    state needs an image of one step from each rank; these images move before any rank is given up.
+
+    why_not   why the images of the node's ranks could not be moved; "": that was not found so far
     """
     if not seen.drained:
         return DrainVerdict((), "no node is drained")
-    why_not = (
+    settle, sharded = seen.restore.settle, seen.sharded
+    why_not = why_not or (
         "a rank is lost"
         if seen.lost
         else "a rank raised"
@@ -287,7 +296,9 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
         else "a rank is past the last step"
         if seen.finished
         else "only ranks of the node hold the step"
-        if seen.drained.issuperset(seen.restore.settle)
+        if not sharded and seen.drained.issuperset(settle)
+        else "no image of one step is sealed by all ranks"
+        if sharded and seen.restore.step is None
         else "the other nodes have too little room"
         if not fits_elsewhere
         else ""
@@ -295,10 +306,13 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool) -> DrainVerdict:
     if why_not:
         # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
-    ranks, settle = tuple(sorted(seen.drained)), seen.restore.settle
+    ranks = tuple(sorted(seen.drained))
     # In this mode all ranks restart, so all of them lose their processes.
     going = range(seen.world_size) if seen.mode == "respawn" else ranks
-    finish = tuple(rank for rank in going if settle.get(rank) == "forward")
+    stood = seen.stood == seen.restore.step
+    finish = tuple(
+        rank for rank in going if (not stood if sharded else settle.get(rank) == "forward")
+    )
     why = "the ranks of the drained node move away"
     return DrainVerdict(
         ranks, f"{why}, once they have finished their step" if finish else why, finish

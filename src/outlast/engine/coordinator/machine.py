@@ -21,6 +21,7 @@ from outlast.engine.coordinator.cut_links import CutLinks
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.hang_inquiry import HangInquiry
 from outlast.engine.coordinator.interruptions import InterruptionLog
+from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.node_changes import NodeChanges
 from outlast.engine.coordinator.node_membership import NodeMembership
@@ -65,6 +66,7 @@ from outlast.model.messages import (
     ProgressReport,
     Refused,
     Registered,
+    Sealed,
     StoreLost,
     StoreUp,
     Underway,
@@ -289,8 +291,7 @@ class Coordinator:
             case ProgressReport():
                 return self._inquiry.on_report(now_s, node, message)
             case CopyKept():
-                self.roster.remains.copies.kept(message, node)
-                return []
+                return self._on_copy_kept(now_s, message, node)
             case ParityKept():
                 self.roster.remains.parity.kept(message, node)
                 return []
@@ -315,6 +316,20 @@ class Coordinator:
             *self.policy.look_at_departures(now_s, changed=False),
             *self.requests.advance(now_s),
         ]
+
+    def _on_copy_kept(self, now_s: float, message: CopyKept, node: str) -> list[Output]:
+        """Note which copies of a rank's images `node` keeps. A drain may have waited for one."""
+        self.roster.remains.copies.kept(message, node)
+        awaited = self.regroup.drains.note_kept(message, node) and self.stage is Stage.LEAVING
+        return self.regroup.check_quiesced(now_s) if awaited else []
+
+    def _on_sealed(self, now_s: float, members: list[Member], message: Sealed) -> list[Output]:
+        """Note that members seal an image after each step. Once all do, a drain may begin."""
+        if message.generation != self.generation:
+            return []  # this message is of a generation that is over
+        for member in members:
+            member.path.seals_each = True
+        return [*self.policy.look_at_departures(now_s), *self.requests.advance(now_s)]
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:
         if message.number != self.run.store.orders:
@@ -347,6 +362,8 @@ class Coordinator:
                 return [*first, *self.requests.advance(now_s)]
             case Finished():
                 return self.regroup.on_finished(now_s, members, message)
+            case Sealed():
+                return self._on_sealed(now_s, members, message)
             case Donated():
                 return self.regroup.on_donated(now_s, message, members[0])
             case Parked():

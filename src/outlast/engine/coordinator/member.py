@@ -73,6 +73,7 @@ class MemberPath:
     raised            error and traceback, if its script raised in this generation; else None
     collateral        it reports that a collective failed, so a peer may be the cause
     alone             it cannot replace a rank in place: its script needs all ranks before run.steps
+    seals_each        it seals an image after each step of this generation
     """
 
     plan: Regroup | None = None
@@ -85,6 +86,7 @@ class MemberPath:
     raised: tuple[str, str] | None = None
     collateral: bool = False
     alone: bool = False
+    seals_each: bool = False
 
     def note_break(self, mechanism: str) -> None:
         """Note why the process cannot go on in this generation: the `mechanism` of its Broke."""
@@ -99,7 +101,8 @@ class MemberPath:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
-        self.collateral = self.alone = False  # these were about the last generation
+        # these were about the last generation
+        self.collateral = self.alone = self.seals_each = False
 
 
 @dataclass(slots=True)

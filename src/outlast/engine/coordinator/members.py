@@ -198,6 +198,19 @@ class Roster:
         twins = self.remains.twins(rank)
         return next((one for one in twins if self._has_sealed(one, step)), -1)
 
+    def has_twin_elsewhere(self, rank: int, step: int) -> bool:
+        """Return True if a rank that stays holds the same shards, and has sealed `step`.
+
+        It has to be on another node.
+        """
+        remains = self.remains
+        return any(
+            one not in remains.leaving
+            and remains.homes.get(one) != remains.homes.get(rank)
+            and self._has_sealed(one, step)
+            for one in remains.twins(rank)
+        )
+
     def _has_sealed(self, rank: int, step: int) -> bool:
         member = self._ranks.get(rank)
         said = None if member is None or member.life.dead else member.path.inventory

@@ -97,12 +97,13 @@ class PeerCopies:
         found = {rank: self.steps(rank) for rank in ranks}
         return {rank: steps for rank, steps in found.items() if steps}
 
-    def node_of(self, rank: int, step: int, *, near: str = "") -> str:
+    def node_of(self, rank: int, step: int, *, near: str = "", beside: str | None = None) -> str:
         """Return a node that keeps the copy of the image of `rank` of `step`; "": none does.
 
-        near   the node that is taken if it keeps one, because nothing has to be sent then
+        beside   a node that does not count
+        near     the node that is taken if it keeps one, because nothing has to be sent then
         """
-        nodes = self._nodes_of(rank, step)
+        nodes = {node for node in self._nodes_of(rank, step) if node != beside}
         return near if near in nodes else min(nodes, default="")
 
     def _nodes_of(self, rank: int, step: int) -> set[str]:

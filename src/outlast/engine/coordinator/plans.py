@@ -168,7 +168,9 @@ class Plans:
         """
         run, told = self.run, []
         self._next_generation(step)
-        plans = self._shared(Restart(step), settle="forward", then="stand")
+        # Under sharded state they have sealed the step, and do its on-commit work.
+        settle = "none" if run.roster.sharded else "forward"
+        plans = self._shared(Restart(step), settle=settle, then="stand")
         for rank in ranks:
             member = run.roster.holder(rank)
             member.path.plan = plans.of(*self.of_rank(rank, "keep", step))
@@ -259,6 +261,8 @@ class Plans:
         run = self.run
         if run.faults.losing_node or run.roster.any_live() or run.nodes.returning:
             return []
+        start = run.sources.begin_from
+        run.keep_in_place(start.step if start.private == "slot" else None)
         if run.short_of_places():
             # There is too little room for all ranks, so wait for a node.
             return [cancel(Timer.KILL), *run.await_node(now_s)]

@@ -12,8 +12,11 @@
 
 A node is barred only if the other nodes have room for all ranks. Otherwise it waits for room.
 
-In two cases a drain is only an exclusion, because moving ranks would lose work. Sharded state lies
-on the node of its owner. And a script without outlast calls would begin again from its top.
+Sharded state lies on the node of its owner. There all ranks first seal an image after each step,
+and the images of the ranks move to another node before these are given up; see node_drain.py.
+
+A drain is only an exclusion for a script without outlast calls, which would begin again from its
+top.
 
 This module is pure.
 """
@@ -24,6 +27,7 @@ import typing
 from dataclasses import dataclass, field, replace
 
 from outlast.engine.coordinator.member import Member
+from outlast.engine.coordinator.node_drain import carried_until_s
 from outlast.engine.coordinator.orders import kill_order
 from outlast.engine.coordinator.regroup import RegroupMachine
 from outlast.engine.coordinator.run_parts import RunParts
@@ -33,7 +37,7 @@ from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, pas
 from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.engine.symptoms import exit_codes
 from outlast.model import limits
-from outlast.model.messages import Dismiss
+from outlast.model.messages import Dismiss, SealEach
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
 from outlast.model.records import DRAINING, Event
 from outlast.model.terms import Mechanism
@@ -57,9 +61,10 @@ class Departure:
     """A node that is to be taken out of the run.
 
     after_step   the newest committed step when that was decided, or was tried last
-    until_s      when a shrink that finds no room ends the run; None: never
     tries        how often moving its ranks may still be tried
     dismisses    its launcher is told to end once no rank is left on the node
+    until_s      when a shrink that finds no room ends the run; None: never
+    notice_s     when its launcher was told that the node will be taken away; None: it was not
     """
 
     action: Action
@@ -68,6 +73,12 @@ class Departure:
     until_s: float | None = None
     tries: int = limits.DRAIN_TRIES_COUNT
     dismisses: bool = False
+    notice_s: float | None = None
+
+    @property
+    def empty_by_s(self) -> float | None:
+        """Return until when ranks of sharded state have to have left the node; None: no limit."""
+        return None if self.notice_s is None else self.notice_s + limits.NOTICE_DRAIN_S
 
 
 @dataclass(slots=True)
@@ -114,8 +125,13 @@ class PolicyHistory:
         if event.data["what"] == "drain" and not event.data.get("refused"):
             why, step = f"asked for by {event.data['by']}", typing.cast(int, event.data["step"])
             reason = f"{why}: {event.data['reason']}" if event.data["reason"] else why
+            is_notice = typing.cast(int, event.data["number"]) < 0
             self.departures[str(event.data["node"])] = Departure(
-                Action.DRAIN, reason, step, dismisses=True
+                Action.DRAIN,
+                reason,
+                step,
+                dismisses=True,
+                notice_s=event.at_s if is_notice else None,
             )
 
     def forget(self, *, since_s: float) -> None:
@@ -156,6 +172,7 @@ class PolicyActions:
         self.rules = run.options.policy
         self.history = PolicyHistory()
         self._next_look_s = 0.0  # for room, unless something changes before
+        self._asked_in = -1  # the generation in which ranks were asked to seal after each step
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:
         """Decide what is done about a diagnosed interruption, and begin to do it.
@@ -277,16 +294,18 @@ class PolicyActions:
                 out += self._bar(now_s, node, departure)
             if node not in barred:
                 self._next_look_s = now_s + limits.SILENT_LOOK_S
-            elif departure.action not in MOVING:
+            elif departure.action not in MOVING or self._is_too_late(now_s, departure):
                 out += self._departed(now_s, node, self._who_live(node))
             elif self._may_move(node, departure):
                 out += self._move_away(now_s, node, departure)
+            else:
+                out += self._ask_to_seal(node)
         return out
 
     @property
     def departs_soon(self) -> bool:
         """Return True if a node will be taken out after the next step, or at the next look."""
-        moves = self.run.roster.outlast and not self.run.roster.sharded
+        moves = self.run.roster.outlast
         barred = self.run.nodes.barred
         return any(
             moves if node in barred else self.is_room_without(node)
@@ -368,7 +387,7 @@ class PolicyActions:
         if departure.action not in MOVING:
             return "; what is there stays"
         if roster.sharded:
-            return "; what is there stays until it is lost: its state has no other owner"
+            return "; its ranks move away once their images are on another node"
         if roster.outlast:
             return "; its ranks move away after the step in flight"
         return "; a script without outlast calls is not begun again for it"
@@ -378,19 +397,46 @@ class PolicyActions:
     def _may_move(self, node: str, departure: Departure) -> bool:
         """Return True if the ranks of `node` can be moved now.
 
-        The run has to train, without an open interruption, and must have committed another step.
-        The node needs a connection. Sharded state and plain scripts are never moved.
+        The run must have committed another step. Under sharded state, all ranks must have begun to
+        seal an image after each step: then no committed step is lost.
+        """
+        run = self.run
+        if run.roster.sharded and departure.tries and self._who_live(node):
+            ready = run.roster.first("seals", lambda m: not m.path.seals_each) is None
+        else:
+            ready = run.progress.step > departure.after_step
+        return ready and self._is_calm(node)
+
+    def _is_calm(self, node: str) -> bool:
+        """Return True if nothing else happens to the run that would disturb a drain of `node`.
+
+        The run has to train, without an open interruption. The node needs a connection. Plain
+        scripts are never moved.
         """
         run = self.run
         busy = bool(run.interruptions.open) or self.stop.end is not None
-        if (
-            not run.lifecycle.is_in(Stage.TRAINING)
-            or busy
-            or run.progress.step <= departure.after_step
-        ):
+        if busy or not run.lifecycle.is_in(Stage.TRAINING) or not run.roster.outlast:
             return False
-        moves = run.roster.outlast and not run.roster.sharded
-        return moves and node not in run.nodes.silent and not run.nodes.returning
+        return node not in run.nodes.silent and not run.nodes.returning
+
+    def _ask_to_seal(self, node: str) -> list[Output]:
+        """Ask the ranks, once in a generation, to seal an image after each step: `node` is drained.
+
+        One rank is asked, and its vote tells the others.
+        """
+        run, generation = self.run, self.run.lifecycle.generation
+        if not run.roster.sharded or self._asked_in == generation or not self._is_calm(node):
+            return []
+        if not self._who_live(node) or (rank := run.spokesman()) is None:
+            return []
+        self._asked_in = generation
+        return run.tell([(rank, SealEach(f"node {node} is drained"))])
+
+    def _is_too_late(self, now_s: float, departure: Departure) -> bool:
+        """Return True if ranks of sharded state have not left a node that is taken away in time."""
+        run, by_s = self.run, departure.empty_by_s
+        trains = run.roster.sharded and run.lifecycle.is_in(Stage.TRAINING)
+        return trains and by_s is not None and now_s >= by_s
 
     def _move_away(self, now_s: float, node: str, departure: Departure) -> list[Output]:
         run, there = self.run, self._who_live(node)
@@ -441,7 +487,8 @@ class PolicyActions:
             # The drained node hosts the store, so order one elsewhere.
             run.store.forget()
             out += run.order_store(now_s, reason)
-        return [*out, *self.regroup.drain(now_s, ranks)]
+        until_s = carried_until_s(now_s, again.empty_by_s)
+        return [*out, *self.regroup.drain(now_s, ranks, until_s=until_s)]
 
     # --- after another coordinator -------------------------------------------------------------
 

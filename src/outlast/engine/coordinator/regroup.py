@@ -18,15 +18,14 @@ This module is pure.
 from __future__ import annotations
 
 from outlast.engine.coordinator.decisions import (
-    DrainVerdict,
     Quiesced,
-    decide_drain,
     decide_last_save,
     decide_recovery,
     describe_kept,
     work_out_cost,
 )
 from outlast.engine.coordinator.member import Member, costliest_tier
+from outlast.engine.coordinator.node_drain import NodeDrain
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.run_parts import RunParts
@@ -60,7 +59,7 @@ class RegroupMachine:
     from one call to another:
 
         _chosen     a verdict that gives up live ranks; it is carried out once they are dead
-        _drained    the ranks of a node that is being drained, until the rung is chosen
+        drains      the ranks of a node that is being drained, until the rung is chosen
         _gives_up   how a run ends that is given up, while its last state is being saved
 
     It does not find faults: process_exit.py, fault_reports.py and node_changes.py do. A regroup may
@@ -72,7 +71,7 @@ class RegroupMachine:
         self.stop = stop
         self.plans = plans
         self._chosen: RecoveryVerdict | None = None
-        self._drained: frozenset[int] = frozenset()
+        self.drains = NodeDrain(run)
         self._gives_up: End | None = None
 
     # --- detected --------------------------------------------------------------------------------
@@ -144,10 +143,13 @@ class RegroupMachine:
         self.run.lifecycle.enter(Stage.GATHERING)
         return [set_timer(Timer.GATHER, now_s + wait_s)]
 
-    def drain(self, now_s: float, ranks: frozenset[int]) -> list[Output]:
-        """Begin a regroup in which the live `ranks` of a drained node are given up."""
+    def drain(self, now_s: float, ranks: frozenset[int], *, until_s: float) -> list[Output]:
+        """Begin a regroup in which the live `ranks` of a drained node are given up.
+
+        until_s   what has to move before that has moved by then, or the drain is called off
+        """
         self.run.faults.set_times(fault_s=now_s, detected_s=now_s)
-        self._drained = ranks
+        self.drains.begin(ranks, until_s=until_s)
         return self.gather(now_s, limits.COMPANION_WAIT_S)
 
     def give_up(self, now_s: float, members: list[Member], why: str) -> list[Output]:
@@ -217,6 +219,7 @@ class RegroupMachine:
             return []  # a process that is being killed may still commit
         if run.faults.losing_node or roster.orphans or run.nodes.returning:
             return []  # it is not known yet what is left on some node
+        run.keep_in_place(None)
         if run.short_of_places():
             # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), *run.await_node(now_s)]
@@ -252,6 +255,8 @@ class RegroupMachine:
         """Choose the restore point and the rung, and begin to carry them out."""
         run, roster = self.run, self.run.roster
         restore = self.plans.restore()
+        if run.keep_in_place(restore.step):
+            self._chosen = None  # it would move these ranks
         # Beacons are read once a tick. The inventories, and the ends of the dead, are newer.
         run.progress.note(roster.committed_by_all(), 0)
         finished = any(m.script.finished or m.life.done for m in roster.members())
@@ -263,11 +268,13 @@ class RegroupMachine:
             return self.give_up(now_s, torn, "failed after the step was applied; its state is torn")
         start = self.plans.source(restore, finished=finished).start
         seen = self._collect_facts(now_s, restore, start, finished=finished)
-        drain = self._decide_drain(seen)
+        drain = self.drains.decide(seen)
         if drain.finish and restore.step is not None:
             # These ranks stand at a vote that has passed. They apply and commit that step, and
             # stand still again. Then decide again.
             return self.plans.finish(now_s, drain.finish, restore.step)
+        if (waits := self.drains.carry(now_s, drain, seen)) is not None:
+            return waits  # images have to reach another node before any rank is given up
         verdict = self._choose(seen, drain.ranks)
         given_up = [m for m in roster.live() if m.rank in verdict.replace]
         if given_up:
@@ -287,7 +294,7 @@ class RegroupMachine:
         return Quiesced(
             world_size=run.options.world_size,
             lost=tuple(sorted(m.rank for m in run.roster.members() if m.life.dead)),
-            raised=frozenset(faults.raised), drained=self._drained, mode=run.roster.recovery_mode,
+            raised=frozenset(faults.raised), drained=self.drains.ranks, mode=run.roster.recovery_mode,
             attached=any(m.script.attached for m in run.roster.live()), finished=finished,
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=self._last_error(),
@@ -310,14 +317,10 @@ class RegroupMachine:
         lost = {m.rank for m in members if m.life.dead}
         return bool(lost) and lost <= faults.killed and not faults.raised
 
-    def _decide_drain(self, seen: Quiesced) -> DrainVerdict:
-        fits_elsewhere = bool(seen.drained) and self.run.fits_elsewhere(seen.drained)
-        return decide_drain(seen=seen, fits_elsewhere=fits_elsewhere)
-
     def _choose(self, seen: Quiesced, moving: tuple[int, ...]) -> RecoveryVerdict:
         """Choose the rung, and charge the budgets for it. `moving`: ranks of a drained node."""
         run = self.run
-        self._drained = frozenset()  # later faults of these ranks are charged as any other
+        self.drains.over()  # later faults of these ranks are charged as any other
         verdict = decide_recovery(
             seen=seen, moving=moving, chosen=self._chosen, parked=run.roster.parked(),
             spares=self._offers((*seen.lost, *moving) or tuple(sorted(seen.raised))),
@@ -408,8 +411,6 @@ class RegroupMachine:
             return self.plans.on_donated(now_s, message, donor)
         save = SaveLast(message.step, sharded=False)
         return [cancel(Timer.HANDOVER), save, *self.stop.kill_all(now_s, end)]
-
-    # --- planned: plans.py -----------------------------------------------------------------------
 
     # --- resumed ---------------------------------------------------------------------------------
 
@@ -521,6 +522,8 @@ class RegroupMachine:
         """Give up the members that have not left their collective by now."""
         if not self.run.lifecycle.is_in(Stage.LEAVING):
             return []
+        if self.drains.is_late(now_s):
+            return self.check_quiesced(now_s)  # it calls the drain off
         late = self.run.roster.not_quiesced()
         if self._is_worth_waiting(now_s, late):
             # These members may only lack a processor, and to kill them would lose the state.

@@ -49,6 +49,7 @@ class Remains:
     imageless   ranks whose images are lost
     copies      copies of images on other nodes
     parity      parity of images on other nodes
+    leaving     ranks that are about to leave their node, because their images lie elsewhere too
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class Remains:
         self._alike: dict[int, tuple[int, ...]] = {}  # ranks that hold the same shards
         self.copies = PeerCopies()
         self.parity = ParityRows()
+        self.leaving: set[int] = set()
 
     # --- where ranks live ----------------------------------------------------------------------
 
@@ -67,6 +69,7 @@ class Remains:
         """Note that `rank` moves to `home`. Its images on another node stay there, and are lost."""
         if self.homes.get(rank, home) != home:
             self.lose_rank(rank)
+        self.leaving.discard(rank)
 
     def set_home(self, rank: int, home: str) -> None:
         """Note that `rank` lives on `home` from now on."""

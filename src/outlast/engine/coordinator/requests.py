@@ -157,9 +157,10 @@ class Requests:
             return self._stop_for(now_s, request)
         return self._accept(now_s, request, self._facts(request) | {"what": "drain"})
 
-    def _stop_for(self, now_s: float, request: RunRequest) -> list[Output]:
-        why = f"node {request.node} is taken away ({request.reason})"
-        reason = f"{why}, and no other node has room for it"
+    def _stop_for(
+        self, now_s: float, request: RunRequest, lack: str = "no other node has room for it"
+    ) -> list[Output]:
+        reason = f"node {request.node} is taken away ({request.reason}), and {lack}"
         return self.stop.ask(now_s=now_s, reason=reason, exit_code=STOPPED_EXIT)
 
     def _in_turn(self) -> list[str]:
@@ -191,8 +192,6 @@ class Requests:
         return _NOT_SAVED if self._is_plain() else ""
 
     def _why_no_move(self) -> str:
-        if self.run.roster.sharded:
-            return "the state of this run is sharded, and no other node has this node's shards"
         return _BEGINS_AGAIN if self._is_plain() else ""
 
     def _is_plain(self) -> bool:
@@ -307,7 +306,8 @@ class Requests:
                 why = f"ranks {ranks} stay on node {node}: they could not be moved"
                 out += self._refused(now_s, one, why)
                 is_notice = one.request.number < 0
-                return [*out, *self._stop_for(now_s, one.request)] if is_notice else out
+                lack = "its ranks could not be moved in time"
+                return [*out, *self._stop_for(now_s, one.request, lack)] if is_notice else out
             one.nodes.pop(0)
             if one.request.what == "drain_all" and node in self.run.nodes:
                 # The next node's ranks need room, so this node gets work again.
@@ -324,6 +324,8 @@ class Requests:
             return f"{_NO_CALL}{then}"
         if not any(member.home == node for member in self.run.roster.live()):
             return f"the first step without node {node} is committed{then}"
+        if self.run.roster.sharded and self.policy.regroup.drains.ranks:
+            return f"the images of the ranks of {node} move to another node{then}"
         if not self.run.lifecycle.is_in(Stage.TRAINING):
             return f"the run does not train now; then the ranks of {node} move{then}"
         return f"the ranks of {node} move after the step in flight{then}"

@@ -223,12 +223,12 @@ class RunParts:
         """Return how many ranks fit on each node beside `members`.
 
         A barred node has room only for ranks of sharded state that live there, because their state
-        is nowhere else.
+        is nowhere else. It has none for those whose images were moved.
         """
-        room = self.nodes.room(members)
+        room, leaving = self.nodes.room(members), self.roster.remains.leaving
         if self.roster.sharded and self.nodes.barred:
-            for home in self.roster.homes.values():
-                if home in self.nodes.barred and home in room:
+            for rank, home in self.roster.homes.items():
+                if home in self.nodes.barred and home in room and rank not in leaving:
                     room[home] += 1
         return room
 
@@ -238,9 +238,13 @@ class RunParts:
         return self.room(member for member in self.roster.live() if member.rank not in leaving)
 
     def fits_elsewhere(self, ranks: frozenset[int]) -> bool:
-        """Return True if `ranks` fit beside all others, on nodes that have a connection."""
-        room = self.room_without(ranks)
-        free = sum(max(0, count) for node, count in room.items() if node not in self.nodes.silent)
+        """Return True if `ranks` fit on other nodes than their own, beside all other ranks.
+
+        Nodes without a connection do not count.
+        """
+        room, homes = self.room_without(ranks), self.roster.homes
+        avoided = self.nodes.silent | {homes[rank] for rank in ranks if rank in homes}
+        free = sum(max(0, count) for node, count in room.items() if node not in avoided)
         return free >= len(ranks)
 
     def await_node(self, now_s: float) -> list[Output]:
@@ -256,6 +260,36 @@ class RunParts:
             return []
         self.nodes.awaited = False
         return [event(now_s, NODE_FOUND, {}), cancel(Timer.NODES)]
+
+    def lies_elsewhere(self, rank: int, step: int) -> bool:
+        """Return True if the image of `rank` of `step` outlives the node on which the rank lives.
+
+        A copy is on another node, or parity rebuilds it, or a rank that stays has the same shards.
+        """
+        remains = self.roster.remains
+        home = remains.homes.get(rank, "")
+        keeps = remains.copies.node_of(rank, step, beside=home)
+        if keeps in self.nodes and keeps not in self.nodes.silent:
+            return True
+        gone = remains.imageless | remains.leaving
+        rebuilt = step in remains.parity.steps_of(gone | {rank}).get(rank, ())
+        return rebuilt or self.roster.has_twin_elsewhere(rank, step)
+
+    def keep_in_place(self, step: int | None) -> bool:
+        """Let ranks that were about to leave their node stay there, if they cannot leave any more.
+
+        That is so if their images are on that node alone, or if the others have no room. Return
+        True if some rank stays.
+
+        step   the step that the run goes on from; None: no images are needed
+        """
+        leaving = self.roster.remains.leaving
+        before = len(leaving)
+        if step is not None:
+            leaving -= {rank for rank in leaving if not self.lies_elsewhere(rank, step)}
+        if leaving and self.short_of_places():
+            leaving.clear()
+        return len(leaving) < before
 
     def placeless(self) -> list[int]:
         """Return the ranks without a holder for which there is no room on any node.

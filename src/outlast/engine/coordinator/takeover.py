@@ -49,6 +49,7 @@ from outlast.model.messages import (
     Joined,
     Parked,
     Registered,
+    Sealed,
     Underway,
     WorkerExited,
 )
@@ -322,6 +323,8 @@ class Takeover:
                     member.path.committed_s = said.at_s
                 run.roster.remains.note_done(member.rank, said.step)
                 run.progress.note_trained()
+            case Sealed():
+                member.path.seals_each = True
             case Finished():
                 member.script.finished = True
                 member.script.left_in_step = said.in_step

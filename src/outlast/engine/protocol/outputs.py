@@ -238,6 +238,15 @@ class AnswerPing:
     nonce: int
 
 
+@dataclass(frozen=True, slots=True)
+class SendOut:
+    """Send this rank's image of `step` to the node at `at`, while the main thread stands still."""
+
+    generation: int
+    step: int
+    at: str
+
+
 Output = (
     ToAgent
     | SendOverLink
@@ -265,4 +274,5 @@ Output = (
     | Wake
     | WakeForPlan
     | AnswerPing
+    | SendOut
 )

@@ -15,7 +15,14 @@ from __future__ import annotations
 
 from enum import Enum
 
-from outlast.engine.protocol.outputs import AnswerPing, Output, Say, Wake, WakeForPlan
+from outlast.engine.protocol.outputs import (
+    AnswerPing,
+    Output,
+    Say,
+    SendOut,
+    Wake,
+    WakeForPlan,
+)
 from outlast.model.messages import (
     Broke,
     Committed,
@@ -29,6 +36,9 @@ from outlast.model.messages import (
     Registered,
     Regroup,
     SaveNow,
+    SealEach,
+    Sealed,
+    SendImage,
     Stop,
     Underway,
 )
@@ -90,6 +100,7 @@ class WorkerMachine:
         self.plan: Regroup | None = None
         self.stop: Stop | None = None
         self.saves_now = False
+        self.seals_each = False
         self.attached = False
         self._detached = True
         self.committed = -1
@@ -102,6 +113,7 @@ class WorkerMachine:
         self.cut = False
         self._first_commit_said = True
         self._broke_said = False
+        self._sealed_said = False
 
     @property
     def broken(self) -> bool:
@@ -122,6 +134,12 @@ class WorkerMachine:
         if isinstance(message, SaveNow):
             self.saves_now = True
             return []
+        if isinstance(message, SealEach):
+            self.seals_each = True
+            return []
+        if isinstance(message, SendImage):
+            still = self.state is WorkerState.STILL and message.generation == self.generation
+            return [SendOut(message.generation, message.step, message.at)] if still else []
         assert isinstance(message, Ping)
         return [AnswerPing(message.nonce)]
 
@@ -132,6 +150,7 @@ class WorkerMachine:
         self.plan = message
         self.state = WorkerState.DETACHED if self._detached else WorkerState.MOVING
         self._first_commit_said = self._broke_said = False
+        self.seals_each = self._sealed_said = False
         if message.settle == "forward":
             self.passed = max(self.passed, message.step)
         return [WakeForPlan()]
@@ -285,6 +304,13 @@ class WorkerMachine:
     def note_saved(self) -> None:
         """Note that all ranks have begun the checkpoint that a person asked for."""
         self.saves_now = False
+
+    def note_seals_each(self, *, step: int) -> list[Output]:
+        """Report, once in a generation, that this rank seals `step` and each one after it."""
+        if self._sealed_said or self.broken:
+            return []
+        self._sealed_said = True
+        return [Say(Sealed(self.worker, self.generation, step))]
 
     def note_past_phase(self) -> None:
         """Note that the vote of a phase has passed."""

@@ -34,7 +34,16 @@ from outlast.model.messages.for_agent import (
     ToWorkers,
     UseStore,
 )
-from outlast.model.messages.for_worker import ForWorker, Leave, Ping, Regroup, SaveNow, Stop
+from outlast.model.messages.for_worker import (
+    ForWorker,
+    Leave,
+    Ping,
+    Regroup,
+    SaveNow,
+    SealEach,
+    SendImage,
+    Stop,
+)
 from outlast.model.messages.from_agent import (
     CopyKept,
     FromAgent,
@@ -72,6 +81,7 @@ from outlast.model.messages.from_worker import (
     Pong,
     Refused,
     Registered,
+    Sealed,
     Underway,
     Warned,
 )
@@ -172,6 +182,9 @@ __all__ = [
     "RequestAnswer",
     "RunOver",
     "SaveNow",
+    "SealEach",
+    "Sealed",
+    "SendImage",
     "Share",
     "StartStore",
     "StartWorker",

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outlast.model.messages.for_worker import Leave, Ping, Regroup, SaveNow, Stop
+from outlast.model.messages.for_worker import (
+    Leave,
+    Ping,
+    Regroup,
+    SaveNow,
+    SealEach,
+    SendImage,
+    Stop,
+)
 from outlast.model.shorten import Text
 
 
@@ -54,7 +62,7 @@ class ToWorkers:
 
     workers: tuple[int, ...]
     ranks: tuple[int, ...]
-    message: Leave | Regroup | Ping | Stop | SaveNow
+    message: Leave | Regroup | Ping | Stop | SaveNow | SealEach | SendImage
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,4 +145,27 @@ class SaveNow:
     reason: Text
 
 
-ForWorker = Leave | Regroup | Ping | Stop | SaveNow
+@dataclass(frozen=True, slots=True)
+class SealEach:
+    """All ranks seal an image after each step from now on, until this generation is over.
+
+    One rank gets this message, as for SaveNow. It matters only under sharded state, where a run may
+    seal less often. Each rank answers with Sealed.
+    """
+
+    reason: Text
+
+
+@dataclass(frozen=True, slots=True)
+class SendImage:
+    """This worker, which stands still, sends its image of `step` to another node.
+
+    Its node is being drained. The node at `at` (HOST:PORT) takes the rank over, and keeps the copy.
+    """
+
+    generation: int
+    step: int
+    at: str
+
+
+ForWorker = Leave | Regroup | Ping | Stop | SaveNow | SealEach | SendImage

@@ -231,6 +231,18 @@ class CopyRefused:
     reason: Text
 
 
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """This rank has sealed an image of `step`, and seals one after each step that follows.
+
+    It answers SealEach, once in a generation. All ranks begin with the same step.
+    """
+
+    worker: int
+    generation: int
+    step: int
+
+
 FromWorker = (
     Hello
     | Parked
@@ -247,4 +259,5 @@ FromWorker = (
     | Warned
     | Pong
     | CopyRefused
+    | Sealed
 )

@@ -29,6 +29,7 @@ from outlast.model.messages.from_worker import (
     Joined,
     Parked,
     Registered,
+    Sealed,
     Underway,
 )
 from outlast.model.shorten import Text
@@ -138,6 +139,7 @@ class Housed:
         | Underway
         | Joined
         | Committed
+        | Sealed
         | Finished,
         ...,
     ]

@@ -291,9 +291,9 @@ class Attachment:
             else ""
         )
 
-    def settle(self, step: int, place: ScriptPosition, *, last: bool) -> None:
+    def settle(self, step: int, place: ScriptPosition, *, due: bool) -> None:
         """Seal what has changed since the newest image, and send a copy of it if one is due."""
-        self.images.settle(step, place, last=last)
+        self.images.settle(step, place, due=due)
         self._send_copy()
 
     def _send_copy(self) -> None:

@@ -98,7 +98,7 @@ class CommitDriver:
             case CallBack():
                 self._call_back(now=command.now)
             case SealMoved():
-                self._attachment.settle(command.step, command.place, last=command.last)
+                self._attachment.settle(command.step, command.place, due=command.due)
             case Save():
                 self._save(command)
             case ProveEqual():

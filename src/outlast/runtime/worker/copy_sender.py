@@ -5,6 +5,8 @@ With parity, its parts are sent to the nodes that keep parity.
     sealed    `send`: a thread sends the bytes from the vault while the main thread computes
     a vote    `wait`: no rank votes before its keepers have the copy of its newest image, or all
               parts of it are in the rows of parity that they belong to
+    a drain   `send_out`: the main thread stands still, and the image goes to the node that takes
+              the rank over
 
 So once a vote has passed, the step before it survives the loss of as many nodes as there are copies
 or rows. An image is not overwritten while it is sent, because its slot is reused only after the
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from outlast.engine.protocol.outputs import SendOut
 from outlast.errors import CapacityError, CorruptError
 from outlast.model import limits
 from outlast.model.manifest import Seal
@@ -37,7 +40,8 @@ from outlast.runtime.worker.shared_rows import Cut
 class _Job:
     """One image that is to be copied to other nodes, or in parts to several nodes.
 
-    left   where it has not arrived yet; the last one is next
+    left      where it has not arrived yet; the last one is next
+    departs   this node is being drained, and the rank is about to leave it
     """
 
     rank: int
@@ -45,6 +49,7 @@ class _Job:
     path: Path
     seal: Seal
     left: list[_Target]
+    departs: bool = False
 
 
 class _Target(NamedTuple):
@@ -102,6 +107,23 @@ class CopySender:
             self._job = _Job(plan.rank, plan.generation, *found, left)
             self._changed.notify_all()
 
+    def send_out(self, asked: SendOut) -> None:
+        """Send the image of a step to the node that takes this rank over. Any thread may call this.
+
+        The main thread stands still, so the image is not overwritten.
+        """
+        plan, session = self._plan, self._session
+        if plan is None or session is None:
+            return
+        found = session.vault.sealed_image(plan.rank, asked.step)
+        if found is None:
+            return  # the coordinator calls the drain off
+        self._start()
+        with self._changed:
+            left = [_Target(Server(asked.at, session.image_key), None)]
+            self._job = _Job(plan.rank, asked.generation, *found, left, departs=True)
+            self._changed.notify_all()
+
     def wait(self) -> None:
         """Wait until the newest image has arrived wherever it has to go.
 
@@ -145,6 +167,7 @@ class CopySender:
                 # lost, this generation ends.
                 job.left.insert(0, job.left.pop())
                 time.sleep(limits.STORE_LOOK_S)
+                self._drop_if_over(job)
                 continue
             except CapacityError as error:
                 self._give_up(job, job.left.pop(), error.message)
@@ -159,14 +182,30 @@ class CopySender:
         with self._changed:
             if self._job is not job:
                 return  # another generation has begun meanwhile
+            if job.departs:
+                return  # the coordinator reports a drain that is called off
             told = any(one.server == target.server for one in self._off)
             self._off.add(target)
         if not told:
             self._warn(job, target, lack)
 
     def still_wants(self, job: _Job) -> bool:
-        """Return whether `job` is the newest, and its generation goes on."""
-        return self._job is job and self._session is not None and not self._session.machine.broken
+        """Return whether `job` is the newest, and its generation goes on.
+
+        If the rank is about to leave its node, it stands still instead.
+        """
+        if self._job is not job or self._session is None:
+            return False
+        return self._session.machine.broken == job.departs and not self._is_over(job)
+
+    def _is_over(self, job: _Job) -> bool:
+        """Return whether the next generation has begun since `job` was made."""
+        return self._session is None or self._session.machine.generation != job.generation
+
+    def _drop_if_over(self, job: _Job) -> None:
+        with self._changed:
+            if self._job is job and self._is_over(job):
+                self._job = None
 
     def _warn(self, job: _Job, target: _Target, lack: str) -> None:
         assert self._session is not None, "only a run with a launcher sends copies"

@@ -111,10 +111,10 @@ class RankImages:
         if not self._state.sharded:
             self._state.private.tensors()
 
-    def settle(self, step: int, place: ScriptPosition, *, last: bool) -> None:
+    def settle(self, step: int, place: ScriptPosition, *, due: bool) -> None:
         """Seal what has changed since the newest image. The script is after `step`, at `place`.
 
-        last   this call of run.steps has no further step
+        due   sharded state is sealed now, although the run may seal less often
         """
         if not self._state.sharded:
             before, self._settled = self._settled, (step, place)
@@ -136,7 +136,7 @@ class RankImages:
             place.kind == BEGUN
             and self.sealed != step
             and not self._member.broken
-            and (last or step % self._every == 0)
+            and (due or step % self._every == 0)
         ):
             self._session.enter(Phase.SNAPSHOT, cause=Cause.STALL)
             self._seal_whole(step)

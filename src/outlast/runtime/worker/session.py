@@ -22,7 +22,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outlast.engine.protocol.outputs import AnswerPing, Output, Say, Wake, WakeForPlan
+from outlast.engine.protocol.outputs import (
+    AnswerPing,
+    Output,
+    Say,
+    SendOut,
+    Wake,
+    WakeForPlan,
+)
 from outlast.engine.protocol.worker import WorkerMachine, WorkerState
 from outlast.errors import CapacityError, CorruptError, Reenter, StepInterrupted, UsageError
 from outlast.model import limits
@@ -74,12 +81,14 @@ class GroupCalls:
     interrupt     interrupt the main thread in the body of its step
     collectives   return how many collectives the script has called; -1: they are not counted
     ended         called when the script has ended well, while the sockets are still open
+    send_out      send the image of a step to another node, while the main thread stands still
     """
 
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
     ended: Callable[[], object] = _nothing
+    send_out: Callable[[SendOut], object] = _nothing
 
 
 class WorkerSession:
@@ -395,6 +404,8 @@ class WorkerSession:
             elif isinstance(output, WakeForPlan):
                 with self._lock:
                     self._lock.notify_all()
+            elif isinstance(output, SendOut):
+                self.calls.send_out(output)
             elif isinstance(output, AnswerPing):
                 self._channel.send(
                     Pong(

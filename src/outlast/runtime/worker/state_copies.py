@@ -36,6 +36,8 @@ class StateCopies:
         session = membership.session
         self.keeping = Keeping({} if session is None else session.spec.options)
         self.sender = CopySender(session)
+        if session is not None:
+            session.calls.send_out = self.sender.send_out
         self._member = membership
         self._state = state
         self._images = images

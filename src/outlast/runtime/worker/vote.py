@@ -5,7 +5,8 @@ Each rank gives a row of float64, and gets the rows of all ranks:
     vote             1
     sealed           1 if the newest step is sealed
     flags            the sum of: 1, it was asked to stop; 2, it was asked for a checkpoint; 4, it
-                     votes late; 8, it is unsure; and 16 times the bits of `Ballot.keep`
+                     votes late; 8, it is unsure; 16, it was asked to seal after each step; and 32
+                     times the bits of `Ballot.keep`
     ready            for how many seconds it has been ready
     current, earlier checksums of the names of logged values: of this step, and of earlier steps.
                      Values are summed only if all ranks logged the same names. Two checksums are
@@ -50,6 +51,7 @@ class Ballot:
     sealed             this rank has sealed the image that is due
     stop               this rank was asked to stop
     save               this rank was asked for a checkpoint of the step
+    seal               this rank was asked to let all ranks seal after each step
     late               this rank votes after the optimizer
     unsure             this rank has seen private parts move that no vote has compared yet
     keep               where this rank wants a copy of the state after this step: bits of keeping.py
@@ -74,6 +76,7 @@ class Ballot:
     late: bool = False
     unsure: bool = False
     keep: int = 0
+    seal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class VoteOutcome:
     sealed                      all ranks have sealed the image that is due
     stop                        some rank was asked to stop
     save                        some rank was asked for a checkpoint of the step
+    seal                        some rank was asked to let all ranks seal after each step
     unsure                      some rank has seen private parts move that no vote has compared yet,
                                 and no rank votes after the optimizer
     keep                        the bits of all ranks' `keep` together
@@ -101,6 +105,7 @@ class VoteOutcome:
     save: bool = False
     unsure: bool = False
     keep: int = 0
+    seal: bool = False
 
 
 def vote(member: Membership, mine: Ballot) -> VoteOutcome:
@@ -110,7 +115,8 @@ def vote(member: Membership, mine: Ballot) -> VoteOutcome:
     """
     keys = (_key(mine.current), _key(mine.earlier))
     values = [value for _, value in (*mine.current, *mine.earlier)]
-    flags = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.keep
+    flags = mine.stop + 2 * mine.save + 4 * mine.late + 8 * mine.unsure + 16 * mine.seal
+    flags += 32 * mine.keep
     head = [1.0, float(mine.sealed), float(flags), mine.ready_s, *keys, mine.movers, mine.watched]
     with member.guards.ours():
         told = member.ballots.exchange(head + values, tally)
@@ -129,7 +135,8 @@ def vote(member: Membership, mine: Ballot) -> VoteOutcome:
         ready_s=(least_s, most_s),
         save=bool(wished_bits & 2),
         unsure=wished_bits & 12 == 8,
-        keep=wished_bits >> 4,
+        seal=bool(wished_bits & 16),
+        keep=wished_bits >> 5,
     )
 
 

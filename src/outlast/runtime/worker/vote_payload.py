@@ -51,6 +51,7 @@ class VotePayload:
             watched=watched,
             ready_s=0.0 if awaited is None else _ready_s(awaited),
             save=session.machine.saves_now,
+            seal=session.machine.seals_each,
             late=attachment.undo.late.on,
             unsure=attachment.agreement.is_unsure,
             keep=0

@@ -58,12 +58,14 @@ class Voted:
 
     stop    True: a rank was asked to stop
     save    True: a rank was asked for a checkpoint of the step
+    seal    True: a rank was asked to seal after each step
     unsure  True: state was seen to change that no vote has compared yet, and no rank votes late
     """
 
     stop: bool
     save: bool
     unsure: bool = False
+    seal: bool = False
 
 
 class CommitCommands:
@@ -212,6 +214,8 @@ class CommitCommands:
             group.stops.add(number)
         if group is not None and thread.machine.saves_now:
             group.saves.add(number)
+        if group is not None and thread.machine.seals_each:
+            group.seals.add(number)
         if group is not None and self._late.on:
             group.lates.add(number)
         yield "collective", None
@@ -220,7 +224,9 @@ class CommitCommands:
         if group is None:
             return Voted(stop=False, save=False)
         unsure = self._moved_apart(step) and number not in group.lates
-        return Voted(number in group.stops, number in group.saves, unsure)
+        return Voted(
+            number in group.stops, number in group.saves, unsure, seal=number in group.seals
+        )
 
     def _moved_apart(self, step: int) -> bool:
         """Return True if private state was seen to change by rank before the vote of `step`."""

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable
 from typing import Protocol
 
+from outlast.engine.protocol.outputs import SendOut
 from outlast.model.messages import CopyKept, FromAgent, Images, Regroup, Share
 from outlast.model.terms import Cause, Phase
 from outlast.sim.world.parity_on_node import SimulatedRows
@@ -186,3 +187,36 @@ class CopySending:
 def _order(target: _Target) -> tuple[int, int, str]:
     node, share = target
     return (-1, -1, node) if share is None else (share.stripe, share.row, node)
+
+
+def send_out(world: Way, process: SimulatedProcess, asked: SendOut) -> None:
+    """Send the image of a rank that stands still to the node that takes it over.
+
+    It is tried until it has arrived, or until the next generation begins.
+    """
+    machine, node, rank = process.machine, process.node, process.rank
+    taker = next(one for one in world.population.nodes if one.name == asked.at)
+    arrived = False
+
+    def put() -> None:
+        nonlocal arrived
+        said = taker.copies.put(rank, asked.generation, asked.step) if taker.lives else None
+        if said is not None:
+            arrived = True
+            taker.heard_by_agent(said)
+
+    def arrives() -> None:
+        if taker.lives and world.paths.heals_s(node, taker) <= world.now_s:
+            taker.still.agent.through(put)
+
+    def send() -> None:
+        stands = process.alive and machine.broken and machine.generation == asked.generation
+        if arrived or not stands:
+            return
+        takes_s = world.lasting(process, COPY_S, COPY_MOST_S)
+        lies = asked.step in node.slots.get(rank, {}).values()
+        if lies and not (process.stopped or process.hung):
+            world.timeline.after(takes_s, arrives)
+        world.timeline.after(takes_s + LOOK_S, send)
+
+    send()

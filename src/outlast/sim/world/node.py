@@ -18,6 +18,7 @@ from outlast.engine.protocol.outputs import (
     LeaveRun,
     Output,
     Say,
+    SendOut,
     SendOverLink,
     SetTimer,
     Spawn,
@@ -53,7 +54,7 @@ from outlast.sim.shortcuts import identical_ranks
 from outlast.sim.shortcuts.identical_nodes import IdenticalNodes
 from outlast.sim.world.agent_link import SimulatedAgentLink
 from outlast.sim.world.agent_ticks import AgentTicks
-from outlast.sim.world.copy_sending import SimulatedCopies
+from outlast.sim.world.copy_sending import SimulatedCopies, send_out
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.message_watch import MessageWatch
 from outlast.sim.world.node_clock import NodeClock
@@ -585,14 +586,8 @@ class Node:
         elif isinstance(output, WakeForPlan):
             if waits_for_plan(process):
                 self._runner.offer_plan(process)
+        elif isinstance(output, SendOut):
+            send_out(self._world, process, output)
         elif isinstance(output, AnswerPing):
-            self.tell(
-                process,
-                Pong(
-                    process.worker,
-                    output.nonce,
-                    process.collectives,
-                    "script.py:1",
-                    self._world.collectives.cut_off(process),
-                ),
-            )
+            cut_off, done = self._world.collectives.cut_off(process), process.collectives
+            self.tell(process, Pong(process.worker, output.nonce, done, "script.py:1", cut_off))

@@ -113,7 +113,7 @@ class AgentSeat:
 
 def offer_of(name: str, place: int, options: Options) -> NodeOffer:
     """Return what a node offers to the run. Its images are served at its name."""
-    serves = name if options.peer_copies else ""
+    serves = name if options.serves_images else ""
     domain = options.domain_of(place)
     return NodeOffer(name, options.ranks_per_node, serves=serves, domain=domain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from outlast.engine.coordinator.machine import Coordinator
@@ -10,6 +11,7 @@ from outlast.sim.world.agent_link import CoordinatorEnd
 from outlast.sim.world.booked_seconds import Lives
 from outlast.sim.world.chance import Chance
 from outlast.sim.world.collectives import Collectives
+from outlast.sim.world.copy_sending import Way
 from outlast.sim.world.frame import Frame
 from outlast.sim.world.processes import Home, SimulatedProcess, TransferImage
 from outlast.sim.world.store import Store
@@ -22,6 +24,9 @@ class Ranks(Protocol):
     living: int
     done: set[int]
     lives: Lives
+
+    @property
+    def nodes(self) -> Iterable[Home]: ...
 
     def owners(self, rank: int) -> list[SimulatedProcess]: ...
 
@@ -53,7 +58,7 @@ class Barrier(Protocol):
     def give_up(self) -> None: ...
 
 
-class Surroundings(Protocol):
+class Surroundings(Way, Protocol):
     """The world, as far as a node uses it."""
 
     transfer: TransferImage | None

@@ -230,9 +230,10 @@ class SimulatedGroup:
     made_s       when its connections were made
     stops        the votes in which a member says that it was asked to stop
     saves        the votes in which a member says that it was asked for a checkpoint
+    seals        the votes in which a member says that it was asked to seal after each step
     lates        the votes that a member makes after its optimizer
 
-    After a vote, all members know its stops, saves and lates.
+    After a vote, all members know its stops, saves, seals and lates.
     """
 
     # in the order in which they joined; a stand-in counts as one
@@ -245,6 +246,7 @@ class SimulatedGroup:
     unheard: dict[SimulatedProcess, None] = field(default_factory=dict)
     stops: set[int] = field(default_factory=set)
     saves: set[int] = field(default_factory=set)
+    seals: set[int] = field(default_factory=set)
     lates: set[int] = field(default_factory=set)
 
 

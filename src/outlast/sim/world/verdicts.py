@@ -15,6 +15,7 @@ from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.policy_actions import (
     BARRED,
     DECIDED,
+    DEPARTED,
     FAILED_EXIT,
     STOPPED,
 )
@@ -132,6 +133,7 @@ class Verdicts:
         self._seen: set[int] = set()
         self.own: set[int] = set()  # interruptions that the policy caused
         self._barred: dict[str, set[int]] = {}  # barred nodes, and the ranks that lived there
+        self._drained: set[str] = set()  # nodes whose ranks were to move
         self._ordered: set[int] = set()  # workers whose start was ordered
         self._policy = policy_of(frame.options.policy)
 
@@ -211,7 +213,7 @@ class Verdicts:
             budget = self._policy.budgets.get(action)
             limit = (budget.times, budget.within_s) if budget is not None else None
             moves = (
-                frame.options.recovery_mode not in ("plain", "sharded")
+                frame.options.recovery_mode != "plain"
                 and len(set(self._host.coordinator.roster.homes.values())) > 1
             )
             frame.see(
@@ -230,11 +232,16 @@ class Verdicts:
             self._barred[node] = {
                 rank for rank, home in self._host.coordinator.roster.homes.items() if home == node
             }
+        elif event.kind == DEPARTED and data["node"] in self._drained:
+            left = data["left"]
+            assert isinstance(left, list), left
+            self._barred[str(data["node"])] = set(left)
         elif event.kind == DRAINING:
             self.acts += 1
             number = data["interruption"]
             assert isinstance(number, int), number
             self.own.add(number)
+            self._drained.add(str(data["node"]))
             self._host.drains(str(data["node"]))
         elif event.kind == STOPPED:
             self._requested_stops.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
@@ -251,7 +258,7 @@ class Verdicts:
         member = self._host.coordinator.roster.of(message.worker)
         if member is None or member.life.condemned:
             return  # this is an older order, and the end of that worker follows
-        # the rank's state is on that node
+        # the rank's state is on that node, unless it was drained
         stays = self._frame.options.recovery_mode == "sharded" and message.rank in self._barred.get(
             node, ()
         )
