@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from outlast.engine.protocol.outputs import SendOut
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.messages import CopyKept, Regroup
 from outlast.model.terms import Cause, Phase, Tier
@@ -50,6 +52,13 @@ class Peer:
         while not self._over.is_set():
             self._loop.turn(0.02)
 
+    def until_told(self) -> None:
+        """Wait until something was kept here."""
+        end_s = time.monotonic() + 20
+        while not self.said:
+            assert time.monotonic() < end_s, "nothing was sent"
+            time.sleep(0.01)
+
     def close(self) -> None:
         self._over.set()
         self._thread.join()
@@ -64,7 +73,7 @@ class FakeSession:
         self.vault = vault
         self.warned: list[str] = []
         self.phases: list[Phase] = []
-        self.machine = types.SimpleNamespace(broken=False)
+        self.machine = types.SimpleNamespace(broken=False, generation=1)
         self.beacon = types.SimpleNamespace(phase=Phase.VOTE)
         self.book = types.SimpleNamespace(cause=Cause.PRODUCTIVE)
         self.image_key = KEY
@@ -204,6 +213,43 @@ def test_without_room_the_run_goes_on_and_reports_what_that_costs(
         assert "goes back to the newest checkpoint" in warning
         sender.send(8)
         sender.wait()  # the sender does not try again in this generation
+
+
+def test_a_rank_that_stands_still_sends_its_image_to_the_node_that_takes_over(
+    vaults: tuple[Vault, Vault],
+) -> None:
+    """The run keeps no copies, so nothing else was ever sent."""
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, session = sender_of(own, peer)
+        sender.follow(PLAN)
+        body = sealed(own, 7)
+        sender.send(7)
+        assert peer.said == []
+        session.machine.broken = True
+        sender.send_out(SendOut(1, 7, peer.address))
+        peer.until_told()
+        assert peer.said == [CopyKept(2, 1, (7,))]
+        assert bytes(peer.server.keeper.held.read(2, 7).tensors["weights"][1]) == body
+
+
+def test_an_image_for_a_drain_that_was_called_off_is_not_sent(
+    vaults: tuple[Vault, Vault],
+) -> None:
+    """Method: nothing listens where the image is to go. Then the next plan comes, and the rank
+    sends the copies of that generation to its keeper.
+    """
+    own, other = vaults
+    with keeping(other) as peer:
+        sender, session = sender_of(own, peer)
+        sealed(own, 7)
+        session.machine.broken = True
+        sender.send_out(SendOut(1, 7, "127.0.0.1:1"))
+        session.machine.broken, session.machine.generation = False, 2
+        sender.follow(replace(PLAN, keeper=peer.address, generation=2))
+        sender.send(7)
+        sender.wait()
+        assert peer.said == [CopyKept(2, 2, (7,))]
 
 
 def test_a_wait_ends_with_its_generation(vaults: tuple[Vault, Vault]) -> None:

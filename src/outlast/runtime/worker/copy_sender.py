@@ -196,15 +196,15 @@ class CopySender:
         """
         if self._job is not job or self._session is None:
             return False
-        return self._session.machine.broken == job.departs and not self._is_over(job)
-
-    def _is_over(self, job: _Job) -> bool:
-        """Return whether the next generation has begun since `job` was made."""
-        return self._session is None or self._session.machine.generation != job.generation
+        machine = self._session.machine
+        if job.departs:
+            return machine.broken and machine.generation == job.generation
+        return not machine.broken
 
     def _drop_if_over(self, job: _Job) -> None:
+        """Forget an image for a drain that is over: this rank has followed another plan."""
         with self._changed:
-            if self._job is job and self._is_over(job):
+            if job.departs and self._job is job and not self.still_wants(job):
                 self._job = None
 
     def _warn(self, job: _Job, target: _Target, lack: str) -> None:
