@@ -294,6 +294,25 @@ def test_ranks_that_a_drain_gives_up_finish_their_step_first(
     assert (verdict.ranks, verdict.finish) == ((0, 1), finish)
 
 
+def test_ranks_of_sharded_state_do_their_on_commit_work_before_they_leave() -> None:
+    """They have sealed the step. Once they stand still at it again, they may be given up.
+
+    If the script is not entered again, all ranks lose their processes.
+    """
+    sealed = replace(DRAINED.restore, step=7, settle={})
+    seen = replace(DRAINED, sharded=True, mode="reenter", restore=sealed)
+    assert decide_drain(seen=seen, fits_elsewhere=True).finish == (0, 1)
+    assert decide_drain(seen=replace(seen, stood=6), fits_elsewhere=True).finish == (0, 1)
+    stands = decide_drain(seen=replace(seen, stood=7), fits_elsewhere=True)
+    assert (stands.ranks, stands.finish) == ((0, 1), ())
+    everybody = decide_drain(seen=replace(seen, mode="respawn"), fits_elsewhere=True)
+    assert everybody.finish == tuple(range(DRAINED.world_size))
+    none = replace(seen, restore=replace(sealed, step=None))
+    assert "no image of one step" in decide_drain(seen=none, fits_elsewhere=True).reason
+    cannot = decide_drain(seen=seen, fits_elsewhere=True, why_not="node c has no room")
+    assert cannot.reason == "the drain is called off: node c has no room"
+
+
 def test_a_rank_without_images_takes_those_of_its_twin() -> None:
     def source(*, sharded: bool = True, has_images: bool = False, twin: int = 2) -> str:
         return decide_own_state(

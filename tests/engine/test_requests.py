@@ -176,7 +176,7 @@ def test_no_image_moves_that_lies_elsewhere_already(parity: str) -> None:
     assert "node-0" not in homes(world)
 
 
-def test_a_node_of_sharded_state_that_has_no_step_in_time_stays_and_the_run_stops() -> None:
+def test_the_run_stops_if_sharded_state_cannot_leave_in_time() -> None:
     """Method: a step takes longer than the notice lets a drain take."""
     world = a_world(replace(SHARDED, step_s=2 * limits.NOTICE_DRAIN_S, checkpoint_every=1000))
     notice(world, "node-1", at_s=3 * limits.NOTICE_DRAIN_S)  # after the first step

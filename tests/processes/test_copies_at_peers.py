@@ -215,7 +215,7 @@ def test_without_room_the_run_goes_on_and_reports_what_that_costs(
         sender.wait()  # the sender does not try again in this generation
 
 
-def test_a_rank_that_stands_still_sends_its_image_to_the_node_that_takes_over(
+def test_a_rank_that_stands_still_sends_its_image_to_its_new_node(
     vaults: tuple[Vault, Vault],
 ) -> None:
     """The run keeps no copies, so nothing else was ever sent."""

@@ -477,7 +477,7 @@ PLAN = Regroup(
         ([DrainPlanned(3, (5, 5), 5, True, (), (0,))], "DrainFinishesStep"),
         ([replace(acted("page"), own=True)], "NoActionOnOwnInterruption"),
         (
-            [*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 12)), over()],
+            [*DRAINED, *(StepDone(7, 0, 1, step, step, (7,)) for step in range(1, 16)), over()],
             "DrainsSoon",
         ),
         ([StartedOnBarredNode("a", 7)], "NoWorkOnBarredNode"),

@@ -64,7 +64,10 @@ def main(argv: Sequence[str]) -> int:
         if args.table is not None and sys.stdout.isatty():
             raise UsageError("Parquet is not text", hint="write it to a file: > steps.parquet")
     make = FORMATS[args.format]
-    tables = {one.name: one for one in tables_of(look(args.run).records)}
+    run = look(args.run)
+    if run.note:
+        print(f"note: {escaped(run.note)}", file=sys.stderr)
+    tables = {one.name: one for one in tables_of(run.records)}
     if args.table is not None:
         _to_stdout(make(tables[args.table]))
         return 0

@@ -32,9 +32,12 @@ from outlast.runtime.coordinator.pager import Pager, PageTargets
 from outlast.runtime.coordinator.side_process import SideProcess
 from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.interpreter import module_command
+from outlast.runtime.ledger.copier import LedgerCopier
+from outlast.runtime.ledger.pointer import find_ledger
 from outlast.runtime.ledger.store import Ledger, Newest, read_ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.state_folder import state_root
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.vault import Vault
 
@@ -99,26 +102,30 @@ def open_folder(
         if objects is not None and given is not None and not (given / "run.json").exists():
             return _open_lost(options, objects, given, began_s, began_wall_s)
         path = given if given is not None else run_folder.newest()
-        folder = RunFolder.resume(path)
+        folder = RunFolder.resume(path, state=state_of(options, path))
         if objects is not None:
             _bring(options, objects, folder)
         resuming.check(
-            read_ledger(folder.ledger, whole=True),
+            read_ledger(find_ledger(path).path, whole=True),
             root=checkpoint_root(options, folder),
             workers=options.world_size,
             from_scratch=options.checkpoints.from_scratch,
         )
         folder.write_card(release, card)
-        return folder, Ledger.resume(
+        folder = folder.bring_ledger()
+        ledger = Ledger.resume(
             folder.ledger,
             pid=os.getpid(),
             started_s=began_s,
             started_wall_s=began_wall_s,
             world_size=options.world_size,
         )
+        folder.point_to_ledger()
+        return folder, ledger
     if objects is not None:
         object_storage.check_new(objects)
-    folder = RunFolder.create(given, name=name, version=release, options=card)
+    state = state_of(options, given if given is not None else run_folder.ROOT)
+    folder = RunFolder.create(given, name=name, version=release, options=card, state=state)
     return folder, _new_ledger(options, folder, began_s, began_wall_s)
 
 
@@ -133,7 +140,25 @@ def _new_ledger(
         started_s=began_s,
         started_wall_s=began_wall_s,
     )
-    return Ledger.create(folder.ledger, meta, pid=os.getpid())
+    ledger = Ledger.create(folder.ledger, meta, pid=os.getpid())
+    folder.point_to_ledger()
+    return ledger
+
+
+def state_of(options: RunOptions, folder: Path) -> Path | None:
+    """Return where ledgers of this launcher lie; None: in the folder of their run.
+
+    Several nodes may be on one machine, so each has a folder of its own. Raises UsageError.
+    """
+    root = state_root(options.state_dir, folder)
+    if root is None or options.nodes is None:
+        return root
+    return root / (run_folder.folder_name(options.nodes.name) or "node")
+
+
+def copier_of(folder: RunFolder) -> LedgerCopier:
+    """Return what puts copies of the ledger into the run's folder, if it does not lie there."""
+    return LedgerCopier(folder.ledger, folder.path)
 
 
 def _bring(options: RunOptions, objects: ObjectOptions, folder: RunFolder) -> None:
@@ -169,6 +194,7 @@ def _open_lost(
         name=run_folder.folder_name(Path(options.program.script).stem) or "run",
         version=version("outlast"),
         options=folder_card(options),
+        state=state_of(options, path),
     )
     ledger = _new_ledger(options, folder, began_s, began_wall_s)
     resuming.check(ledger.read(), root=root, workers=options.world_size, from_scratch=False)

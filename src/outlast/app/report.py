@@ -88,6 +88,8 @@ def _show_head(console: Console, facts: Facts) -> None:
     for one in facts["missing"]:
         text = f"The ledger is damaged. It lacks some of the {one}."
         console.print(Text(text, style="bold red"))
+    if facts["copy_of_ledger"]:
+        console.print(Text(facts["copy_of_ledger"]["note"], style="yellow"))
     if state == "lost":
         console.print(Text(words.LAUNCHER_GONE, style=STATE_STYLE[state]))
     if state in ("failed", "stopped") and facts["reason"]:

@@ -90,6 +90,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         ],
         "warnings": [str(one.data.get("text", "")) for _, one in _events(view, ("warning",))],
         "missing": list(records.missing),
+        "copy_of_ledger": view.copy_of_ledger,
         "checkpoints": [_saved(at_s, one) for at_s, one in _events(view, _SAVES)],
         "decisions": [{"at_s": at_s, **one.data} for at_s, one in _events(view, ("policy",))],
         "requests": _requests(view),

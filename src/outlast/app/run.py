@@ -23,6 +23,7 @@ from outlast.app.node_setup import (
     checkpoint_root,
     close_books,
     coordinator_options,
+    copier_of,
     finish_uploads,
     make_evidence,
     make_logs,
@@ -51,6 +52,7 @@ from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
 from outlast.runtime.coordinator.launcher import Launcher
+from outlast.runtime.ledger.copier import LedgerCopier
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import meeting_address
 from outlast.runtime.loop import Loop
@@ -184,7 +186,10 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
     """
     loop = Loop()
     with contextlib.ExitStack() as closing:
-        for opened in (folder, ledger, loop):
+        copier = copier_of(folder)
+        closing.callback(folder.close)
+        closing.callback(copier.close, is_last=True)
+        for opened in (ledger, loop):
             closing.callback(opened.close)
         control = ControlSocket(loop, folder.path, tell=lambda text: sink.view.print_line(text))
         closing.callback(control.close)
@@ -205,6 +210,7 @@ def _run(options: RunOptions, folder: RunFolder, ledger: Ledger, zygote: ZygoteC
                         loop=loop,
                         sink=(sink := WorkerOutput(view)),
                         control=control,
+                        copier=copier,
                     )
                 launcher.listen()
                 uploads = object_storage.start_uploads(
@@ -249,6 +255,7 @@ def _prepare(
     loop: Loop,
     sink: WorkerOutput,
     control: ControlSocket,
+    copier: LedgerCopier,
 ) -> tuple[Bookkeeping, Launcher]:
     """Decide where the run begins, print that, and make its launcher."""
     vault, view = opened_vault.vault, sink.view
@@ -272,6 +279,7 @@ def _prepare(
         living=lambda: beacons.lives(),
         gauges=lambda: beacons.gauges(),
         show=view.update,
+        also=copier.note,
     )
     node = platform.node()
     news = BeaconNews(over=books.life_over, step=books.step_seen)
@@ -291,13 +299,14 @@ def _prepare(
         retention=options.checkpoints.retention,
     )  # fmt: skip  # one argument a line would hide what happens
     launcher = Launcher(parts, coordinator_parts, engine_options)
-    passed_over = [opened_vault.passed_over] if opened_vault.passed_over else []
-    refused = (f"warning: {one}" for one in (*passed_over, *beginning.refused))
+    doubts = [one for one in (opened_vault.passed_over, folder.note) if one]
+    refused = (f"warning: {one}" for one in (*doubts, *beginning.refused))
     left = left_vaults_note(own=vault.folder)
     for note in (*options.notes, *refused, *([left] if left else [])):
         view.print_line(note)
     if options.checkpoints.resume:
         view.print_line(beginning.describe(folder.path))
+    copier.begin(tell=view.print_line)
     return books, launcher
 
 

@@ -27,6 +27,7 @@ from outlast.app.node_setup import (
     of_node,
     open_folder,
     serve_metrics,
+    state_of,
     unrun_noted,
 )
 from outlast.app.nodes import NodeArguments
@@ -270,7 +271,7 @@ def make_standby(
         resources.token,
         facts,
         resources.location.address,
-        _own_folder(resources, facts) / "copy.db",
+        _folder_of_copy(resources, facts) / "copy.db",
         nodes.ports,
     )
     standby = Standby(place, lead=leadership.lead, tell=resources.view.print_line)
@@ -324,6 +325,13 @@ def _folder_here(resources: NodeResources, facts: Admitted) -> Path:
     node_folders.make_own(own)
     resources.view.print_line(f"this node does not see {shared}: its logs lie in {own}")
     return own
+
+
+def _folder_of_copy(resources: NodeResources, facts: Admitted) -> Path:
+    """Return where this node keeps its copy of the ledger as a voter: on a disk of its machine."""
+    own = _own_folder(resources, facts)
+    state = state_of(resources.options, own)
+    return own if state is None else state / facts.run / "voter"
 
 
 def _own_folder(resources: NodeResources, facts: Admitted) -> Path:

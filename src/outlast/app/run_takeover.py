@@ -25,10 +25,12 @@ from outlast.app.node_setup import (
     WorkerOutput,
     close_books,
     coordinator_options,
+    copier_of,
     finish_uploads,
     folder_card,
     pager,
     say_end,
+    state_of,
 )
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
@@ -57,6 +59,8 @@ from outlast.runtime.coordinator.quorum import QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
 from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.leader_file import write_leader
+from outlast.runtime.ledger.copier import LedgerCopier
+from outlast.runtime.ledger.pointer import forget_pointer
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.listener import ListeningSocket
 from outlast.runtime.loop import Loop
@@ -96,7 +100,9 @@ class LedRun:
     books: Bookkeeping
     pager: Pager | None
     control: ControlSocket
+    copier: LedgerCopier
     uploads: UploadProcess | None = None
+    is_over: bool = False  # the run has ended, and no node leads it on
 
 
 class Leadership:
@@ -171,10 +177,11 @@ class Leadership:
         place, parts, standby = self._place, self._parts, self.standby
         nodes = place.options.nodes
         assert parts is not None and nodes is not None
+        copier = copier_of(folder)
         books = Bookkeeping(
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
             gauges=lambda: lives.gauges, show=place.view.update,
-            also=lambda record: coordinator.quorum.copies.add(record),
+            also=lambda record: (copier.note(record), coordinator.quorum.copies.add(record)),
         )  # fmt: skip  # one argument a line would hide what happens
         people = pager(place.options, folder, place.loop, books, place.view)
         control = ControlSocket(place.loop, folder.path, tell=place.view.print_line)
@@ -212,7 +219,10 @@ class Leadership:
             place.options, run=folder.run, root=Path(place.facts.checkpoints), loop=place.loop,
             tell=place.view.print_line, record=books.record,
         )  # fmt: skip  # one argument a line would hide what happens
-        self.led = LedRun(folder, ledger, coordinator, books, people, control, uploads)
+        if folder.note:
+            place.view.print_line(f"warning: {folder.note}")
+        copier.begin(tell=place.view.print_line)
+        self.led = LedRun(folder, ledger, coordinator, books, people, control, copier, uploads)
         return self.led
 
     def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
@@ -228,12 +238,16 @@ class Leadership:
             with contextlib.suppress(RunFolderError):  # the launcher that led still has it open
                 name = str(read_card(shared)["name"])
                 folder = RunFolder.take_over(
-                    shared, run=run, name=name, version=release, options=card
-                )
-                return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
+                    shared, run=run, name=name, version=release, options=card,
+                    state=state_of(place.options, shared),
+                )  # fmt: skip  # one argument a line would hide what happens
+                return folder, _moved(ledger, folder)
         name = Path(place.options.program.script).stem
-        folder = RunFolder.take_over(place.own, run=run, name=name, version=release, options=card)
-        return folder, ledger.moved_to(folder.ledger, pid=os.getpid())
+        folder = RunFolder.take_over(
+            place.own, run=run, name=name, version=release, options=card,
+            state=state_of(place.options, place.own),
+        )  # fmt: skip  # one argument a line would hide what happens
+        return folder, _moved(ledger, folder)
 
     # --- signals and requests ---------------------------------------------------------------------
 
@@ -348,6 +362,7 @@ class Leadership:
         if led.uploads is not None:
             finish_uploads(led.uploads, led.ledger)
         self._move_ledger_back(led)
+        led.is_over = True
         say_end(end, led.folder)
         return end.exit_code
 
@@ -362,11 +377,17 @@ class Leadership:
         if led.folder.path == home or not node_folders.is_folder_of(home, run):
             return
         release, card = version("outlast"), folder_card(self._place.options)
-        with contextlib.suppress(OutlastError):
-            folder = RunFolder.take_over(home, run=run, name=name, version=release, options=card)
+        with contextlib.suppress(OutlastError, OSError):
+            folder = RunFolder.take_over(
+                home, run=run, name=name, version=release, options=card, state=led.folder.state
+            )
+            led.copier.close(is_last=False)
+            forget_pointer(led.folder.path)
             led.folder.close()
             led.folder = folder
-            led.ledger = led.ledger.moved_to(folder.ledger, pid=os.getpid())
+            if folder.state is None:
+                led.ledger = _moved(led.ledger, folder)
+            led.copier = copier_of(folder)
 
     def close(self) -> None:
         """Close what is open."""
@@ -382,8 +403,16 @@ class Leadership:
             self.led.control.close()
             self.led.coordinator.close()
             self.led.ledger.close()
+            self.led.copier.close(is_last=self.led.is_over)
             self.led.folder.close()
             self.led = None
+
+
+def _moved(ledger: Ledger, folder: RunFolder) -> Ledger:
+    """Move the ledger to where it lies while this node leads, and let readers find it there."""
+    moved = ledger.moved_to(folder.ledger, pid=os.getpid())
+    folder.point_to_ledger()
+    return moved
 
 
 # --- the state in the copy of the ledger ----------------------------------------------------------

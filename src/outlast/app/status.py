@@ -72,6 +72,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
     facts = known | facts | known
     facts |= {
         "path": str(view.path),
+        "copy_of_ledger": view.copy_of_ledger,
         "world_size": records.world_size,
         "session": newest.session.session,
     }
@@ -225,6 +226,8 @@ def _is_sound_wait(wait: object) -> bool:
 def show_status(console: Console, facts: Facts) -> None:
     """Show the same facts to people."""
     console.print(headline(facts, apart=True))
+    if facts["copy_of_ledger"]:
+        console.print(Text(facts["copy_of_ledger"]["note"], style="yellow"))
     if facts["state"] == "lost":
         console.print(Text(words.LAUNCHER_GONE, style=STATE_STYLE["lost"]))
     elif facts.get("waits_for"):

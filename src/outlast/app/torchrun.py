@@ -159,6 +159,7 @@ class RunOptions:
     peers              how many other nodes keep a copy of each image of sharded state; 0: none does
     parity             the parity that is kept of these images instead of copies; None for none
     run_dir, log_dir   "": the usual place
+    state_dir          where ledgers lie on this machine; "": the usual place
     notes              the flags without effect here, a sentence each
     """
 
@@ -176,6 +177,7 @@ class RunOptions:
     status: StatusOptions
     preload: tuple[str, ...]
     run_dir: str
+    state_dir: str
     log_dir: str
     hang_after_s: float | None
     policy: Policy
@@ -245,6 +247,7 @@ def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
         ),
         preload=tuple(asked["preload"]),
         run_dir=asked["run_dir"] or "",
+        state_dir=asked["state_dir"] or "",
         log_dir=asked["log_dir"] or "",
         hang_after_s=asked["hang_after"],
         policy=(
@@ -280,6 +283,7 @@ _NEVER_OF_SCRIPTS = (
     "spare-kind",
     "standalone",
     "run-dir",
+    "state-dir",
     "rdzv-backend",
     "rdzv-endpoint",
 )

@@ -349,6 +349,8 @@ DOWNLOAD_TRIES_COUNT = 3  # tries for a checkpoint at the start of a run, if byt
 
 # --- ledger ---------------------------------------------------------------------------------------
 LEDGER_FLUSH_S = 1.0
+# At the end of a run, a copy of the ledger that is being made is waited for this long.
+LEDGER_COPY_S = 30.0
 STATUS_EVERY_S = 60.0  # how often the status line is printed if the output is not a terminal
 # A flush that fails is reported after this many failures in a row, because a lock may be held for a
 # moment.

@@ -31,6 +31,7 @@ from outlast.runtime.drill_launch import COMMAND
 from outlast.runtime.drill_strikes import HostFaults
 from outlast.runtime.leader_file import Leader, find_leader
 from outlast.runtime.ledger.node_events import NodesIn, read_nodes
+from outlast.runtime.ledger.pointer import find_ledger
 from outlast.runtime.run_folder import read_card
 from outlast.runtime.striking import RunProcess, Target, Usage
 from outlast.runtime.tiers.vault import Vault
@@ -294,7 +295,7 @@ class HostLaunchers:
 
         Only then can the leading host be lost, too.
         """
-        nodes = NodesIn() if self._led is None else read_nodes(self._led[0] / "ledger.db")
+        nodes = NodesIn() if self._led is None else read_nodes(find_ledger(self._led[0]).path)
         since = nodes.since_wall_s
         return bool(nodes.voters) and all(
             since.get(Hosts.name(node.number), 0.0) >= node.started_wall_s for node in self.nodes

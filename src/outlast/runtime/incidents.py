@@ -10,9 +10,9 @@ from outlast.errors import UsageError
 from outlast.model.recorded import Recorded, read_recorded, recorded
 from outlast.model.records import SessionRecords
 from outlast.runtime.given import read_text
+from outlast.runtime.ledger.pointer import LEDGER, find_ledger
 from outlast.runtime.ledger.store import read_ledger
 
-LEDGER = "ledger.db"
 ENDINGS = (".json", ".jsonl")
 FILES_MAX_COUNT = 10_000
 
@@ -24,7 +24,7 @@ def read_incidents(path: str) -> list[Recorded]:
     """
     place = Path(path)
     if place.is_dir():
-        ledger = place / LEDGER
+        ledger = find_ledger(place).path
         return (
             _of_run(ledger)
             if ledger.is_file()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.errors import RunFolderError
+from outlast.runtime.ledger.pointer import LEDGER, find_ledger
 
 
 class NoFileError(RunFolderError):
@@ -69,10 +70,13 @@ def is_run(path: Path) -> bool:
 def ledger_changed(run: Path) -> tuple[int, ...]:
     """Return numbers that differ once the ledger was written again."""
     numbers: list[int] = []
-    for name in ("ledger.db", "ledger.db-wal", "run.json"):
+    ledger = run / LEDGER
+    with contextlib.suppress(RunFolderError):
+        ledger = find_ledger(run).path
+    for path in (ledger, f"{ledger}-wal", run / "run.json"):
         found = None
         with contextlib.suppress(OSError):
-            found = os.stat(run / name)
+            found = os.stat(path)
         # A reader makes an empty ledger.db-wal if there is none. Nothing was written then.
         if found is None or found.st_size == 0:
             numbers += [0, 0, 0]

@@ -2,7 +2,7 @@
 
     runs/<utc time>-<name>/
       run.json      run id, name, format, version, options, pid of the newest launcher
-      ledger.db     see runtime/ledger
+      ledger.db     see runtime/ledger; on a network file system it is a copy, see ledger/pointer.py
       logs/ evidence/ checkpoints/
       lock          held (flock) by the launcher while it lives; its text is the holder's pid
 
@@ -24,7 +24,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -35,8 +35,16 @@ from outlast.model.limits import (
     LEDGER_VERSION,
     LOCK_PATIENCE_S,
 )
+from outlast.model.texts import duration
 from outlast.runtime import clock
 from outlast.runtime.given import read_small
+from outlast.runtime.ledger.copier import bring
+from outlast.runtime.ledger.pointer import (
+    find_ledger,
+    forget_pointer,
+    point_to,
+    read_pointer,
+)
 
 ROOT = Path("runs")
 # the number of entries that are read of a folder that was named by mistake
@@ -56,16 +64,23 @@ def stamped(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """An open run folder: this process holds its lock until `close`."""
+    """An open run folder: this process holds its lock until `close`.
+
+    state   where ledgers lie on this machine (state_folder.py); None: in the folder of their run
+    note    what people should know of the ledger with which a session goes on; "": nothing
+    """
 
     path: Path
     run: str
     name: str
     lock_fd: int
+    state: Path | None = None
+    note: str = ""
 
     @property
     def ledger(self) -> Path:
-        return self.path / "ledger.db"
+        """Return where the ledger lies while this launcher writes it."""
+        return (self.path if self.state is None else self.state / self.run) / "ledger.db"
 
     @property
     def logs(self) -> Path:
@@ -88,6 +103,7 @@ class RunFolder:
         version: str,
         options: Mapping[str, object],
         root: Path = ROOT,
+        state: Path | None = None,
     ) -> RunFolder:
         """Create the folder of a new run.
 
@@ -101,12 +117,12 @@ class RunFolder:
             with _locked(path) as lock_fd:
                 if (path / "run.json").exists():  # another launcher was faster
                     raise _has_a_run(path)
-                folder = cls(path, f"{stamp}-{secrets.token_hex(3)}", name, lock_fd)
+                folder = cls(path, f"{stamp}-{secrets.token_hex(3)}", name, lock_fd, state)
                 folder._fill(version, options)
         return folder
 
     @classmethod
-    def resume(cls, path: Path) -> RunFolder:
+    def resume(cls, path: Path, *, state: Path | None = None) -> RunFolder:
         """Open an existing run, to go on with it. Nothing but its lock is written.
 
         Raises RunFolderError if it is in use, of another version, or not a run.
@@ -114,11 +130,18 @@ class RunFolder:
         read_card(path)
         with _disk_errors(path), _locked(path) as lock_fd:
             card = read_card(path)
-            return cls(path, str(card["run"]), str(card["name"]), lock_fd)
+            return cls(path, str(card["run"]), str(card["name"]), lock_fd, state)
 
     @classmethod
     def take_over(
-        cls, path: Path, *, run: str, name: str, version: str, options: Mapping[str, object]
+        cls,
+        path: Path,
+        *,
+        run: str,
+        name: str,
+        version: str,
+        options: Mapping[str, object],
+        state: Path | None = None,
     ) -> RunFolder:
         """Make `path` the folder of a run that another node has led so far.
 
@@ -127,14 +150,51 @@ class RunFolder:
         with _disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             with _locked(path) as lock_fd:
-                folder = cls(path, run, name, lock_fd)
+                folder = cls(path, run, name, lock_fd, state)
                 folder._fill(version, options)
         return folder
 
     def _fill(self, version: str, options: Mapping[str, object]) -> None:
         for part in (self.logs, self.evidence, self.checkpoints):
             part.mkdir(exist_ok=True)
+        self.make_place_of_ledger()
         self._write_card(version, options)
+
+    def make_place_of_ledger(self) -> None:
+        """Make the folder in which the ledger will lie, readable by its owner only."""
+        if self.state is not None:
+            self.ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def bring_ledger(self) -> RunFolder:
+        """Bring the ledger of an earlier session to where it will be written.
+
+        Return this folder, with a note if only a copy was there. Raises RunFolderError and
+        CapacityError.
+        """
+        found = find_ledger(self.path)
+        with _disk_errors(self.path):
+            self.make_place_of_ledger()
+            bring(found.path, self.ledger)
+        if found.copied_ago_s is None:
+            return self
+        note = (
+            f"the ledger of this run lies {found.elsewhere}: this session goes on from a copy that"
+            f" is {duration(found.copied_ago_s)} old, without what was recorded since then"
+        )
+        return replace(self, note=note)
+
+    def point_to_ledger(self) -> None:
+        """Let readers find the ledger: write the pointer, or remove an older one.
+
+        Raises CapacityError if the disk refuses.
+        """
+        with _disk_errors(self.path):
+            if self.state is None:
+                forget_pointer(self.path)
+                return
+            before = read_pointer(self.path)
+            copied_wall_s = 0.0 if before is None else before.copied_wall_s
+            point_to(self.path, self.ledger, copied_wall_s=copied_wall_s)
 
     def missing(self) -> str:
         """Say what of the folder is no longer where it was; "" if nothing is missing."""

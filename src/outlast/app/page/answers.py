@@ -63,7 +63,7 @@ class PageMoment:
 def answers(
     report: Facts, status: Facts, points: Sequence[PacePoint], moment: PageMoment
 ) -> tuple[PageAnswer, ...]:
-    """Return the six answers."""
+    """Return the six answers, and how old they are if a copy of the ledger was read."""
     newest = report["interruptions"][-1] if report["interruptions"] else None
     verdict = None
     if newest is not None:
@@ -79,7 +79,16 @@ def answers(
         _what_failed(report, newest, moment),
         _whose_fault(newest, verdict, is_over=_is_over(report)),
         _what_cost(report),
+        *_how_old(report),
     )
+
+
+def _how_old(report: Facts) -> tuple[PageAnswer, ...]:
+    copy = report["copy_of_ledger"]
+    if not copy:
+        return ()
+    age = words.duration(copy["age_s"])
+    return (PageAnswer("How old is this?", age, copy["note"], WATCH),)
 
 
 def _root(some: Sequence[Facts], one: Facts) -> Facts:

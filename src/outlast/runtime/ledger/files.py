@@ -9,6 +9,8 @@ from pathlib import Path
 
 from outlast.errors import CorruptError
 from outlast.runtime import clock
+from outlast.runtime.ledger.pointer import NAME
+from outlast.runtime.mounts import network_kind
 
 _LOOK_S = 0.02  # the time between two tries of a lock that another program holds
 # the endings of the files that SQLite keeps beside the ledger
@@ -28,6 +30,16 @@ def refuse_odd_files(path: Path) -> None:
             raise CorruptError(
                 f"{name} is not an ordinary file", hint="remove it; outlast writes none like it"
             )
+
+
+def is_copy(path: Path) -> bool:
+    """Return whether this ledger is never written in place: it is a copy (copier.py).
+
+    SQLite is told so, because it must not use the locks of a network file system.
+    """
+    if Path(f"{path}-wal").exists():
+        return False
+    return (path.parent / NAME).exists() or bool(network_kind(path))
 
 
 def write_ahead(connection: sqlite3.Connection, *, patience_s: float) -> None:

@@ -53,7 +53,7 @@ from outlast.model.records import (
     began_on_each_clock,
 )
 from outlast.model.step_buckets import merged, to_merge
-from outlast.runtime.ledger.files import BESIDE, refuse_odd_files, write_ahead
+from outlast.runtime.ledger.files import BESIDE, is_copy, refuse_odd_files, write_ahead
 from outlast.runtime.ledger.rows import (
     KEYS,
     PUT,
@@ -449,12 +449,12 @@ class Ledger:
 def _connect(path: Path, *, writable: bool) -> sqlite3.Connection:
     # A reader opens the file for reading only. In a folder in which it may not write, and without a
     # launcher (no -wal file), SQLite has to be told that nothing will change.
-    mode = "rwc" if writable else "ro"
+    mode = "rwc" if writable else "ro&immutable=1" if is_copy(path) else "ro"
     with _as_our_errors(path):
         try:
             connection = _open(path, mode)
         except sqlite3.OperationalError:
-            if writable or Path(f"{path}-wal").exists():
+            if writable or "immutable" in mode or Path(f"{path}-wal").exists():
                 raise
             connection = _open(path, "ro&immutable=1")
     return connection

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outlast.model.goodput import Accounting, account
 from outlast.model.records import Records
 from outlast.runtime import clock, run_folder
+from outlast.runtime.ledger.pointer import find_ledger
 from outlast.runtime.ledger.store import read_ledger
 
 STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "stopped", "lost")
@@ -18,13 +19,24 @@ STATES = ("starting", "training", "regrouping", "ending", "ended", "failed", "st
 class RunView:
     """A run at one moment.
 
-    `now_s` is the monotonic time up to which seconds count, or None if the run does not go on any
-    more.
+    now_s         the monotonic time up to which seconds count, or None if the run does not go on
+                  any more
+    copied_ago_s  the ledger lies on another machine, and a copy was read that is so old; else None
+    note          the same in words; ""
     """
 
     path: Path
     records: Records
     now_s: float | None
+    copied_ago_s: float | None = None
+    note: str = ""
+
+    @property
+    def copy_of_ledger(self) -> dict[str, object] | None:
+        """Return how old the copy is that was read, and the note; None: it is the ledger itself."""
+        if self.copied_ago_s is None:
+            return None
+        return {"age_s": round(self.copied_ago_s, 3), "note": self.note}
 
     @functools.cached_property
     def books(self) -> Accounting:
@@ -62,12 +74,18 @@ def look(run: str | None, *, root: Path = run_folder.ROOT) -> RunView:
     """Read the run that RUN names (see run_folder.find). Raises RunFolderError, CorruptError."""
     path = run_folder.find(run, root=root)
     was_held = run_folder.holder(path) is not None
-    records = read_ledger(path / "ledger.db")
+    place = find_ledger(path)
+    records = read_ledger(place.path)
+    view = RunView(path, records, None, place.copied_ago_s, place.note)
     if records.sessions[-1].session.ended_s is None and run_folder.holder(path) is None:
-        if was_held:  # it may have recorded its end between the two looks
-            records = read_ledger(path / "ledger.db")
-        return RunView(path, records, None)
+        if not was_held:
+            return view
+        # It may have recorded its end between the two looks.
+        return replace(view, records=read_ledger(find_ledger(path).path))
     session = records.sessions[-1].session
-    return RunView(
-        path, records, max(clock.now_s(), session.seen_s) if session.ended_s is None else None
-    )
+    if session.ended_s is not None:
+        return view
+    if view.note:
+        # The clock of the other machine is not known here.
+        return replace(view, now_s=session.seen_s)
+    return replace(view, now_s=max(clock.now_s(), session.seen_s))

@@ -213,6 +213,13 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         " Default: runs/<utc time>-<name>.",
     )
     group.add_argument(
+        "--state-dir",
+        metavar="PATH",
+        help="Folder on a disk of this machine, in which the ledger lies while the run goes on. The"
+        " run's folder gets copies at checkpoints and at the end. Default: the run's folder, or"
+        " ~/.local/state/outlast if that is on a network file system.",
+    )
+    group.add_argument(
         "--resume",
         action="store_true",
         help="Continue from the newest good state in the run's folder.",

@@ -24,8 +24,8 @@ MOVE = ("drain", "shrink")
 # if one of these strikes, a node may be unreachable, or needed
 NODES = set(APART) - {"lose_coordinator"}
 # A number of steps. An agent reports its step once a tick, and a coordinator that is away has to
-# come back first.
-LEAVES_WITHIN = 8
+# come back first. Under sharded state ranks are asked to seal after each step, and answer that.
+LEAVES_WITHIN = 12
 
 
 class DrainNeedsReason(Checker):
