@@ -81,9 +81,9 @@ def as_in_a_run(folder: Path) -> Save:
 
     def save(state: State, folder: Path) -> Callable[[], object]:
         if not kept:
-            kept.append(Checkpoints(session, lambda whole: pieces.of(state.items())))  # type: ignore[arg-type]
+            kept.append(Checkpoints(session, lambda: (pieces.of(state.items()), {})))  # type: ignore[arg-type]
         kept[0].root = folder
-        kept[0].save(1, sharded=True)
+        kept[0].save(1)
 
         def wait() -> None:
             kept[0].wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from outlast.runtime.tiers import tier as tiers
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.tier import CheckpointTier
 from tests.objects import s3_server
+from tests.tiers import split
 
 Made = Callable[[Path, pytest.MonkeyPatch], CheckpointTier]
 
@@ -120,6 +122,17 @@ def test_a_wrong_checksum_is_found_by_reading(tier: CheckpointTier) -> None:
     tier.remove(2)
     search = tiers.newest_good(tier)
     assert (search.step, [step for step, _ in search.refused]) == (None, [1])
+
+
+def test_split_state_that_lacks_a_part_is_never_offered(tier: CheckpointTier) -> None:
+    """Method: four ranks have split a state, and one has left out its part of a tensor."""
+    tier.commit(split.put(tier, 1))
+    assert tier.why_not(1) == ""
+    with contextlib.suppress(CorruptError):
+        tier.commit(split.put(tier, 2, lost="shared/large"))
+    assert tiers.newest_good(tier).step == 1
+    if any(one.step == 2 and one.has_manifest for one in tier.step_folders()):
+        assert "shared/large is not whole" in tier.why_not(2)
 
 
 def test_removing_leaves_the_others(tier: CheckpointTier) -> None:

@@ -29,7 +29,7 @@ def a_rank(root: Path) -> tuple[Checkpoints, list[Checkpointed]]:
         say=said.append,
     )
     piece = TensorPiece(TensorSpec("weights", "U8", (len(BODY),)), memoryview(BODY))
-    return Checkpoints(session, lambda with_shared: [piece]), said
+    return Checkpoints(session, lambda: ([piece], {})), said
 
 
 def no_thread(thread: threading.Thread) -> None:
@@ -48,9 +48,9 @@ def test_without_a_thread_a_save_is_reported_and_the_next_one_is_written(
     saves, said = a_rank(tmp_path)
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", no_thread)
-        saves.save(1, sharded=False)
+        saves.save(1)
     saves.wait()
-    saves.save(2, sharded=False)
+    saves.save(2)
     saves.wait()
     failed, written = said
     assert (failed.generation, failed.rank, failed.step, failed.file) == (3, 1, 1, "")
@@ -65,7 +65,7 @@ def test_without_memory_for_a_copy_a_save_is_reported(
     saves, said = a_rank(tmp_path)
     with monkeypatch.context() as limited:
         limited.setattr(checkpoints, "bytearray", no_memory, raising=False)
-        saves.save(1, sharded=False)
+        saves.save(1)
     saves.wait()
     (failed,) = said
     assert (failed.step, failed.file) == (1, "")

@@ -327,6 +327,9 @@ RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
 # Written bytes of a checkpoint after which the disk is told to begin writing.
 WRITEBACK_BYTES = 16 << 20
 READ_BLOCK_BYTES = 2 << 20  # bytes of a checkpoint that are read and summed at once
+# Replicated state is split among the ranks in shares of at least this size. Smaller tensors are not
+# cut.
+SPLIT_LEAST_BYTES = 64 << 10
 
 # --- object storage -------------------------------------------------------------------------------
 OBJECT_PART_BYTES = 16 << 20  # bytes of an uploaded file in one request; S3 takes 5 MiB or more

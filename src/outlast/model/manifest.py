@@ -128,7 +128,9 @@ class Manifest:
         )
 
 
+SPLIT = "split"
 OF_RUNS = (  # the kinds that `outlast run` writes
+    SPLIT,  # the file of each rank has a share of the state that all ranks hold
     "replicated",  # the file of rank 0 has the state that all ranks hold
     "sharded",  # the file of each rank has its part of the state
 )

@@ -10,7 +10,7 @@ from outlast.engine.durable import begins_from_images, newest_common
 from outlast.engine.protocol.outputs import SaveLast
 from outlast.engine.protocol.outputs import WriteManifest as ManifestOrder
 from outlast.errors import CorruptError, OutlastError, whole_message_of
-from outlast.model.manifest import OF_RUNS, FileEntry, Manifest
+from outlast.model.manifest import OF_RUNS, SPLIT, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece
 from outlast.runtime.tiers.kept_copies import KeptCopies
@@ -30,7 +30,7 @@ def write_checkpoint(
     files = tuple(
         FileEntry(name, length, int(checksum, 16)) for name, length, checksum in order.shards
     )
-    kind = "sharded" if order.sharded else "replicated"
+    kind = "sharded" if order.sharded else SPLIT
     manifest = Manifest(
         run=run_id,
         generation=generation,

@@ -35,12 +35,13 @@ from outlast.model.limits import (
     OBJECT_PARTS_AT_ONCE_COUNT,
     OBJECT_PARTS_MAX_COUNT,
 )
-from outlast.model.manifest import FileEntry, Manifest, decode_manifest
+from outlast.model.manifest import SPLIT, FileEntry, Manifest, decode_manifest
 from outlast.model.store_url import StoreUrl
 from outlast.runtime.objects.patience import RequestPatience
 from outlast.runtime.objects.store_errors import explained, is_missing
-from outlast.runtime.tiers.image import read_header
-from outlast.runtime.tiers.local import IMAGE_SUFFIX, MANIFEST_NAME
+from outlast.runtime.tiers.image import ImageHeader, read_header
+from outlast.runtime.tiers.local import IMAGE_SUFFIX, MANIFEST_NAME, shard_name
+from outlast.runtime.tiers.split_state import check_files
 from outlast.runtime.tiers.tier import Seen, TierStepFolder, unseen
 
 _REFUSED = "refused-" + MANIFEST_NAME
@@ -223,8 +224,10 @@ class ObjectTier:
 
     def why_not(self, step: int, *, seen: Seen = unseen) -> str:
         """Download every byte, and return what is wrong, or ""."""
+        headers = dict[str, ImageHeader]()
         try:
-            for entry in self.manifest(step).files:
+            manifest = self.manifest(step)
+            for entry in manifest.files:
                 digest = xxhash.xxh3_64()
                 for data in self.chunks(step, entry):
                     digest.update(data)
@@ -233,7 +236,9 @@ class ObjectTier:
                     name = self._named(step, entry.name)
                     raise CorruptError(f"{name} does not match its checksum")
                 if entry.name.endswith(IMAGE_SUFFIX):
-                    self._check_header(step, entry)
+                    headers[entry.name] = self._header_of(step, entry)
+            if manifest.kind == SPLIT:
+                check_files(headers, shard_name(0))
         except CorruptError as error:
             return error.message
         return ""
@@ -316,14 +321,14 @@ class ObjectTier:
                 f"{name} should have {entry.length:,} bytes and has {found.size_bytes:,}"
             )
 
-    def _check_header(self, step: int, entry: FileEntry) -> None:
+    def _header_of(self, step: int, entry: FileEntry) -> ImageHeader:
         def read(begin: int, size: int) -> bytes:
             data = bytearray(size)
             self.read(step, entry, begin, memoryview(data))
             return bytes(data)
 
         try:
-            read_header(read, entry.length)
+            return read_header(read, entry.length)
         except CorruptError as error:
             raise CorruptError(f"{self._named(step, entry.name)}: {error.message}") from None
 

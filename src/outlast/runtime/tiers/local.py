@@ -10,10 +10,10 @@ manifest, once it knows all entries.
 
 Errors     CapacityError if the disk is full, and RunFolderError if nothing may be written to it, at
            any point of a save. The checkpoints before it stay valid.
-Limits     One run saves into a root at a time. A shard is the whole image of a rank: resharding
-           needs the header key DCP_SHARDING_INFO, which this module passes through in the metadata
-           and does not create. `Disk` promises what fsync promises on this file system, and no
-           more.
+Limits     One run saves into a root at a time. A shard is the whole image of a rank.
+           Replicated state that is split among the shards (split_state.py) is checked to be whole
+           before its manifest is written. `Disk` promises what fsync promises on this file system,
+           and no more.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ import xxhash
 from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError, message_of
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES, WRITEBACK_BYTES
-from outlast.model.manifest import FileEntry, Manifest, decode_manifest
+from outlast.model.manifest import SPLIT, FileEntry, Manifest, decode_manifest
 from outlast.runtime.given import read_small
 from outlast.runtime.linux import start_writeback
 from outlast.runtime.tiers.image import (
     Image,
+    ImageHeader,
     TensorPiece,
     header_bytes,
     image_chunks,
     read_header,
     read_image,
 )
+from outlast.runtime.tiers.split_state import check_files
 
 MANIFEST_NAME = "manifest.json"
 IMAGE_SUFFIX = ".safetensors"
@@ -168,8 +170,8 @@ def write_shard_bytes(
 def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> CheckpointFolder:
     """Write the manifest, which makes the checkpoint exist.
 
-    Raises CorruptError if a file that the manifest names is not there with its length, and
-    CapacityError.
+    Raises CorruptError if a file that the manifest names is not there with its length, or if the
+    files lack a part of the state that was split among them, and CapacityError.
     """
     for entry in manifest.files:
         if _size(folder / entry.name) != entry.length:
@@ -177,6 +179,9 @@ def write_manifest(folder: Path, manifest: Manifest, *, disk: Disk = DISK) -> Ch
                 f"{folder / entry.name} {_length_words(folder / entry.name, entry)}",
                 hint="the save is given up",
             )
+    if manifest.kind == SPLIT:
+        headers = {entry.name: header_of(folder / entry.name, entry) for entry in manifest.files}
+        check_split(CheckpointFolder(folder, manifest), headers)
     with _explained_errors(folder):
         _sync_folder(folder, disk)  # the shards' names are durable before the manifest names them
         _write_file(folder / MANIFEST_NAME, (memoryview(manifest.encode()),), disk)
@@ -269,9 +274,9 @@ def verify(
     """Read every byte. `seen` is called with the number of bytes of each read.
 
     Raises CorruptError for the first file that is missing, cut short or changed, or whose header
-    does not describe it.
+    does not describe it, and if the files lack a part of the state that was split among them.
     """
-    block = memoryview(bytearray(CHECKSUM_BLOCK_BYTES))
+    block, headers = memoryview(bytearray(CHECKSUM_BLOCK_BYTES)), dict[str, ImageHeader]()
     for entry in checkpoint.manifest.files:
         digest = xxhash.xxh3_64()
         with opened(checkpoint.folder / entry.name, entry) as file:
@@ -281,11 +286,15 @@ def verify(
         if digest.intdigest() != entry.checksum:
             raise CorruptError(f"{checkpoint.folder / entry.name} does not match its checksum")
         if entry.name.endswith(IMAGE_SUFFIX):
-            _check_header(checkpoint.folder / entry.name, entry)
+            headers[entry.name] = header_of(checkpoint.folder / entry.name, entry)
+    check_split(checkpoint, headers)
 
 
-def _check_header(path: Path, entry: FileEntry) -> None:
-    """Raise CorruptError unless an image's header describes it, even if its checksum is right."""
+def header_of(path: Path, entry: FileEntry) -> ImageHeader:
+    """Return the header of an image. Raises CorruptError unless it describes the file.
+
+    That is so even if the checksum of the file is right.
+    """
     with opened(path, entry) as file:
 
         def read(begin: int, size: int) -> bytes:
@@ -295,9 +304,22 @@ def _check_header(path: Path, entry: FileEntry) -> None:
             return bytes(data)
 
         try:
-            read_header(read, entry.length)
+            return read_header(read, entry.length)
         except CorruptError as error:
             raise CorruptError(f"{path}: {error.message}") from None
+
+
+def check_split(checkpoint: CheckpointFolder, headers: Mapping[str, ImageHeader]) -> None:
+    """Raise CorruptError if state was split among the files, and they do not have all of it.
+
+    headers   of all images, by the name of the file
+    """
+    if checkpoint.manifest.kind != SPLIT:
+        return
+    try:
+        check_files(headers, shard_name(0))
+    except CorruptError as error:
+        raise CorruptError(f"{checkpoint.folder}: {error.message}", hint=error.hint) from None
 
 
 @dataclass(frozen=True, slots=True)

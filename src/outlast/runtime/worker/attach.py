@@ -122,7 +122,7 @@ class Attachment:
         self.undo = Undo(membership.session, state)
         self.images = RankImages(membership, state)
         self.agreement = Agreement(membership, state, self.undo, self.images)
-        self.checkpoints = Checkpoints(membership.session, self.images.pieces)
+        self.checkpoints = Checkpoints(membership.session, self.images.of_checkpoint)
         self.copies = StateCopies(membership, state, self.images)
         membership.script.in_steps = True
         self.call = StepsCall(accumulate, first=first)

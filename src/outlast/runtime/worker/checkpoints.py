@@ -2,7 +2,7 @@
 
 It is copied at the commit, written by a thread, and reported to the coordinator. The coordinator
 writes the manifest once all ranks have reported. Until then the checkpoint does not exist. A failed
-save is reported, and training goes on.
+save is reported, and training goes on. Of replicated state each rank copies and writes its share.
 
 Training pauses only for the copy, unless the save before is still being written. A regroup does not
 wait for that.
@@ -10,15 +10,17 @@ wait for that.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import TensorPiece, header_bytes, image_bytes, write_image
+from outlast.runtime.tiers.image import TensorPiece, image_bytes, write_image
+from outlast.runtime.tiers.replicated import read_replicated
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import load_parts
 from outlast.runtime.worker.resharding import load_resharded
@@ -36,11 +38,14 @@ class Checkpoints:
     """Save this rank's shard of each periodic checkpoint.
 
     `every` is the number of steps between two saves; 0 means none. If `on_stop` is set, one more is
-    saved when a stop is asked for.
+    saved when a stop is asked for. `pieces` returns the pieces of this rank's file, and what its
+    header says of them.
     """
 
     def __init__(
-        self, session: WorkerSession | None, pieces: Callable[[bool], list[TensorPiece]]
+        self,
+        session: WorkerSession | None,
+        pieces: Callable[[], tuple[list[TensorPiece], Mapping[str, str]]],
     ) -> None:
         options = session.spec.options if session is not None else {}
         self.every = int(options.get("checkpoint_every", 0))
@@ -54,11 +59,8 @@ class Checkpoints:
     def due(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0
 
-    def save(self, step: int, *, sharded: bool) -> None:
-        """Copy this rank's shard, and let a thread write it.
-
-        Rank 0's shard has the replicated state.
-        """
+    def save(self, step: int) -> None:
+        """Copy this rank's shard, and let a thread write it."""
         session = self._session
         assert session is not None
         generation, rank = session.machine.generation, session.beacon.rank
@@ -69,9 +71,9 @@ class Checkpoints:
                 why = "given up for a regroup: the save before it was still being written"
                 self._report_failed(generation, rank, step, why)
                 return
-        pieces = self._pieces(sharded or rank == 0)
-        specs = [piece.spec for piece in pieces]
-        size = image_bytes(specs)
+        pieces, metadata = self._pieces()
+        metadata = {"step": str(step), **metadata}
+        size = image_bytes([piece.spec for piece in pieces], metadata_bytes=_json_bytes(metadata))
         try:
             if len(self._staging) < size:
                 self._staging = bytearray(size)
@@ -79,12 +81,7 @@ class Checkpoints:
             why = f"no memory for a copy of {size:,} bytes"
             self._report_failed(generation, rank, step, why)
             return
-        written = write_image(
-            memoryview(self._staging),
-            pieces=pieces,
-            metadata={"step": str(step)},
-            header_bytes_reserved=header_bytes(specs),
-        )
+        written = write_image(memoryview(self._staging), pieces=pieces, metadata=metadata)
         image = memoryview(self._staging)[: written.length]
         writer = threading.Thread(
             target=self._write,
@@ -157,7 +154,11 @@ def load_checkpoint(state: State, folder: str, rank: int, world_size: int) -> li
     manifest = found.manifest
     if manifest.world_size != world_size:
         return load_resharded(state, found, rank)
-    if manifest.kind == "replicated" and rank != 0:
-        load_parts(state, local.read_shard(found, 0))
-    load_parts(state, local.read_shard(found, rank))
+    is_sharded = manifest.kind == "sharded"
+    load_parts(state, local.read_shard(found, rank) if is_sharded else read_replicated(found, rank))
     return []
+
+
+def _json_bytes(metadata: Mapping[str, str]) -> int:
+    """Return how many bytes `metadata` takes in the header of an image."""
+    return len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode())

@@ -247,7 +247,7 @@ class CommitDriver:
         if checkpoints.due(step) or last or command.asked or timed:
             session.enter(Phase.CHECKPOINT, cause=Cause.STALL)
             session.mark("saving", step)
-            checkpoints.save(step, sharded=sharded)
+            checkpoints.save(step)
             keeping.copied(DISK, cost_s=0.0)
             session.enter(Phase.BETWEEN, cause=Cause.OTHER)
         if keeping.is_due(VAULT, step) and not sharded:

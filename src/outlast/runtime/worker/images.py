@@ -25,15 +25,17 @@ from outlast.errors import CorruptError
 from outlast.model.manifest import Seal
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, TensorPiece, TensorSpec
+from outlast.runtime.tiers.split_state import Part, metadata_of, split
 from outlast.runtime.worker import devices
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
-from outlast.runtime.worker.tensors import Pieces, to_tensor, view_of
+from outlast.runtime.worker.tensors import Pieces, spec_of, to_tensor, view_of
 
 # The names of tensors in an image begin with these.
 PRIVATE, SHARED, _MOVERS, _EDITED, _TEXT = "private/", "shared/", "movers/", "edited/", "text"
 _STAND_IN = "stand-in/"
+_PARTS = "parts"  # of the shared tensors, for a checkpoint
 _SLACK = 1.25  # loader positions and tree texts may grow
 _SLACK_BYTES = 256 << 10
 
@@ -50,7 +52,7 @@ class RankImages:
         self.due = -1
         self._member = membership
         self._state = state
-        self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED)}
+        self._views = {prefix: Pieces() for prefix in (PRIVATE, SHARED, _MOVERS, _EDITED, _PARTS)}
         # the slot that holds the newest private image; the next image is sealed in the other one
         self._slot = -1
         # the seal of the newest private image, as long as it still has to be confirmed
@@ -204,6 +206,26 @@ class RankImages:
         shared = self._named(SHARED, *self._state.shared_tensors())
         return [*private, *shared, self._state.layout]
 
+    def of_checkpoint(self) -> tuple[list[TensorPiece], dict[str, str]]:
+        """Return the pieces of this rank's file of a checkpoint, and what its header says of them.
+
+        Sharded state goes into it as it is in an image. Of replicated state each rank has a share
+        in its file (split_state.py). The tensors are live, so copy them before the next step.
+        """
+        if self._state.sharded:
+            return self.pieces(True), {}
+        rank, (text, shared) = self._member.rank(), self._state.shared_tensors()
+        tensors = {SHARED + name: tensor for name, tensor in shared.items()}
+        contents = tuple(spec_of(name, tensor) for name, tensor in tensors.items())
+        parts = split(contents, self._member.world_size)[rank]
+        pieces = self.pieces(False) + self._views[_PARTS].of(
+            (part.spec.name, _rows_of(tensors[part.spec.name], part)) for part in parts
+        )
+        if rank == 0:
+            pieces += [_text_piece(SHARED, text), self._state.layout]
+        specs = [piece.spec for piece in pieces]
+        return pieces, metadata_of(specs, parts, contents=None if rank else contents)
+
     def write_transfer(
         self,
         generation: int,
@@ -254,11 +276,8 @@ class RankImages:
 
         Views of tensors are cached from step to step.
         """
-        data = text.encode()
-        out = [TensorPiece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))]
-        return out + self._views[prefix].of(
-            (prefix + name, tensor) for name, tensor in tensors.items()
-        )
+        views = self._views[prefix].of((prefix + name, one) for name, one in tensors.items())
+        return [_text_piece(prefix, text), *views]
 
     # --- sealing ----------------------------------------------------------------------------------
 
@@ -307,6 +326,18 @@ class RankImages:
         if self._state.sharded:
             steps = self._session.vault.steps(self._member.rank())
             self._session.do(lambda machine: machine.note_sealed(steps=steps))
+
+
+def _text_piece(prefix: str, text: str) -> TensorPiece:
+    data = text.encode()
+    return TensorPiece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))
+
+
+def _rows_of(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+    """Return a part of a tensor: a view of it."""
+    if part.is_whole:
+        return tensor
+    return tensor.detach().narrow(part.dim, part.begin, part.end - part.begin)
 
 
 def holds_shared(image: Image) -> bool:

@@ -1,6 +1,6 @@
 """Go on from a checkpoint that another number of ranks has written.
 
-    shared, replicated   rank 0's shard has all of it
+    shared, replicated   rank 0's shard has all of it, or each shard a share (split_state.py)
     shared, sharded      each rank reads the shards of all saved ranks, one after the other, and
                          takes what is in its own part of each tensor; bit for bit
     private              a rank that was there keeps its own. A new rank takes rank 0's, but not its
@@ -26,6 +26,7 @@ import torch
 from outlast.errors import StateError
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.replicated import read_replicated
 from outlast.runtime.worker import images, layout, optim_state, random_state, tree
 from outlast.runtime.worker.patchwork import Box, Patchwork
 from outlast.runtime.worker.private import UNLIKE
@@ -40,15 +41,14 @@ def load_resharded(state: State, checkpoint: local.CheckpointFolder, rank: int) 
     Return the private parts that the first new rank has from rank 0, and [] on all others, because
     one rank is enough to report it. Raises StateError for what cannot be divided, and CorruptError.
     """
-    size, kind = checkpoint.manifest.world_size, checkpoint.manifest.kind
+    size = checkpoint.manifest.world_size
     was_there = rank < size
     like = rank if was_there else 0
-    if kind == "replicated":
-        first = local.read_shard(checkpoint, 0)
-        images.load_shared(state, first)
-        own = first if like == 0 else local.read_shard(checkpoint, like)
-    else:
+    if checkpoint.manifest.kind == "sharded":
         own = _load_shards(state, checkpoint, like)
+    else:
+        own = read_replicated(checkpoint, like)
+        images.load_shared(state, own)
     if was_there:
         images.load_private(state, own)
         return []

@@ -28,6 +28,7 @@ from outlast.errors import CorruptError, StateError, UsageError
 from outlast.model.texts import some
 from outlast.runtime.tiers import checkpoint_places, local
 from outlast.runtime.tiers.image import Image
+from outlast.runtime.tiers.replicated import read_replicated
 from outlast.runtime.tiers.tier import CheckpointTier, newest_good
 from outlast.runtime.worker import layout, tree
 from outlast.runtime.worker.dcp import chunks
@@ -170,14 +171,11 @@ def read(where: Path, *, step: int | None = None) -> CheckpointWeights:
     if checkpoint.manifest.kind == "dcp":
         return _of_dcp(tier, checkpoint.manifest.step, refused)
     gathered = _Gathered()
-    images = (
-        local.read_shard(checkpoint, rank)
-        for rank in range(
-            checkpoint.manifest.world_size if checkpoint.manifest.kind == "sharded" else 1
-        )
-    )
-    for rank, image in enumerate(images):
-        gathered.take(rank, image)
+    if checkpoint.manifest.kind == "sharded":
+        for rank in range(checkpoint.manifest.world_size):
+            gathered.take(rank, local.read_shard(checkpoint, rank))
+    else:
+        gathered.take(0, read_replicated(checkpoint))
     return gathered.whole(checkpoint.manifest.step, refused)
 
 
