@@ -42,6 +42,26 @@ def test_a_folder_that_is_gone_holds_up_no_other_verdict(loop: Loop, tmp_path: P
     assert (folders[2] / "verdict.json").exists()
 
 
+def test_a_queue_that_is_stopped_says_nothing_more(loop: Loop, tmp_path: Path) -> None:
+    """Its node leads no longer: the search at work is ended, and the other one does not begin."""
+    found: dict[int, Mapping[str, object]] = {}
+    script = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    command = (sys.executable, "-c", f"import os; os.chdir({str(tmp_path)!r}); {script}")
+    queue = VerdictQueue(loop, command, found.__setitem__)
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        queue.ask(number, tmp_path / str(number))
+
+    def has_begun() -> bool:
+        return (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text())
+
+    assert loop.run_until(has_begun, within_s=30)
+    queue.stop()
+    assert not alive([int((tmp_path / "pid").read_text())])
+    assert not loop.run_until(lambda: bool(found), within_s=0.2)
+    assert not (tmp_path / "1" / "verdict.part").exists()
+
+
 OWNER = """
 import sys, time
 from pathlib import Path

@@ -160,6 +160,8 @@ class Leadership:
         led.coordinator.take_over(
             Succession(state, election.named, election.loyal, election.claimed_s, records)
         )
+        if self._parts is not None:
+            self._parts.evidence.go_on(unjudged(records))
         self.listen()
 
     def open_coordinator(
@@ -311,6 +313,8 @@ class Leadership:
     def _step_down(self, led: LedRun, text: str, exit_code: int) -> None:
         """Close the coordinator and end the session in the ledger: another node leads on."""
         led.coordinator.close()
+        if self._parts is not None:
+            self._parts.evidence.stop()
         self._place.view.print_line(text)
         with contextlib.suppress(OutlastError):
             led.ledger.end_session(
@@ -429,6 +433,17 @@ def recovered(records: Records) -> RecoveredState:
         state.take(interruption)
     state.generation = max(state.generation, records.newest_generation)
     return state
+
+
+def unjudged(records: Records) -> list[int]:
+    """Return the interruptions of the last session that are over and have no verdict."""
+    part = records.sessions[-1]
+    judged = {one.data.get("interruption") for one in part.events if one.kind == "verdict"}
+    return [
+        one.id
+        for one in part.interruptions
+        if one.parent is None and one.resumed_s is not None and one.id not in judged
+    ]
 
 
 def _lives_in(records: Records) -> ReportedLives:

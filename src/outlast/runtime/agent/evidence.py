@@ -43,6 +43,7 @@ _TAIL_BYTES = 64 * 1024
 _STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
 _RECORDER_MAX_BYTES = 16 << 20
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+TAKEOVER_S = 60.0  # what a node has noted for so long before it leads is of an earlier interruption
 _CLOCKS_S = 0.02  # a file's time is that of the kernel's last tick
 
 
@@ -263,6 +264,27 @@ class EvidenceCollector:
             return  # a disk that cannot store the evidence does not stop the run
         self._written.add(interruption.id)
         self._verdict_queue.ask(interruption.id, folder)
+
+    def go_on(self, without_verdict: Iterable[int]) -> None:
+        """Go on with the searches of the node that led before. This node leads from now on.
+
+        Its evidence is in this folder if the nodes share it. It may have found a verdict, and had
+        no ledger any more to write it into.
+
+        What this node has noted of its own processes until now was for an interruption that another
+        node has closed, unless it is fresh.
+        """
+        if self._case is not None and self._case.since_s < self._new_case().since_s - TAKEOVER_S:
+            self._case = None
+        for number in without_verdict:
+            folder = self._folder / f"interruption-{number}"
+            if (folder / "standing.json").exists():
+                self._written.add(number)
+                self._verdict_queue.ask(number, folder)
+
+    def stop(self) -> None:
+        """End all searches: this node leads no longer."""
+        self._verdict_queue.stop()
 
     def finish(self, open_ones: Iterable[Interruption], *, within_s: float) -> None:
         """Close what is still open, and wait for the verdicts: the run is over."""

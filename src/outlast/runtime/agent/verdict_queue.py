@@ -41,6 +41,12 @@ class VerdictQueue:
         self._waiting.append((interruption, folder))
         self._loop.call_soon(self._begin)
 
+    def stop(self) -> None:
+        """Forget what waits, and end the search that is at work: another node goes on with them."""
+        self._waiting.clear()
+        if self._at_work is not None:
+            self._put_down()
+
     def finish(self, *, within_s: float) -> None:
         """Find the remaining verdicts. The loop does not run any more."""
         until_s = clock.now_s() + within_s
@@ -86,15 +92,7 @@ class VerdictQueue:
 
         If the search left no verdict, the interruption has none, and the run goes on.
         """
-        assert self._at_work is not None
-        interruption, folder, process, pidfd = self._at_work
-        self._at_work = None
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
-        if self._limit is not None:
-            self._limit.cancel()
-        process.kill()
-        process.wait()
+        interruption, folder = self._put_down()
         part = folder / "verdict.part"
         try:
             verdict = json.loads(part.read_bytes())
@@ -105,3 +103,16 @@ class VerdictQueue:
             self._on_verdict(interruption, verdict)
         if looping:
             self._loop.call_soon(self._begin)
+
+    def _put_down(self) -> tuple[int, Path]:
+        """End the search that is at work. Return its interruption and its folder."""
+        assert self._at_work is not None
+        interruption, folder, process, pidfd = self._at_work
+        self._at_work = None
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        if self._limit is not None:
+            self._limit.cancel()
+        process.kill()
+        process.wait()
+        return interruption, folder
