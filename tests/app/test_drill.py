@@ -12,12 +12,14 @@ import pytest
 from outlast.app import drill, drill_fit
 from outlast.app.drill_page import drill_page
 from outlast.app.drill_place import DrillPlace, refuse_missing
+from outlast.app.drill_predict import TYPICAL, TYPICAL_RANGE, Prediction
 from outlast.app.drill_result import Result
-from outlast.app.drill_text import by_kind, left_out_notes, result_text
+from outlast.app.drill_text import by_kind, left_out_notes, predicted_note, result_text
 from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError
 from outlast.model.drill_faults import HOST_KINDS, KINDS
 from outlast.model.drill_plan import NAMED
+from outlast.model.drill_redundancy import InForce
 from outlast.model.drill_score import Ended, Outcome, Struck, score
 from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_runs import DrilledRun
@@ -154,10 +156,12 @@ def test_without_permission_the_faults_of_hosts_are_named_and_counted() -> None:
     assert note == f"Left out: 1 x cut, because {why}."
 
 
-def result(*, wrong: tuple[str, ...] = ()) -> Result:
-    struck = Struck("1", KINDS["kill"], KINDS["kill"].stands_for, 1, 77, 5.0, 10)
+def result(*, wrong: tuple[str, ...] = (), lost: int = 0) -> Result:
+    then = InForce(10, False, 4, 1, 1, 8, 0, 0)
+    kind = KINDS["kill"]
+    struck = Struck("1", kind, kind.stands_for, 1, 77, 5.0, 10, in_force=then)
     found = (Outcome(struck, 1, 0.25, True, "unknown", 0.2, "unknown"),)
-    report = {"interruptions": [{"steps_lost": 0}], "ettr": 0.9, "ettr_training": 0.95}
+    report = {"interruptions": [{"id": 1, "steps_lost": lost}], "ettr": 0.9, "ettr_training": 0.95}
     facts = score(
         found,
         report,
@@ -184,6 +188,31 @@ def test_the_text_says_what_was_survived_and_what_was_not() -> None:
     text = result_text(result(wrong=("1 faults were not survived",)))
     assert "failed: 1 faults were not survived" in text
     assert "nothing was lost" not in text
+
+
+def test_the_score_says_what_there_was_to_fall_back_on() -> None:
+    text = result_text(result())
+    assert "redundancy   at least 4 copies, 1 spare at each fault" in text
+    assert "the newest image or checkpoint was at most 2 steps old" in text
+    assert "<td>4 copies, 1 spare</td>" in drill_page(result())
+    assert result_text(result(lost=3)).endswith("survived, with 3 steps done again")
+    allowed = result(lost=3)
+    allowed.facts["redundancy"]["steps_lost_beyond"] = 0
+    assert result_text(allowed).endswith("done again, as the redundancy in force allowed")
+
+
+def test_a_prediction_stands_beside_what_came_with_its_origin_and_its_range() -> None:
+    told = Prediction(0.97, 0.92, 0.98, TYPICAL, TYPICAL_RANGE, naive=0.975)
+    one = result()
+    one.facts.update(prediction=told.facts(), predicted_ettr_training=told.ettr)
+    text = result_text(replace(one, notes=(predicted_note(told.facts()),)))
+    assert "predicted    97.0 % (92.0 % to 98.0 %) without start-up and shutdown" in text
+    assert "2.0 points more than what came. A naive predictor: 97.5 %" in text
+    assert "the time that recoveries took on another machine" in " ".join(text.split())
+    assert "97.0 % (92.0 % to 98.0 %)" in drill_page(one)
+    assert "predicted: ETTR of 97.0 %" in told.sentence()
+    unmeasured = replace(one, facts=one.facts | {"ettr": None, "ettr_training": None})
+    assert "than what came" not in result_text(unmeasured)
 
 
 def test_the_page_is_one_file_that_outlast_knows_again() -> None:

@@ -109,6 +109,22 @@ def test_a_drill_is_survived_and_scored(tmp_path: Path) -> None:
     assert set(facts["mttr_s_by_class"]) == {"gpu", "software_bug"}
     truth = (tmp_path / "drill" / "under-fire.jsonl").read_text().splitlines()
     assert [json.loads(line)["kind"] for line in truth] == ["kill", "nan", "kill_spare"]
+    # two ranks hold the state when each fault strikes, and a spare stands ready for the first
+    recorded = [json.loads(line)["in_force"] for line in truth]
+    assert [one["copies"] for one in recorded] == [2, 2, 2]
+    assert (recorded[0]["sharded"], recorded[0]["spares"]) == (False, 1)
+    assert all(0 < one["kept_step"] <= one["step"] for one in recorded)
+    assert facts["redundancy"]["recorded"] == 3
+    assert facts["redundancy"]["steps_lost_beyond"] == 0
+    # the prediction was made before the first fault, and is in the score
+    told = json.loads((tmp_path / "drill" / "prediction.json").read_text())
+    assert told == facts["prediction"]
+    assert 0.0 < told["low"] < told["ettr_training"] < told["high"] < 1.0
+    assert facts["predicted_ettr_training"] == told["ettr_training"]
+    log = tmp_path / "drill" / "under-fire.log"
+    made_s = (tmp_path / "drill" / "prediction.json").stat().st_mtime
+    assert made_s < log.stat().st_mtime
+    assert "predicted: ETTR of" in done.stderr
     assert "nothing was lost" in (tmp_path / "drill.html").read_text()
     assert not (tmp_path / "drill" / "undisturbed-again").exists()
 

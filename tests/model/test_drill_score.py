@@ -5,11 +5,13 @@ Method: reports made by hand, with the keys of `outlast report --json` that the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from outlast.model.drill_faults import ALL_KINDS
+from outlast.model.drill_redundancy import InForce
 from outlast.model.drill_score import Ended, Struck, outcomes, score, spread, wrong
 
 WELL = Ended(well=True, step=100)
@@ -222,10 +224,36 @@ def test_nothing_is_wrong_with_a_drill_that_is_survived() -> None:
         "leaks",
         "silent",
         "lost_s_by_class",
+        "redundancy",
     ]
     assert result["lost_s_by_class"] == {"gpu": 0.25}
     assert result["silent"] is None
     assert result["mttr_s_by_class"] == {"gpu": result["mttr_s"]}
+
+
+@pytest.mark.parametrize(
+    ("copies", "lost", "failed"),
+    [
+        (4, 0, []),
+        (4, 3, ["3 committed steps were lost"]),
+        (1, 3, []),
+        (1, 14, ["14 committed steps were lost, 3 more than the redundancy in force allowed"]),
+    ],
+)
+def test_a_lost_step_fails_a_drill_only_if_it_was_promised(
+    copies: int, lost: int, failed: list[str]
+) -> None:
+    """The last rank that held the state of step 50 is killed. There is a copy of step 40."""
+    then = InForce(50, False, copies, 1, 0, 40, 0, 0)
+    fault = replace(struck(1, "kill", at_s=5.0), in_force=then)
+    facts = report(interruption(1, "signal", 5.0, steps_lost=lost))
+    found = outcomes([fault], facts, WELL)
+    result = scored(found, facts)
+    assert wrong(result, found, "") == failed
+    assert result["steps_lost"] == lost
+    assert result["redundancy"]["recorded"] == 1
+    assert result["redundancy"]["least"]["copies"] == copies
+    assert (result["redundancy"]["steps_lost_beyond"] == 0) == (not failed)
 
 
 def test_steps_that_a_plain_script_does_again_fail_no_drill() -> None:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from outlast.model.drill_faults import KINDS
+from outlast.model.drill_redundancy import InForce
+from outlast.runtime.drill_redundancy import InForceLooks
 from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes
 from outlast.runtime.striking import RunProcess, Target
 from outlast.sim.drill_calendar import Scheduled
@@ -110,3 +113,36 @@ def test_an_order_is_written_and_its_answer_is_read(tmp_path: Path) -> None:
     made.close()
     assert [(one.at_s, one.pid, one.step) for one in made.fired] == [(100.5, 7, 6)]
     assert made.left_count == 0
+
+
+class Looks(InForceLooks):
+    """Looks at a run whose step is the number of the look."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: pytest.fail("there is no run"))
+        self.struck: list[set[int]] = []
+
+    def now(self, now_s: float, struck: Collection[int]) -> InForce:
+        self.struck.append(set(struck))
+        seen = InForce(len(self.struck), False, 4, 1, 1, 0, 0, 0)
+        self._looks.append((now_s, seen))
+        return seen
+
+
+def test_what_there_was_to_fall_back_on_is_recorded_with_each_fault(tmp_path: Path) -> None:
+    """From the second fault on, the process that was killed by the first one holds nothing. What a
+    process does to itself gets the newest look before the time that it says.
+    """
+    target, looks = Noted("outlast-rank0", "outlast-rank1"), Looks()
+    faults = [fault("kill", at_s=1.0), fault("nan", at_s=2.0, rank=1)]
+    truth = tmp_path / "truth.jsonl"
+    made = DrillStrikes(target, faults, orders=tmp_path, truth=truth, looks=looks)
+    for now_s in (101.0, 102.0, 102.1, 102.6, 103.1):
+        made.look(now_s, since_s=100.0, step=5)
+    assert looks.struck == [set(), {100}, {100}, {100}]
+    (tmp_path / "fired-1").write_text(json.dumps({"at_s": 102.7, "pid": 101, "step": 6}))
+    made.close()
+    assert [one.in_force and one.in_force.step for one in made.fired] == [1, 3]
+    lines = [json.loads(line) for line in truth.read_text().splitlines()]
+    assert [line["in_force"]["step"] for line in lines] == [1, 3]
+    assert lines[0]["in_force"]["copies"] == 4

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 
 from outlast.app import drill_against, drill_fit, drill_place, drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
+from outlast.app.drill_predict import Prediction, predict
 from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
 from outlast.app.opponents import Opponents
 from outlast.app.report_facts import report_facts
-from outlast.app.report_predict import expected_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import drill_plan
 from outlast.model.drill_faults import KERNEL_LINES
@@ -75,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
         calm = drill.undisturbed()
         calendar = drill.calendar(calm, may_shorten=args.time_scale is None and others is None)
         calendar = calendar if others is None else others.fitting(calendar, calm)
+        drill.predict(calm, calendar)
         fire = drill.under_fire(calm, calendar)
         result = drill.judged(calm, fire, calendar)
         result = result if others is None else others.beside(result, calm, fire, calendar)
@@ -133,7 +134,7 @@ def parser() -> Parser:
     out.add_argument(
         "--predict",
         metavar="CLUSTER",
-        help="before the faults, predict the ETTR by this cluster file (`outlast calibrate`)",
+        help="predict the ETTR by this cluster file (`outlast calibrate`), and not by typical costs",
     )
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
     drill_against.add_against(out)
@@ -167,7 +168,7 @@ class _Drill:
         self._folder = folder
         self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
-        self._foreseen: float | None = None
+        self._foreseen: Prediction | None = None
         self._said: list[str] = []  # what to note beside the score
 
     # --- the two runs -----------------------------------------------------------------------------
@@ -212,11 +213,20 @@ class _Drill:
         self._place.refuse(calendar, self._plan)
         drill_fit.refuse_pace(calendar, self._plan, calm)
         drill_fit.refuse_length(calendar, self._plan, calm, more_s=more_s)
-        if self._args.predict is not None:
-            self._foreseen = expected_of(
-                self._args.predict, gpus=size, training_s=calm.trained_s, source=str(calm.path)
-            ).ettr_mean
         return calendar
+
+    def predict(self, calm: DrilledRun, calendar: Calendar) -> None:
+        """Predict what is about to happen, and write it down and say it before it does."""
+        self._foreseen = predict(
+            calm,
+            calendar,
+            cluster=self._args.predict,
+            ranks=look(str(calm.path)).records.world_size,
+            hosts=self._place.layout is not None,
+            steps=self._folder.steps_of(calm.path.name),
+        )
+        self._folder.write("prediction.json", json_text(self._foreseen.facts()) + "\n")
+        self._progress.begin(self._foreseen.sentence())
 
     def _drawn(self, plan: DrillPlan, calm: DrilledRun, size: int) -> Calendar:
         """Draw the faults of a plan, without those that this script cannot have."""
@@ -275,8 +285,11 @@ class _Drill:
             digest_equal=equal,
             ended=ended,
             leaks=_leaks(fire),
-            predicted=self._foreseen,
-        ) | {"time_scale": self._plan.time_scale}
+            predicted=None if self._foreseen is None else self._foreseen.ettr,
+        ) | {
+            "time_scale": self._plan.time_scale,
+            "prediction": None if self._foreseen is None else self._foreseen.facts(),
+        }
         failures = tuple(wrong(facts, found, ended.reason, plain=self._plain))
         searched = drill_text.searched_note(own_count, len(report["verdicts"]))
         return Result(
@@ -311,6 +324,8 @@ class _Drill:
 
     def _notes(self, calendar: Calendar, varies: bool) -> list[str]:
         notes = [*self._said]
+        if self._foreseen is not None:
+            notes.append(drill_text.predicted_note(self._foreseen.facts()))
         notes += drill_text.left_out_notes(calendar.left_out, self._place.reasons)
         if self._plan.name.startswith("llama3") and not self._place.asked:
             notes.append(drill_text.ONE_HOST)
@@ -342,6 +357,7 @@ def _struck(fire: DrilledRun, calendar: Calendar, view: RunView) -> list[Struck]
             one.at_s - began_s,
             one.step,
             one.ranks,
+            one.in_force,
         )
         for one in sorted(fire.fired, key=lambda fired: fired.at_s)
     ]

@@ -6,7 +6,7 @@ import typing
 
 from outlast.app.drill_result import Beside, Result
 from outlast.app.drill_sides_text import HEADS, cells
-from outlast.app.drill_text import LEGEND, by_kind, rows, said, verdict_word
+from outlast.app.drill_text import LEGEND, by_kind, fallback, rows, said, verdict_word
 from outlast.app.page.page_html import environment, shipped
 from outlast.diagnose.self_output import DRILL_GENERATOR
 from outlast.model.drill_faults import ALL_KINDS
@@ -31,6 +31,7 @@ def drill_page(result: Result) -> str:
             style=shipped("page.css"),
             generator=DRILL_GENERATOR,
             said=said,
+            fallback=fallback,
             legend=LEGEND,
             beside=None if result.beside is None else _beside(result.beside),
         )

@@ -116,7 +116,11 @@ def verdict_word(result: Result) -> str:
     if result.facts["silent"] is not None:
         return "the flipped bit was found, and the run ended"
     again = result.facts["steps_lost"]
-    return f"survived, with {count(again, 'step')} done again" if again else "nothing was lost"
+    if not again:
+        return "nothing was lost"
+    as_promised = result.facts["redundancy"]["steps_lost_beyond"] == 0
+    allowed = ", as the redundancy in force allowed" if as_promised else ""
+    return f"survived, with {count(again, 'step')} done again{allowed}"
 
 
 def rows(result: Result) -> list[tuple[str, str]]:
@@ -129,9 +133,11 @@ def rows(result: Result) -> list[tuple[str, str]]:
         ("people", "needed" if facts["manual_interventions"] else "not needed"),
         *([("flipped bit", _silent(facts["silent"]))] if facts["silent"] is not None else []),
         ("steps lost", _or_unknown(facts["steps_lost"])),
+        ("redundancy", _redundancy(facts["redundancy"], facts["faults_fired"])),
         ("state", _STATE[facts["digest_equal"]]),
         ("MTTR", _spread(facts["mttr_s"])),
         ("ETTR", _ettr(facts)),
+        *([("predicted", _predicted(facts))] if facts.get("prediction") else []),
         ("diagnosis", _diagnosis(facts["diagnosis"], result.found)),
         ("left behind", _leaks(facts["leaks"])),
     ]
@@ -149,6 +155,37 @@ def _silent(facts: Mapping[str, typing.Any]) -> str:
         return "not found"
     after = f"found {count(facts['after_steps'], 'step')} later"
     return after + (", and its rank named" if facts["named_rank"] else ", without its rank")
+
+
+def _redundancy(facts: Mapping[str, typing.Any], fired: int) -> str:
+    """Return the least that there was to fall back on when a fault struck."""
+    if not facts["recorded"]:
+        return "not recorded"
+    least = facts["least"]
+    parts = [_copies(least["copies"]), count(least["spares"], "spare")]
+    if least["nodes_survived"]:
+        parts.append(f"{count(least['nodes_survived'], 'node')} that may be lost")
+    missing = fired - facts["recorded"]
+    return (
+        f"at least {', '.join(filter(None, parts))} at each fault; the newest image or checkpoint"
+        f" was at most {count(least['behind_steps'], 'step')} old"
+        + (f"; not recorded with {count(missing, 'fault')}" if missing else "")
+    )
+
+
+def _copies(number: int | None) -> str:
+    return "" if number is None else count(number, "copy", "copies")
+
+
+def fallback(one: Outcome) -> str:
+    """Return what the run had to fall back on when a fault struck, as `3 copies, 1 spare`."""
+    then = one.struck.in_force
+    if then is None:
+        return "not recorded"
+    parts = [_copies(then.copies), count(then.spares, "spare")]
+    if then.copies is None or then.copies < 2:
+        parts.append(f"image {count(then.behind_steps, 'step')} old")
+    return ", ".join(filter(None, parts))
 
 
 def by_kind(found: Iterable[Outcome]) -> list[dict[str, typing.Any]]:
@@ -229,11 +266,40 @@ def _spread(some: Mapping[str, float | None]) -> str:
 def _ettr(facts: Mapping[str, typing.Any]) -> str:
     if facts["ettr"] is None:
         return "not known, because not all steps that stayed were seen"
-    foreseen = facts["predicted_ettr_training"]
     return (
         f"{words.percent(facts['ettr'])} of all rank-seconds,"
         f" {words.percent(facts['ettr_training'])} without start-up and shutdown"
-        + ("" if foreseen is None else f"; predicted {words.percent(foreseen)}")
+    )
+
+
+def _predicted(facts: Mapping[str, typing.Any]) -> str:
+    """Say what was predicted before the first fault, from what, and how far off it was."""
+    told = facts["prediction"]
+    low, high = words.percent(told["low"]), words.percent(told["high"])
+    text = f"{words.percent(told['ettr_training'])} ({low} to {high}) without start-up and shutdown"
+    came = facts["ettr_training"]
+    if came is not None:
+        text += f"; {_apart(told['ettr_training'], came)} than what came"
+        if told["naive"] is not None:
+            text += f". A naive predictor: {words.percent(told['naive'])}"
+    return text
+
+
+def _apart(predicted: float, came: float) -> str:
+    points = 100 * (predicted - came)
+    return f"{abs(points):.1f} points {'more' if points >= 0 else 'less'}"
+
+
+def predicted_note(told: Mapping[str, typing.Any]) -> str:
+    """Say where a prediction comes from, and how uncertain it is."""
+    naive = (
+        ""
+        if told["naive"] is None
+        else " The naive predictor takes each fault for the end of a process."
+    )
+    return (
+        f"The ETTR was predicted before the first fault, from {told['basis']}. The range is that of"
+        f" {told['between']}.{naive}"
     )
 
 

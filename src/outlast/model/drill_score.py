@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outlast.model.drill_faults import EXIT_CODE, FaultKind, Leaves
+from outlast.model.drill_redundancy import InForce, least, lost_beyond, may_lose
 from outlast.model.terms import FailureClass, Mechanism
 
 SCHEMA = "outlast.drill/1"
@@ -42,9 +43,10 @@ Facts = Mapping[str, Any]  # the JSON of `outlast report`, or a part of it
 class Struck:
     """One fault that has fired.
 
-    rank    -1: no rank
-    at_s    seconds since the run began
-    others  of a fault of a whole host, the ranks that lived there
+    rank      -1: no rank
+    at_s      seconds since the run began
+    others    of a fault of a whole host, the ranks that lived there
+    in_force  what the run had to fall back on then; None: not recorded
     """
 
     id: str
@@ -55,6 +57,12 @@ class Struck:
     at_s: float
     step: int
     others: tuple[int, ...] = ()
+    in_force: InForce | None = None
+
+    @property
+    def may_lose_steps(self) -> int:
+        """Return how many committed steps it may cost by the redundancy that was in force."""
+        return may_lose(self.kind, (rank for rank in self.ranks if rank >= 0), self.in_force)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -304,6 +312,28 @@ def score(
         "leaks": dict(leaks),
         "silent": silent_facts(found, ended),
         "lost_s_by_class": dict(sorted(lost_s.items())),
+        "redundancy": _redundancy(found, report),
+    }
+
+
+def _redundancy(found: Sequence[Outcome], report: Facts) -> dict[str, Any]:
+    """Return what there was when faults struck, and whether more was lost than that allowed.
+
+    recorded           with how many faults it was recorded
+    least              the least that there was at any of them
+    steps_lost_beyond  committed steps that were lost, and by what there was should not have been;
+                       None: it is not known how many were lost
+    """
+    recorded = [one.struck.in_force for one in found if one.struck.in_force is not None]
+    allowed: dict[int, int] = {}
+    for one in found:
+        if one.interruption is not None:
+            most = max(allowed.get(one.interruption, 0), one.struck.may_lose_steps)
+            allowed[one.interruption] = most
+    return {
+        "recorded": len(recorded),
+        "least": least(recorded),
+        "steps_lost_beyond": lost_beyond(report["interruptions"], allowed),
     }
 
 
@@ -324,8 +354,8 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = 
     gone = facts["faults_fired"] - facts["survived"]
     if gone and silent is None:
         out.append(f"{gone} faults were not survived")
-    if facts["steps_lost"] and not plain:
-        out.append(f"{facts['steps_lost']} committed steps were lost")
+    if (beyond := facts["redundancy"]["steps_lost_beyond"]) and not plain:
+        out.append(_lost(facts["steps_lost"], beyond))
     if facts["digest_equal"] is False:
         out.append("the state differs from that of the undisturbed run")
     unbooked = [one.struck for one in found if one.struck.interrupts and one.interruption is None]
@@ -336,3 +366,9 @@ def wrong(facts: Facts, found: Sequence[Outcome], reason: str, *, plain: bool = 
         if left := facts["leaks"].get(name):
             out.append(f"{left:g} {name} were left behind")
     return out
+
+
+def _lost(steps: int, beyond: int) -> str:
+    if beyond == steps:
+        return f"{steps} committed steps were lost"
+    return f"{steps} committed steps were lost, {beyond} more than the redundancy in force allowed"

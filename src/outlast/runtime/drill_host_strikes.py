@@ -9,7 +9,7 @@ started.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +71,18 @@ class HostStrikes:
         ranks = {rank for some in self._run.homes().values() for rank in _ranks(some)}
         return len(ranks) == self._run.layout.world_size and self._run.are_all_in()
 
+    def may_strike(self, now_s: float) -> bool:
+        """Return whether the run has been complete for long enough."""
+        since_s = self._whole_since_s
+        return since_s is not None and now_s >= since_s + SETTLED_S
+
+    def away(self) -> Collection[int]:
+        """Return the numbers of the hosts that a fault keeps out of the run now."""
+        return {*self._lasting, *(node.number for node in self._run.nodes if _is_away(node))}
+
     def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None while the run is not complete, or no host leads it."""
-        since_s = self._whole_since_s
-        if since_s is None or now_s < since_s + SETTLED_S:
+        if not self.may_strike(now_s):
             return None
         homes = self._run.homes()
         node = self._node(one, {number: _ranks(some) for number, some in homes.items()})

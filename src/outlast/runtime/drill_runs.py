@@ -25,7 +25,8 @@ from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock
 from outlast.runtime.drill_launch import Launched, OneLauncher
 from outlast.runtime.drill_memory import MemoryGroups
-from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired
+from outlast.runtime.drill_redundancy import InForceLooks
+from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired, Means
 from outlast.runtime.drill_usage import UsageWatch
 from outlast.runtime.run_folder import ROOT, folder_name, stamped
 from outlast.runtime.striking import RunProcess, Usage, still_there, titles_below
@@ -165,7 +166,12 @@ class DrillFolder:
         with MemoryGroups() as memory:
             try:
                 strikes = DrillStrikes(
-                    run.target, faults, orders=orders, truth=truth, hosts=run.hosts, memory=memory
+                    run.target,
+                    faults,
+                    orders=orders,
+                    truth=truth,
+                    means=Means(run.hosts, memory),
+                    looks=InForceLooks(run.memory),
                 )
                 notes = _StepNotes(self.steps_file(name))
                 _Watching(run, strikes, notes, out).until_over(watch, patience_s)

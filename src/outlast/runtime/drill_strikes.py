@@ -5,19 +5,24 @@ injects what is due, ends what has lasted long enough, and writes each fault tha
 file, one JSON object per line. The run's own ledger is compared with that file.
 
 A fault that is due while its rank has no process waits for the next process that takes the rank.
+
+With each fault goes what the run had to fall back on when it struck (`drill_redundancy.py`).
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from outlast.model.drill_faults import FaultKind
+from outlast.model.drill_faults import FaultKind, Leaves
+from outlast.model.drill_redundancy import InForce
+from outlast.runtime import clock
 from outlast.runtime.drill_memory import MemoryGroups
+from outlast.runtime.drill_redundancy import InForceLooks
 from outlast.runtime.striking import RunProcess, Target
 
 SLOW_TURN_S = 0.4  # a slow process is stopped for a part of each such time
@@ -50,8 +55,9 @@ class Due(Protocol):
 class Fired:
     """A fault that has fired.
 
-    at_s    the time on the monotonic clock
-    ranks   for a fault of a whole host, the ranks that it had
+    at_s      the time on the monotonic clock
+    ranks     for a fault of a whole host, the ranks that it had
+    in_force  what the run had to fall back on then; None: that could not be read
     """
 
     id: str
@@ -59,6 +65,7 @@ class Fired:
     pid: int
     step: int
     ranks: tuple[int, ...] = ()
+    in_force: InForce | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +80,39 @@ class HitHost:
 class HostFaults(Protocol):
     """The interface for faults of whole hosts (`runtime/drill_host_strikes.py`)."""
 
+    def may_strike(self, now_s: float) -> bool:
+        """Return whether the run is complete, so that it can lose a host."""
+
     def strike(self, one: Due, now_s: float) -> HitHost | None:
         """Strike a host. Return None if it cannot be struck now. Then try again later."""
 
     def look(self, now_s: float) -> None:
         """End what has lasted long enough."""
 
+    def away(self) -> Collection[int]:
+        """Return the numbers of the hosts that a fault keeps out of the run now."""
+
     def close(self) -> None:
         """End all faults that still last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What injects faults that are more than a signal to a process; None: there are none.
+
+    hosts    strikes at whole hosts
+    memory   takes memory away from processes
+    """
+
+    hosts: HostFaults | None = None
+    memory: MemoryGroups | None = None
+
+    def look(self, now_s: float) -> None:
+        """End what has lasted long enough."""
+        if self.hosts is not None:
+            self.hosts.look(now_s)
+        if self.memory is not None:
+            self.memory.look()
 
 
 @dataclass(slots=True)
@@ -98,12 +130,45 @@ class _Held:
     stopped: bool = True
 
 
+class _Orders:
+    """The orders to ranks that cause a fault in themselves: a file for each (`drill_code.py`)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._given: dict[str, Due] = {}
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def is_free(self, rank: int) -> bool:
+        """Return whether a rank has carried out its last order."""
+        return not (self._folder / f"rank-{rank}").exists()
+
+    def give(self, one: Due) -> None:
+        part = self._folder / f".rank-{one.rank}"
+        part.write_text(json.dumps({"id": one.id, "do": one.kind.name}))
+        part.replace(self._folder / f"rank-{one.rank}")
+        self._given[one.id] = one
+
+    def carried_out(self) -> list[tuple[Due, dict[str, Any]]]:
+        """Return the orders that were carried out since the last call, and what the ranks said."""
+        found = []
+        for name, one in list(self._given.items()):
+            try:
+                told = json.loads((self._folder / f"fired-{name}").read_text())
+            except FileNotFoundError:
+                continue
+            del self._given[name]
+            found.append((one, told))
+        return found
+
+
 class DrillStrikes:
     """The faults of one drill.
 
     orders   the folder of those that a process causes in itself
-    hosts    strikes at whole hosts; None: the calendar has none
-    memory   takes memory away from processes; None: the calendar has no such fault
+    means    what injects the faults that are not signals
+    looks    tells what the run has to fall back on; None: nobody asks
     """
 
     def __init__(
@@ -113,33 +178,32 @@ class DrillStrikes:
         *,
         orders: Path,
         truth: Path,
-        hosts: HostFaults | None = None,
-        memory: MemoryGroups | None = None,
+        means: Means | None = None,
+        looks: InForceLooks | None = None,
     ) -> None:
         self.fired: list[Fired] = []
         self._target = target
-        self._hosts = hosts
-        self._memory = memory
+        self._means = means or Means()
+        self._looks = looks
         self._waiting = list(faults)
-        self._orders = orders
+        self._orders = _Orders(orders)
         self._truth = truth
-        self._ordered: dict[str, Due] = {}
         self._held: list[_Held] = []
         self._again_s = 0.0
+        self._taken: set[int] = set()  # the pids of processes that do not go on after their fault
 
     @property
     def left_count(self) -> int:
         """Return how many faults have not fired yet."""
-        return len(self._waiting) + len(self._ordered)
+        return len(self._waiting) + len(self._orders)
 
     def look(self, now_s: float, *, since_s: float, step: int) -> None:
         """Inject what is due. `since_s`: when seconds began to count; `step`: the newest one."""
         self._let_go(now_s)
-        if self._hosts is not None:
-            self._hosts.look(now_s)
-        if self._memory is not None:
-            self._memory.look()
+        self._means.look(now_s)
         self._collect()
+        if len(self._orders) and self._looks is not None:
+            self._looks.refresh(now_s, self._taken)  # one of them may be carried out at any time
         if now_s < self._again_s:
             return
         for one in [due for due in self._waiting if _is_due(due, now_s - since_s, step)]:
@@ -158,6 +222,7 @@ class DrillStrikes:
         process = self._find(one)
         if process is None or any(held.process == process for held in self._held):
             return False
+        in_force, now_s = self._in_force(now_s)
         if not self._target.send(process, signal.Signals[one.kind.signal]):
             return False
         if one.kind.passes:
@@ -165,15 +230,28 @@ class DrillStrikes:
             slow = one.kind.name == "slow"
             turns = (stops_s, SLOW_TURN_S - stops_s) if slow else None
             self._held.append(_Held(process, now_s + one.for_s, turns, now_s + stops_s))
-        self._note(one, Fired(one.id, now_s, process.pid, step))
+        self._note(one, Fired(one.id, now_s, process.pid, step, in_force=in_force))
         return True
 
     def _strike_host(self, one: Due, now_s: float, step: int) -> bool:
-        struck = None if self._hosts is None else self._hosts.strike(one, now_s)
+        hosts = self._means.hosts
+        if hosts is None or not hosts.may_strike(now_s):
+            return False
+        in_force, now_s = self._in_force(now_s)
+        struck = hosts.strike(one, now_s)
         if struck is None:
             return False
-        self._note(one, Fired(one.id, now_s, struck.pid, step, struck.ranks), host=struck.number)
+        fired = Fired(one.id, now_s, struck.pid, step, struck.ranks, in_force)
+        self._note(one, fired, host=struck.number)
         return True
+
+    def _in_force(self, now_s: float) -> tuple[InForce | None, float]:
+        """Return what the run has to fall back on, and the time after this look: it takes some."""
+        if self._looks is None:
+            return None, now_s
+        began_s = clock.now_s()
+        seen = self._looks.now(now_s, self._taken)
+        return seen, now_s + clock.now_s() - began_s
 
     def _find(self, one: Due) -> RunProcess | None:
         if one.kind.struck == "rank":
@@ -201,33 +279,28 @@ class DrillStrikes:
     # --- from inside ------------------------------------------------------------------------------
 
     def _order(self, one: Due) -> bool:
-        """Write an order for a rank into a file.
+        """Give an order to a rank.
 
         Return False if the rank has not carried out its last order yet. Then try again later.
         """
-        path = self._orders / f"rank-{one.rank}"
-        if path.exists() or (one.kind.name == "oom" and not self._starve(one)):
+        if not self._orders.is_free(one.rank):
             return False
-        part = self._orders / f".rank-{one.rank}"
-        part.write_text(json.dumps({"id": one.id, "do": one.kind.name}))
-        part.replace(path)
-        self._ordered[one.id] = one
+        if one.kind.name == "oom" and not self._starve(one):
+            return False
+        self._orders.give(one)
         return True
 
     def _starve(self, one: Due) -> bool:
         """Limit the memory of a rank's process, before it is told to want more."""
-        process = self._find(one)
-        return process is not None and self._memory is not None and self._memory.starve(process.pid)
+        process, memory = self._find(one), self._means.memory
+        return process is not None and memory is not None and memory.starve(process.pid)
 
     def _collect(self) -> None:
-        """Read which orders the ranks have carried out, and record these faults."""
-        for name, one in list(self._ordered.items()):
-            try:
-                told = json.loads((self._orders / f"fired-{name}").read_text())
-            except FileNotFoundError:
-                continue
-            del self._ordered[name]
-            self._note(one, Fired(name, told["at_s"], told["pid"], told["step"]))
+        """Record the orders that the ranks have carried out."""
+        for one, told in self._orders.carried_out():
+            in_force = None if self._looks is None else self._looks.at(told["at_s"])
+            fired = Fired(one.id, told["at_s"], told["pid"], told["step"], in_force=in_force)
+            self._note(one, fired)
 
     def close(self) -> None:
         """Record the faults that ranks carried out last. Call it once the run is over."""
@@ -235,6 +308,8 @@ class DrillStrikes:
 
     def _note(self, one: Due, fired: Fired, *, host: int | None = None) -> None:
         self.fired.append(fired)
+        if one.kind.interrupts and one.kind.leaves is not Leaves.TRACEBACK:
+            self._taken.add(fired.pid)
         line: dict[str, object] = {
             "id": one.id,
             "kind": one.kind.name,
@@ -248,6 +323,7 @@ class DrillStrikes:
             line["share"] = round(one.share, 3)
         if host is not None:
             line |= {"host": host, "ranks": fired.ranks}
+        line["in_force"] = None if fired.in_force is None else asdict(fired.in_force)
         with self._truth.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

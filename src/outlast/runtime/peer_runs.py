@@ -31,7 +31,7 @@ from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
 from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.drill_runs import RUN_WORD, TICK_S, DrillFolder, DrillView
-from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired
+from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired, Means
 from outlast.runtime.striking import RunProcess, Target, still_there
 
 AGAINST = Path(__file__).parent / "worker" / "against"
@@ -174,7 +174,8 @@ def run_peer(
     truth = folder.path / f"{name}.jsonl"
     with MemoryGroups() as memory:
         try:
-            strikes = DrillStrikes(target, faults, orders=orders, truth=truth, memory=memory)
+            means = Means(memory=memory)
+            strikes = DrillStrikes(target, faults, orders=orders, truth=truth, means=means)
             _PeerWatch(process, target, strikes, _Lines(log, out, ranks), seen).until_over(
                 watch, patience_s
             )

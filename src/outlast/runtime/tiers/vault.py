@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
-from outlast.model.beacon import BEACON_BYTES, unpack
+from outlast.model.beacon import BEACON_BYTES, Beacon, unpack
 from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
@@ -424,16 +424,18 @@ class Vault:
             self._beacons[worker] = page
         return self._beacons[worker]
 
-    def newest_committed(self) -> int:
-        """Return the newest step that the workers' beacons in this vault show; 0 without any."""
-        newest = 0
+    def beacons(self) -> Iterator[Beacon]:
+        """Yield the beacons in this vault, those of workers that have just ended too."""
         for path in self.folder.glob("beacon-*"):
             with contextlib.suppress(OSError):
                 page = path.read_bytes()[:BEACON_BYTES]
                 beacon = unpack(memoryview(page)) if len(page) == BEACON_BYTES else None
                 if beacon is not None and not beacon.torn:
-                    newest = max(newest, beacon.step)
-        return newest
+                    yield beacon
+
+    def newest_committed(self) -> int:
+        """Return the newest step that the workers' beacons in this vault show; 0 without any."""
+        return max((beacon.step for beacon in self.beacons()), default=0)
 
     def vote_memory(self, size: int) -> memoryview:
         """Return shared memory in which the ranks of this node vote. It is all zeros at first.
