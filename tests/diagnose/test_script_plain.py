@@ -257,3 +257,120 @@ def test_one_line_of_collectives_is_one_line() -> None:
     assert one.what.endswith("(line 4)")
     (both,) = read_script(f"{IMPORTS}dist.barrier()\ndist.barrier()\n").adoption
     assert both.what.endswith("(lines 4, 5)")
+
+
+def test_a_loop_whose_scaler_goes_backward_and_steps_is_found() -> None:
+    """As in MAE, Swin and timm. One of its arguments says whether this batch completes a step."""
+    call = "    loss_scaler(f(x), optimizer, parameters=p{})\n"
+    source = "for epoch in range(3):\n  for x in loader:\n" + call
+    assert named(read_script(source.format(""))) == {"the loop": 2, "the loop over epochs": 1}
+    accumulates = read_script(source.format(", update_grad=(n + 1) % 4 == 0"))
+    assert named(accumulates)["gradient accumulation"] == 3
+
+
+def test_accumulation_up_to_a_limit_is_named() -> None:
+    """As in YOLOv5, where the limit grows during the warm-up."""
+    source = (
+        "for x in y:\n    f(x).backward()\n    if n - last >= accumulate:\n        opt.step()\n"
+    )
+    assert named(read_script(source)) == {"the loop": 1, "gradient accumulation": 3}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def validate():\n    s = DistributedSampler(data)\n",
+        "val_sampler = DistributedSampler(data)\n",
+        "sampler_val = DistributedSampler(data, shuffle=True)\n",
+        "s = DistributedSampler(self.testset)\n",
+    ],
+)
+def test_a_sampler_that_is_named_after_an_evaluation_may_stay(source: str) -> None:
+    assert not read_script(source).adoption
+
+
+@pytest.mark.parametrize("name", ["train_and_validate", "latest", "make_loaders"])
+def test_other_samplers_have_to_change(name: str) -> None:
+    source = f"def {name}():\n    s = DistributedSampler(train_val_data)\n"
+    assert named(read_script(source)) == {"the order of the samples": 2}
+
+
+def test_a_tensor_that_is_gathered_is_no_call_of_accelerate() -> None:
+    """As in the diffusion trainers with accelerate, which index their schedule by `gather`."""
+    source = (
+        "from accelerate import Accelerator\n"
+        "class Trainer:\n"
+        "    def __init__(self):\n"
+        "        self.helper = Accelerator()\n"
+        "x.gather(-1, t)\n"
+        "self.helper.gather(x)\n"
+    )
+    assert named(read_script(source)) == {"the call of Accelerator": 4, "the call of gather": 6}
+
+
+@pytest.mark.parametrize("split", ["fully_shard(model)", "parallelize_module(model, mesh, {})"])
+def test_a_model_that_is_split_is_not_told_to_be_replicated(split: str) -> None:
+    loop = "for x in y:\n    f(x).backward()\n    opt.step()\n"
+    *_, alone = read_script(f"{split}\n{loop}").adoption
+    assert ("run.replicate" in alone.do, "outlast.main(train)" in alone.do) == (False, True)
+    (group,) = [
+        one
+        for one in read_script(f"{IMPORTS}dist.init_process_group()\n{split}\n{loop}").adoption
+        if one.what == "the process group"
+    ]
+    assert "outlast.main(train)" in group.do
+
+
+def test_a_script_for_one_process_is_told_of_the_samples() -> None:
+    """Otherwise each rank would train on the same ones."""
+    loop = "loader = DataLoader(data)\nfor x in loader:\n    f(x).backward()\n    opt.step()\n"
+    (alone,) = read_script(loop).adoption
+    assert "StepSampler" in alone.do
+    *_, with_sampler = read_script(f"s = DistributedSampler(data)\n{loop}").adoption
+    assert "StepSampler" not in with_sampler.do
+
+
+@pytest.mark.parametrize(
+    ("call", "word"),
+    [
+        ("torch.optim.LBFGS(p)", "LBFGS"),
+        ("ZeroRedundancyOptimizer(p, optimizer_class=torch.optim.AdamW)", "communicates"),
+        ("rpc.init_rpc('worker')", "rpc"),
+        ("deepspeed.initialize(model=model)", "DeepSpeed"),
+    ],
+)
+def test_what_outlast_refuses_is_named_before_adoption(call: str, word: str) -> None:
+    (remark,) = read_script(f"import torch\nx = {call}\n").adoption
+    assert (remark.line, word in remark.what) == (2, True)
+
+
+def test_what_else_is_initialized_is_not_deepspeed() -> None:
+    assert not read_script("import hydra\nhydra.initialize(path)\n").adoption
+
+
+def test_a_process_that_trains_is_a_rank_of_the_script_s_own() -> None:
+    """As in Hogwild: processes that share the parameters. One that reads data is none."""
+    source = (
+        "def train():\n    for x in y:\n        f(x).backward()\n        opt.step()\n"
+        "def read():\n    pass\n"
+    )
+    (remark,) = [
+        one
+        for one in read_script(
+            f"{IMPORTS}{source}mp.Process(target=train)\nmp.Process(target=read)\n"
+        ).remarks
+        if "starts its ranks" in one.what
+    ]
+    assert remark.line == 10
+
+
+def test_a_loop_around_the_loop_is_sought_near_it() -> None:
+    """A loop that gets there over several functions of common names may be another one."""
+    near = (
+        "def train():\n    for epoch in e:\n        for x in y:\n            f(x).backward()\n"
+        "            opt.step()\n"
+    )
+    far = "def run():\n    train()\nfor file in files:\n    validate.run(file)\n"
+    assert named(read_script(near + far)) == {"the loop": 3, "the loop over epochs": 2}
+    other = read_script(f"import other\n{near}", {"/a/other.py": "for x in y:\n    train()\n"})
+    assert [one.file for one in other.adoption] == ["", ""]

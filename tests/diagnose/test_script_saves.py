@@ -41,3 +41,15 @@ def test_a_configuration_or_data_is_no_checkpoint() -> None:
     assert "loads its own file" not in text.after_failure
     (remark,) = text.remarks
     assert (remark.line, "no load" in remark.what) == (6, True)
+
+
+def test_a_load_in_a_function_for_another_purpose_is_said_to_be_one() -> None:
+    """As in a script that can train and infer: `if args.inference: infer()`."""
+    load = "def infer():\n    torch.load(p)\ntorch.save(state, p)\n"
+    assert "at line 6 if `args.inference` is set" in after(f"{load}if args.inference:\n    infer()")
+    assert "at line 6, saved" in after(f"{load}if args.inference:\n    infer()\ninfer()\n")
+
+
+def test_a_script_whose_loop_is_not_found_is_said_to_have_none() -> None:
+    text = read_script("import torch\ntorch.save(s, p)\ntorch.load(p)\n").after_failure
+    assert text.endswith("saved at line 2. No training loop was found in its text.")

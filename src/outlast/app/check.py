@@ -31,10 +31,7 @@ from outlast.model.limits import TRIAL_LIMIT_S, TRIAL_STEPS, TRIAL_STEPS_LEAST
 from outlast.model.texts import escaped
 
 UNDETERMINED = 3
-_NOT_RUN = (
-    "what a failure costs: the script was not run, because each rank would start ranks again, and"
-    " these would wait for each other at the same port"
-)
+_NOT_RUN = "what a failure costs: the script was not run, because each rank would start ranks again"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -132,7 +129,13 @@ def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> F
 def _read(files: ScriptFiles) -> ScriptText:
     try:
         return read_script(files.source, files.others)
-    except (SyntaxError, ValueError) as error:
+    except SyntaxError as error:
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise UsageError(
+            f"{files.path}:{error.lineno}: this is not Python {version}: {error.msg}",
+            hint="give the training script itself, and a Python that can run it",
+        ) from None
+    except ValueError as error:
         raise UsageError(
             f"{files.path} cannot be read as Python: {error}",
             hint="give the training script itself",

@@ -15,7 +15,11 @@ from outlast.diagnose.script_calls import Module, SourcePlace, dotted, last_name
 
 _APPLIERS = ("opt", "scaler", "adam", "sgd", "muon")  # parts of the names of what is stepped
 _BY_HAND = (".data.add_", ".data.sub_")  # how a script changes parameters without an optimizer
-_FAR = 1_000  # calls deep: it is not reached
+# A scaler of this name is called with the loss and the optimizer: `loss_scaler(loss, optimizer)`
+# goes backward and steps, as in MAE, Swin and timm. These of its arguments say when it steps.
+_DOES_BOTH = "loss_scaler"
+_STEPS_IF = ("update_grad", "need_update")
+FAR = 1_000  # calls deep: it is not reached
 
 
 def training_loop(modules: Sequence[Module]) -> SourcePlace | None:
@@ -29,7 +33,7 @@ def training_loop(modules: Sequence[Module]) -> SourcePlace | None:
     found: list[tuple[int, int, SourcePlace]] = []
     for order, place in enumerate(loops(modules)):
         far = reach.depth(place.node, is_backward) + reach.depth(place.node, is_step)
-        if far < _FAR:
+        if far < FAR:
             found.append((far, -order, place))  # inner loops are walked later
     if found:
         return min(found, key=lambda one: one[:2])[2]
@@ -42,9 +46,12 @@ def accumulating(place: SourcePlace, reach: Reach) -> Iterator[SourcePlace]:
         match node:
             case ast.If(test=test):
                 counts = any(isinstance(one, ast.Mod) for one in ast.walk(test))
+                counts = counts or "accum" in ast.unparse(test).lower()
                 found = counts and any(is_step(dotted(one.func)) for one in calls_in(node))
+            case ast.Call(func=func, keywords=keywords):
+                found = is_both(dotted(func)) and any(one.arg in _STEPS_IF for one in keywords)
             case ast.For() | ast.While() if node is not place.node:
-                found = reach.depth(node, is_backward) < _FAR and reach.depth(node, is_step) == _FAR
+                found = reach.depth(node, is_backward) < FAR and reach.depth(node, is_step) == FAR
             case _:
                 continue
         if found:
@@ -60,14 +67,19 @@ def loops(modules: Sequence[Module]) -> Iterator[SourcePlace]:
 
 
 def is_backward(name: str) -> bool:
-    return last_name(name) in ("backward", "manual_backward")
+    return last_name(name) in ("backward", "manual_backward") or is_both(name)
+
+
+def is_both(name: str) -> bool:
+    """Return whether a call of this name goes backward and steps the optimizer."""
+    return last_name(name).endswith(_DOES_BOTH)
 
 
 def is_step(name: str) -> bool:
     """Return whether a call of this name updates parameters: an optimizer's, or one by hand."""
     owner, _, method = name.rpartition(".")
     steps = method == "step" and any(part in last_name(owner).lower() for part in _APPLIERS)
-    return steps or is_by_hand(name)
+    return steps or is_by_hand(name) or is_both(name)
 
 
 def is_by_hand(name: str) -> bool:
@@ -80,17 +92,24 @@ class Reach:
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._functions: dict[str, list[SourcePlace]] = {}
+        # What was found once, by the identity of the node: a large project has thousands of loops.
+        self._called: dict[int, frozenset[str]] = {}
+        self._holders: dict[int, frozenset[str]] = {}
         for module in modules:
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     self._functions.setdefault(node.name, []).append(SourcePlace(module.file, node))
 
     def depth(self, node: ast.AST, wanted: Callable[[str], bool]) -> int:
-        """Return over how many calls `node` reaches one that is wanted; _FAR: it does not."""
+        """Return over how many calls `node` reaches one that is wanted; FAR: it does not."""
         for level, pieces in enumerate(self._levels(node)):
-            if any(wanted(dotted(one.func)) for piece in pieces for one in calls_in(piece)):
+            if any(wanted(name) for piece in pieces for name in self._names(piece)):
                 return level
-        return _FAR
+        return FAR
+
+    def function_reaches(self, name: str, wanted: Callable[[str], bool]) -> bool:
+        """Return whether a function of the script with this name reaches a call that is wanted."""
+        return any(self.depth(one.node, wanted) < FAR for one in self._functions.get(name, ()))
 
     def on_the_way(self, node: ast.AST, wanted: Callable[[str], bool]) -> list[SourcePlace]:
         """Return the functions that `node` calls and that reach a call that is wanted."""
@@ -99,17 +118,28 @@ class Reach:
             place
             for places in self._functions.values()
             for place in places
-            if id(place.node) in reached and self.depth(place.node, wanted) < _FAR
+            if id(place.node) in reached and self.depth(place.node, wanted) < FAR
         ]
 
-    def comes_to(self, node: ast.AST, wanted: ast.AST) -> bool:
-        """Return whether a call in `node` leads to the function that holds `wanted`."""
-        homes = {
-            name
-            for name, ones in self._functions.items()
-            if any(inner is wanted for one in ones for inner in ast.walk(one.node))
-        }
-        return self.depth(node, lambda name: last_name(name) in homes) < _FAR
+    def comes_to(self, node: ast.AST, wanted: ast.AST) -> int:
+        """Return over how many calls `node` leads to the function that holds `wanted`.
+
+        0: it calls that function itself; FAR: it does not lead there.
+        """
+        homes = self._homes(wanted)
+        return self.depth(node, lambda name: last_name(name) in homes)
+
+    def _homes(self, wanted: ast.AST) -> frozenset[str]:
+        """Return the names of the functions that hold `wanted`."""
+        found = self._holders.get(id(wanted))
+        if found is None:
+            found = frozenset(
+                name
+                for name, ones in self._functions.items()
+                if any(inner is wanted for one in ones for inner in ast.walk(one.node))
+            )
+            self._holders[id(wanted)] = found
+        return found
 
     def _levels(self, node: ast.AST) -> Iterator[list[ast.AST]]:
         """Yield `node`, then the functions that it calls, then those that these call."""
@@ -117,10 +147,18 @@ class Reach:
         pieces = [node]
         while pieces:
             yield pieces
-            names = {last_name(dotted(one.func)) for piece in pieces for one in calls_in(piece)}
+            names = {last_name(name) for piece in pieces for name in self._names(piece)}
             fresh = names - seen
             seen |= fresh
             pieces = [one.node for name in sorted(fresh) for one in self._functions.get(name, ())]
+
+    def _names(self, node: ast.AST) -> frozenset[str]:
+        """Return the names that are called in `node`. It is walked once."""
+        found = self._called.get(id(node))
+        if found is None:
+            found = frozenset(dotted(one.func) for one in calls_in(node))
+            self._called[id(node)] = found
+        return found
 
 
 def calls_in(node: ast.AST) -> Iterator[ast.Call]:

@@ -8,7 +8,8 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import islice
 
 from outlast.diagnose.script_calls import (
@@ -21,6 +22,7 @@ from outlast.diagnose.script_calls import (
     ranks_of_its_own,
 )
 from outlast.diagnose.script_loops import (
+    FAR,
     Reach,
     accumulating,
     calls_in,
@@ -44,9 +46,42 @@ _MAKERS = {
     "pytorch_lightning": ("Trainer", "LightningCLI"),
     "transformers": ("Trainer",),
 }
+# By these a script splits its model over ranks.
+_SPLIT = frozenset(
+    {"fully_shard", "parallelize_module", "init_device_mesh", "FullyShardedDataParallel"}
+)
+# What outlast refuses, or does not know, by the name that is called.
+REFUSED_OPTIMIZERS = {
+    "LBFGS": (
+        "LBFGS evaluates the model inside its step, which outlast refuses",
+        "use an optimizer whose step() takes no closure, such as AdamW",
+    ),
+    "ZeroRedundancyOptimizer": (
+        "ZeroRedundancyOptimizer communicates inside its step, which outlast refuses",
+        "use the optimizer inside it with run.replicate, or fully_shard (FSDP2) to shard its state",
+    ),
+}
+_REFUSED = {
+    **REFUSED_OPTIMIZERS,
+    "init_rpc": (
+        "torch.distributed.rpc: outlast does not know its processes, and cannot repeat a step of"
+        " theirs",
+        "leave the script as it is: `outlast run` starts all ranks again after a failure",
+    ),
+    "initialize_deepspeed": (
+        "DeepSpeed shards the state and steps the optimizer by itself, which outlast cannot repeat",
+        "leave the script as it is, with DeepSpeed's own checkpoints; or use fully_shard (FSDP2)",
+    ),
+}
 _PLACES = ("device_ids", "output_device", "process_group")  # run.replicate knows them
 # What changes in a loop of the script's own
 _START = "run = outlast.join() and model = run.replicate(model)"
+_IN_PLACE = (
+    "leave it out: give the function that makes the mesh and the model, and trains, to"
+    " outlast.main(train), which calls train(run)"
+)
+_START_SPLIT = _IN_PLACE.removeprefix("leave it out: ")
+_SAMPLES = "batch_sampler=outlast.StepSampler(data, batch_size=...) for the loader of the training"
 _LOOP = (
     "state = run.state(model=model, optimizer=optimizer, ...) in front of it; for step in"
     " run.steps(state, until=...):  with step: ..."
@@ -105,12 +140,23 @@ _IN_LIBRARY = {
 
 
 def starts_ranks(modules: Sequence[Module]) -> list[SourcePlace]:
-    """Find the calls by which the script starts its ranks by itself."""
+    """Find the calls by which the script starts its ranks by itself.
+
+    A process whose target trains is such a rank, as in Hogwild.
+    """
+    reach = Reach(modules)
+
+    def trains(name: str, call: ast.Call) -> bool:
+        targets = [dotted(one.value) for one in call.keywords if one.arg == "target"]
+        return last_name(name) == "Process" and any(
+            reach.function_reaches(last_name(target), is_backward) for target in targets
+        )
+
     return [
         SourcePlace(module.file, call)
         for module in modules
         for name, call in module.calls
-        if ranks_of_its_own(name)
+        if ranks_of_its_own(name) or trains(name, call)
     ]
 
 
@@ -125,30 +171,46 @@ def own_ranks(place: SourcePlace) -> Remark:
 
 def adoption(modules: Sequence[Module], loop: SourcePlace | None) -> Iterator[Remark]:
     """Return the lines that change if the script is to call outlast, file by file."""
-    library = library_of(modules)
+    library, owners = library_of(modules), _accelerators(modules)
+    names = {last_name(name) for module in modules for name, _ in module.calls}
+    group = _IN_PLACE if names & _SPLIT else "run = outlast.join()"
     for module in modules:
-        yield from _changes(module)
-        yield from _library_changes(module, _IN_LIBRARY.get(library, {}))
+        yield from _changes(module, group)
+        yield from _library_changes(module, _IN_LIBRARY.get(library, {}), owners)
         yield from communicating_optimizers(module)
     if loop is None:
         return
     yield from _epochs(modules, loop)
     yield from _own_order(modules)
     yield from _within(modules, loop)
-    names = {last_name(name) for module in modules for name, _ in module.calls}
-    # A script without a process group has no other line at which these two could be named. A
-    # library makes the group and the model by itself.
-    start = "" if library or "init_process_group" in names else f"{_START} at the start; "
-    yield loop.remark("the loop", start + _LOOP)
+    yield loop.remark("the loop", _start(names, library) + _LOOP)
 
 
-def _changes(module: Module) -> Iterator[Remark]:
+def _start(names: Set[str], library: str) -> str:
+    """Return what changes in front of the loop and has no line of its own.
+
+    A script without a process group has no other line at which this could be named. A library makes
+    the group and the model by itself. A model on a mesh is not replicated.
+    """
+    if library or "init_process_group" in names:
+        return ""
+    if names & _SPLIT:
+        return f"{_START_SPLIT}; "
+    samples = "DataLoader" in names and not names & {"DistributedSampler", "set_epoch"}
+    return f"{_START} at the start; " + (f"{_SAMPLES}; " if samples else "")
+
+
+def _changes(module: Module, group: str) -> Iterator[Remark]:
+    """Find the lines that change. `group`: what stands in place of init_process_group."""
     collectives: list[int] = []
     yield from _meshes(module)
+    evaluating = _of_evaluations(module.tree)
     for name, call in module.calls:
         here, short = SourcePlace(module.file, call), last_name(name)
+        if name == "deepspeed.initialize":
+            short = "initialize_deepspeed"
         if short == "init_process_group":
-            yield here.remark("the process group", "run = outlast.join()")
+            yield here.remark("the process group", group)
         elif short == "destroy_process_group":
             yield here.remark("the end of the process group", "delete it")
         elif short == "DistributedDataParallel":
@@ -158,7 +220,9 @@ def _changes(module: Module) -> Iterator[Remark]:
                 "the model (FSDP1)",
                 f"fully_shard(model, mesh=run.mesh), which is FSDP2, {_IN_MAIN}",
             )
-        elif short == "DistributedSampler" and not _in_order(call):
+        elif short in _REFUSED:
+            yield here.remark(*_REFUSED[short])
+        elif short == "DistributedSampler" and id(call) not in evaluating and not _in_order(call):
             yield here.remark(
                 "the order of the samples",
                 "DataLoader(data, batch_sampler=outlast.StepSampler(data, batch_size=...)), with"
@@ -206,11 +270,30 @@ def _meshes(module: Module) -> Iterator[Remark]:
             yield SourcePlace(module.file, call).remark(*change)
 
 
-def _library_changes(module: Module, changes: Mapping[str, str]) -> Iterator[Remark]:
+def _library_changes(
+    module: Module, changes: Mapping[str, str], owners: Set[str]
+) -> Iterator[Remark]:
+    """Find the calls that change. A tensor has a method `gather`, too, so the owner counts.
+
+    owners   what the script calls its accelerator
+    """
     for name, call in module.calls:
-        for made, do in changes.items():
-            if last_name(name) == made:
-                yield SourcePlace(module.file, call).remark(f"the call of {made}", do)
+        short, owner = last_name(name), last_name(name.rpartition(".")[0])
+        if short in changes and (short[0].isupper() or owner in owners):
+            yield SourcePlace(module.file, call).remark(f"the call of {short}", changes[short])
+
+
+def _accelerators(modules: Sequence[Module]) -> set[str]:
+    """Return the names to which the script assigns an Accelerator."""
+    return {"accelerator"} | {
+        last_name(dotted(target))
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and last_name(dotted(node.value.func)) == "Accelerator"
+        for target in node.targets
+    }
 
 
 def communicating_optimizers(module: Module) -> Iterator[Remark]:
@@ -235,6 +318,34 @@ def communicating_optimizers(module: Module) -> Iterator[Remark]:
 
 
 _TENSORS = ("reduce_scatter_tensor", "all_gather_object", "all_to_all_single")
+_EVALUATES = re.compile(
+    r"(?<![A-Za-z])(?:val|valid|validate|validation|eval|evaluate|evaluation|test)"
+    r"(?:set|data|loader|sampler|dataset)?(?![A-Za-z])",
+    re.IGNORECASE,
+)
+
+
+def _of_evaluations(tree: ast.AST) -> set[int]:
+    """Return the identities of the calls that an evaluation makes, or that are made for one.
+
+    Their names tell it: `validate()`, `val_sampler = ...`, `DistributedSampler(test_data)`.
+    """
+    found: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) if _evaluates(name):
+                found |= {id(one) for one in ast.walk(node) if isinstance(one, ast.Call)}
+            case ast.Assign(targets=[target], value=value) if _evaluates(dotted(target)):
+                found |= {id(one) for one in ast.walk(value) if isinstance(one, ast.Call)}
+            case ast.Call(args=[first, *_]) if _evaluates(dotted(first)):
+                found.add(id(node))
+            case _:
+                pass
+    return found
+
+
+def _evaluates(name: str) -> bool:
+    return bool(_EVALUATES.search(name)) and "train" not in name.lower()
 
 
 def _in_order(call: ast.Call) -> bool:
@@ -270,13 +381,22 @@ def _epochs(modules: Sequence[Module], loop: SourcePlace) -> Iterator[Remark]:
     """Find the loop around the training loop, in its own function or around a call of that."""
     reach = Reach(modules)
 
-    def holds(place: SourcePlace) -> bool:
-        return place.node is not loop.node and (
-            any(one is loop.node for one in ast.walk(place.node))
-            or reach.comes_to(place.node, loop.node)
-        )
+    def far(place: SourcePlace) -> int:
+        if any(one is loop.node for one in ast.walk(place.node)):
+            return 0
+        return reach.comes_to(place.node, loop.node)
 
-    around = [one for one in loops(modules) if isinstance(one.node, ast.For) and holds(one)]
+    found = [
+        (far(one), one)
+        for one in loops(modules)
+        if isinstance(one.node, ast.For) and one.node is not loop.node
+    ]
+    around = [one for distance, one in found if distance == 0]
+    if not around:
+        # Over several calls, functions of the same name are easily confused.
+        around = [one for distance, one in found if distance < FAR]
+    if any(one.file == loop.file for one in around):
+        around = [one for one in around if one.file == loop.file]
     if len(around) == 1:
         yield around[0].remark("the loop over epochs", _EPOCHS)
     elif around:

@@ -12,6 +12,7 @@ from outlast.diagnose.script_calls import Module, Remark, SourcePlace, last_name
 from outlast.diagnose.script_plain import LIBRARIES, library_of
 
 _AGAIN = "After a failure all ranks start the script again"
+_NO_LOOP = "No training loop was found in its text."
 _SAVES = ("save", "save_checkpoint")
 _LOADS = ("load", "load_checkpoint")
 _SURELY = ("torch.", "dcp.")  # what these save and load is a checkpoint, or weights
@@ -44,7 +45,8 @@ def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[
     if saves and loads:
         asked = asked_for(modules, loads[0])
         only = f" if {asked}" if asked else ""
-        return f"{_AGAIN}; it loads its own file at {loads[0]}{only}, saved at {saves[0]}.", []
+        found = f"{_AGAIN}; it loads its own file at {loads[0]}{only}, saved at {saves[0]}."
+        return found if loop else f"{found} {_NO_LOOP}", []
     if loop is None:
         return f"{_AGAIN}; no training loop is in its text.", []
     if not saves:
@@ -76,14 +78,40 @@ def _is_of_others(name: str) -> bool:
 def asked_for(modules: Sequence[Module], call: SourcePlace) -> str:
     """Return what the command line must say for the call to happen; "" if nothing is seen."""
     tree = next(one.tree for one in modules if one.file == call.file)
+    if asked := _condition(tree, call.node):
+        return asked
+    # A function for another purpose, such as `inference()`, is called under a condition as well.
+    function = _function_of(tree, call.node)
+    calls = [
+        (module.tree, one)
+        for module in modules
+        for name, one in module.calls
+        if function and last_name(name) == function
+    ]
+    conditions = [_condition(where, one) for where, one in calls]
+    return conditions[0] if conditions and all(conditions) else ""
+
+
+def _condition(tree: ast.AST, call: ast.AST) -> str:
+    """Return the setting under which a call stands; "" if none is seen."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and any(
-            inner is call.node for part in node.body for inner in ast.walk(part)
+            inner is call for part in node.body for inner in ast.walk(part)
         ):
             for test in _parts(node.test):
                 if asked := _setting(test):
                     return asked
     return ""
+
+
+def _function_of(tree: ast.AST, call: ast.AST) -> str:
+    """Return the name of the innermost function that a call stands in; "" at the top level."""
+    names = [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any(one is call for one in ast.walk(node))
+    ]
+    return names[-1] if names else ""
 
 
 def _parts(test: ast.expr) -> Iterator[ast.expr]:

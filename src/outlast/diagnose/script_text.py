@@ -20,6 +20,7 @@ from outlast.diagnose.script_calls import COLLECTIVES, Calls, Module, Remark, la
 from outlast.diagnose.script_habits import habits
 from outlast.diagnose.script_loops import training_loop
 from outlast.diagnose.script_plain import (
+    REFUSED_OPTIMIZERS,
     adoption,
     communicating_optimizers,
     own_ranks,
@@ -76,7 +77,7 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
         *_wrapped_twice(tree, calls),
         *_too_early(tree, calls, joins[0].lineno),
         *_before_steps(modules),
-        *_closures(calls),
+        *_refused_optimizers(calls),
         *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
@@ -276,14 +277,10 @@ def _function_at(tree: ast.AST, line: int) -> str | None:
     return names[-1] if names else None
 
 
-def _closures(calls: Calls) -> Iterator[Remark]:
+def _refused_optimizers(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
-        if last_name(name) == "LBFGS":
-            yield Remark(
-                call.lineno,
-                "LBFGS evaluates the model inside its step, which is refused",
-                "use an optimizer whose step() takes no closure, such as AdamW",
-            )
+        if (short := last_name(name)) in REFUSED_OPTIMIZERS:
+            yield Remark(call.lineno, *REFUSED_OPTIMIZERS[short])
 
 
 def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:
