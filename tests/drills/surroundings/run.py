@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
-from tests.drills._run import Drill
+from tests.drills._run import Drill, vault_of
 from tests.drills._scripts import left_behind
 from tests.drills.surroundings import acts
 from tests.drills.surroundings.acts import Around
@@ -106,6 +107,9 @@ def judged(cell: Cell, scratch: Path, expected: Digests) -> Judged:
             problems.append(f"left behind: {left}")
     if row.resumes and not problems:
         problems += _resumed(scratch, flags, expected)
+    elif -signal.SIGKILL in row.codes:
+        with contextlib.suppress(OutlastError):  # it was killed before it had a vault
+            shutil.rmtree(vault_of(around.folder), ignore_errors=True)
     return Judged(problems, waited_s, time.monotonic() - begun_s, drill.stderr)
 
 
