@@ -16,7 +16,7 @@ site has made, and each form of a session sends back a number that no other site
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import parse_qsl  # tidy: it reads text, and opens nothing
 
@@ -88,27 +88,43 @@ def _session(request: Request) -> PageSession | None:
 # --- pages ----------------------------------------------------------------------------------------
 
 
-def actions(request: Request, run: str) -> Response:
+async def actions(request: Request, run: str) -> Response:
     """Show what can be asked of a run, and what was answered."""
-    return _actions_page(request, run)
+    return await _page(request, run)
 
 
-def _actions_page(
-    request: Request, run: str, *, status: int = 200, trouble: str = ""
-) -> HTMLResponse:
-    signed_in, session = _desk(request).signed_in, _session(request)
-    shown = _site(request).shown(run)
+async def _page(request: Request, run: str, status: int = 200, trouble: str = "") -> Response:
+    """Return the page of actions. `trouble`: what went wrong is on top of it.
+
+    Sessions are used on the thread of the server alone, and the page is made on another one.
+    """
+    session, enabled = _session(request), _desk(request).signed_in.enabled
+    answered = [] if session is None else list(session.answers)[::-1]
+    make = functools.partial(
+        _actions_page,
+        _site(request),
+        run,
+        status=status,
+        enabled=enabled,
+        session=session,
+        answered=answered,
+        trouble=trouble,
+    )
+    page: Response = await run_in_threadpool(make)
+    return page
+
+
+def _actions_page(site: Site, run: str, *, status: int, **values: Any) -> HTMLResponse:
+    shown = site.shown(run)
     return _html(
         "actions.html",
         status=status,
         shown=shown,
         title="actions",
-        enabled=signed_in.enabled,
-        session=session,
         nodes=list(nodes_of(shown)),
         requests=shown.page.report["requests"][-REQUESTS_MOST_COUNT:][::-1],
-        trouble=trouble,
         words=action_words,
+        **values,
     )
 
 
@@ -206,7 +222,7 @@ async def act(request: Request, run: str) -> Response:
     )
     path = _site(request).path(run)
     call = functools.partial(_ask, FolderLauncher(path), asks)
-    said = await run_in_threadpool_of(desk, call)
+    said = await _asked(desk, call)
     session.answers.append(AnsweredAction(action, said.state, said.text, clock.wall_s()))
     return RedirectResponse("actions", 303)
 
@@ -214,11 +230,10 @@ async def act(request: Request, run: str) -> Response:
 _STALE = "You are not signed in any more, or this form is of another session. Nothing was asked."
 
 
-async def run_in_threadpool_of(desk: ActionDesk, call: Any) -> RequestAnswer:
+async def _asked(desk: ActionDesk, call: Callable[[], RequestAnswer]) -> RequestAnswer:
     """Ask a launcher in a thread, and at most ASKED_MOST_COUNT at once."""
     async with desk.limiter:
-        answer: RequestAnswer = await run_in_threadpool(call)
-    return answer
+        return await run_in_threadpool(call)
 
 
 def _ask(launcher: FolderLauncher, request: AskedOfRun) -> RequestAnswer:
@@ -252,13 +267,6 @@ async def _fields(request: Request) -> Mapping[str, str]:
         )
     except ValueError:
         raise NotAFormError("this is no form", hint="use the forms of the page") from None
-
-
-async def _page(request: Request, run: str, status: int, trouble: str) -> Response:
-    """Return the page of actions, with what went wrong on top."""
-    make = functools.partial(_actions_page, request, run, status=status, trouble=trouble)
-    page: Response = await run_in_threadpool(make)
-    return page
 
 
 def _html(template: str, *, shown: Shown, status: int = 200, **values: Any) -> HTMLResponse:

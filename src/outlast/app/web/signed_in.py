@@ -131,7 +131,7 @@ class SignedIn:
         if found is None:
             return None
         if now_s - found.used_s > IDLE_S or now_s - found.began_s > LONGEST_S:
-            del self._sessions[key]
+            self._sessions.pop(key)
             return None
         found.used_s = now_s
         self._sessions.move_to_end(key)
