@@ -203,7 +203,8 @@ def send_out(world: Way, process: SimulatedProcess, asked: SendOut) -> None:
         said = taker.copies.put(rank, asked.generation, asked.step) if taker.lives else None
         if said is not None:
             arrived = True
-            taker.heard_by_agent(said)
+            for one in said:
+                taker.heard_by_agent(one)
 
     def arrives() -> None:
         if taker.lives and world.paths.heals_s(node, taker) <= world.now_s:
