@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from outlast.errors import RunFolderError
+from outlast.errors import RunFolderError, UsageError
 from outlast.model import limits
 from outlast.model.records import Event
+from outlast.runtime import mounts
 from outlast.runtime.incidents import read_incidents
 from outlast.runtime.ledger import pointer
 from outlast.runtime.ledger.copier import CHECKPOINT, LedgerCopier
+from outlast.runtime.ledger.foreign import write_records
 from outlast.runtime.ledger.pointer import find_ledger, read_pointer
-from outlast.runtime.ledger.store import Ledger
+from outlast.runtime.ledger.store import Ledger, read_ledger
 from outlast.runtime.ledger.view import look
 from outlast.runtime.run_files import ledger_changed
 from outlast.runtime.run_folder import RunFolder
@@ -69,6 +72,11 @@ def events(path: Path) -> list[str]:
     return [one.kind for part in look(str(path)).records.sessions for one in part.events]
 
 
+def in_copy(folder: RunFolder) -> list[str]:
+    sessions = read_ledger(folder.path / "ledger.db").sessions
+    return [one.kind for part in sessions for one in part.events]
+
+
 def test_readers_follow_the_pointer_on_the_machine_that_it_names(tmp_path: Path) -> None:
     """Other users of this machine cannot read the ledger, as they cannot read run.json."""
     folder, ledger = begun(tmp_path)
@@ -100,13 +108,12 @@ def test_other_machines_read_the_copy_and_say_how_old_it_is(
         assert str(caught.value.hint).startswith("run the command on ")
     with copied(folder) as (copier, told):
         until(lambda: (folder.path / "ledger.db").exists(), "the first copy")
-        first = find_ledger(folder.path).path.stat().st_ino
         ledger.add(SAVED)
         ledger.flush()
         copier.note(SAVED)
-        elsewhere(monkeypatch)
-        until(lambda: events(folder.path) == [CHECKPOINT], "a copy with the checkpoint")
-        assert find_ledger(folder.path).path.stat().st_ino != first
+        until(lambda: in_copy(folder) == [CHECKPOINT], "a copy with the checkpoint")
+    elsewhere(monkeypatch)
+    assert events(folder.path) == [CHECKPOINT]
     view = look(str(folder.path))
     assert view.copied_ago_s is not None
     assert 0 <= view.copied_ago_s < 20
@@ -120,7 +127,8 @@ def test_other_machines_read_the_copy_and_say_how_old_it_is(
     ], "SQLite left no file beside the copy"
     (line,) = told
     assert str(folder.ledger) in line
-    assert read_incidents(str(folder.path)) == []
+    with pytest.raises(UsageError, match=r"/run/ledger\.db holds no verdicts"):
+        read_incidents(str(folder.path))
     ledger.close()
     folder.close()
 
@@ -258,3 +266,34 @@ def test_nothing_changes_where_the_ledger_lies_in_the_folder(tmp_path: Path) -> 
     assert not (folder.path / "ledger.json").exists()
     ledger.close()
     folder.close()
+
+
+def test_imported_records_are_written_on_a_disk_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: a table of mounts in which the folder of runs is on NFS."""
+    folder, ledger = begun(tmp_path / "first")
+    ledger.add(SAVED)
+    ledger.end_session(ended_s=101.0, state="ended", exit_code=0, reason="done")
+    records = ledger.read()
+    ledger.close()
+    folder.close()
+    table = tmp_path / "mountinfo"
+    table.write_text(f"1 1 0:1 / / rw - ext4 x rw\n2 1 0:2 / {tmp_path}/far rw - nfs x rw\n")
+    monkeypatch.setattr(mounts, "TABLE", table)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "near"))
+    made: list[str] = []
+    connect = sqlite3.connect
+
+    def noted(path: str, **options: object) -> sqlite3.Connection:
+        made.append(str(path))
+        return connect(path, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    path = write_records(tmp_path / "far" / "run", records, options={})
+    assert made
+    assert not any("/far/" in one for one in made), "SQLite has opened a file on NFS"
+    assert events(path) == [CHECKPOINT]
+    assert "immutable=1" in made[-1], "it is only read there"
+    assert read_pointer(path) is None
+    assert list((tmp_path / "near" / "outlast").iterdir()) == []

@@ -21,6 +21,7 @@ from outlast.app.node_setup import (
     WorkerOutput,
     checkpoint_root,
     coordinator_options,
+    copier_of,
     make_evidence,
     make_logs,
     make_view,
@@ -424,6 +425,7 @@ def _lead(
     folder, ledger = open_folder(resources.options, *began)
     opened = closing.enter_context(contextlib.ExitStack())  # until `leadership` has them
     opened.callback(folder.close)
+    opened.callback(copier_of(folder).close, is_last=True)
     opened.callback(ledger.close)
     with unrun_noted(ledger):
         return _lead_in(resources, closing, opened, folder, ledger)

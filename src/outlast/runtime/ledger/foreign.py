@@ -8,9 +8,14 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from outlast.errors import CapacityError
 from outlast.model.records import Meta, Records, Session
+from outlast.runtime import run_folder
+from outlast.runtime.ledger.copier import LedgerCopier
+from outlast.runtime.ledger.pointer import LEDGER
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.state_folder import state_root
 
 
 def write_records(path: Path | None, records: Records, *, options: dict[str, object]) -> Path:
@@ -21,9 +26,18 @@ def write_records(path: Path | None, records: Records, *, options: dict[str, obj
     """
     is_new = path is None or not path.exists()
     version = records.meta.version
-    folder = RunFolder.create(path, name=records.meta.name, version=version, options=options)
+    state = state_root("", path or run_folder.ROOT)
+    folder = RunFolder.create(
+        path, name=records.meta.name, version=version, options=options, state=state
+    )
     try:
         _fill(folder, records)
+        LedgerCopier(folder.ledger, folder.path).close(is_last=True)
+        if not (folder.path / LEDGER).exists():
+            raise CapacityError(
+                f"the ledger cannot be put into {folder.path}",
+                hint="name another folder with --run-dir",
+            )
     except BaseException:
         if is_new:
             shutil.rmtree(folder.path, ignore_errors=True)
