@@ -85,10 +85,11 @@ def read_pointer(folder: Path) -> Pointer | None:
     try:
         fields = json.loads(read_small(folder / NAME, most_bytes=CARD_MAX_BYTES))
         copied = float(fields["copied_wall_s"])
-        texts = [fields[name] for name in ("node", "machine", "ledger")]
-        if not all(isinstance(one, str) for one in texts) or not Path(texts[2]).is_absolute():
+        node, machine, ledger = (fields[name] for name in ("node", "machine", "ledger"))
+        texts = all(isinstance(one, str) for one in (node, machine, ledger))
+        if not texts or not Path(ledger).is_absolute():
             raise ValueError("a field has the wrong type")
-        return Pointer(*texts, copied)
+        return Pointer(node, machine, ledger, copied)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

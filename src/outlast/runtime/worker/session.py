@@ -69,6 +69,10 @@ def _nothing() -> None:
     return None
 
 
+def _sends_nothing(_: SendOut) -> None:
+    return None
+
+
 def _minus_one() -> int:
     return -1
 
@@ -88,7 +92,7 @@ class GroupCalls:
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
     ended: Callable[[], object] = _nothing
-    send_out: Callable[[SendOut], object] = _nothing
+    send_out: Callable[[SendOut], object] = _sends_nothing
 
 
 class WorkerSession:
