@@ -99,17 +99,26 @@ KILLED = (
 )
 
 
-def test_deepspeeds_processes_tie_a_kill_to_a_rank(tmp_path: Path) -> None:
-    files = {"run.log": _deepspeed(2, 1, -9), "dmesg.txt": KILLED.format(8823)}
+@pytest.mark.parametrize("local", [1, 3])
+def test_deepspeeds_processes_tie_a_kill_to_a_rank(tmp_path: Path, local: int) -> None:
+    """By the pid: the launcher's last line has the same command, whichever process was killed."""
+    files = {"run.log": _deepspeed(2, 1, -9), "dmesg.txt": KILLED.format(8820 + local)}
     got = verdict_of(tmp_path, files)
-    assert (got.failure_class.value, ranks_of(got)) == ("host_memory", [7])
+    assert (got.failure_class.value, ranks_of(got)) == ("host_memory", [4 + local])
 
 
 def test_a_kill_of_a_process_that_deepspeed_did_not_start_is_another_jobs(tmp_path: Path) -> None:
     files = {"run.log": _deepspeed(1, 0, -11), "dmesg.txt": KILLED.format(4411)}
     got = verdict_of(tmp_path, files)
     assert got.failure_class.value != "host_memory"
-    assert ranks_of(got) == [3]
+
+
+@pytest.mark.parametrize("code", [1, -9, -11])
+def test_deepspeed_tells_how_a_process_ended_and_not_which(tmp_path: Path, code: int) -> None:
+    """It prints the command of the process that it started last, whichever failed."""
+    got = verdict_of(tmp_path, {"run.log": _deepspeed(1, 0, code)})
+    assert ranks_of(got) == []
+    assert "Nothing that was read tells of a failure" not in got.reason
 
 
 def test_a_gpu_in_a_table_is_named_by_its_address_on_its_node(tmp_path: Path) -> None:

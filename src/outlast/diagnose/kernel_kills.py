@@ -192,8 +192,10 @@ def job_processes(
                     ranks[int(found[2])] = one.rank
         if one.rule == DEEPSPEED and one.rank is not None and (found := SPAWNED.search(text)):
             ranks[int(found[1])] = one.rank
-        if one.rank is not None and (found := ENDED.search(text)):
-            codes |= {pid: int(found[1]) for pid, rank in ranks.items() if rank == one.rank}
+        if found := ENDED.search(text):  # without a rank, any of them may have ended by a signal
+            code = int(found[1])
+            is_any = one.rank is None and code < 0
+            codes |= {pid: code for pid, rank in ranks.items() if is_any or rank == one.rank}
         if found := _AGENT_CLOSES.search(text):
             closed.add(int(found[1] or found[2]))
         if found := _LOADER_PID.search(text):
