@@ -217,3 +217,17 @@ def test_status_says_how_many_nodes_can_be_lost_now(data: int, rows: int) -> Non
     assert to_lose() == rows - 1
     roster.remains.lose_rank(1)
     assert to_lose() == rows - 1
+
+
+def test_a_row_that_was_made_again_of_other_ranks_is_not_served_any_more() -> None:
+    """Stripe 0 was placed anew, and its node has a row of the same step of both placements. It is
+    asked by stripe, row and step, so it sends the newer one.
+    """
+    rows = ParityRows()
+    old, new = KeptRow(0, (0, 1), 1, 7), KeptRow(0, (0, 2), 2, 7)
+    for both in ((new, old), (old, new)):
+        rows.kept(ParityKept(0, both), "n3")
+        rows.kept(ParityKept(1, (KeptRow(0, (1, 0), 1, 7),)), "n2")
+        assert rows.steps_of({1}) == {}, "one of its two parts is in the older row"
+        rows.kept(ParityKept(1, (KeptRow(0, (2, 0), 2, 7),)), "n2")
+        assert rows.steps_of({0}) == {0: (7,)}

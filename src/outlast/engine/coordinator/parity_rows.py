@@ -18,7 +18,7 @@ This module is pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from outlast.engine.durable import Rollbacks
 from outlast.engine.placement import Stripe
@@ -45,7 +45,7 @@ class ParityRows:
 
     def kept(self, message: ParityKept, node: str) -> None:
         """Note which rows of a stripe `node` keeps."""
-        rows = tuple(row for row in message.rows if self._counts(row))
+        rows = _served(row for row in message.rows if self._counts(row))
         self._held.setdefault(message.stripe, {})[node] = rows
         for row in rows:
             which = message.stripe, row.row
@@ -208,6 +208,19 @@ class ParityRows:
         missing = sum(1 for rank in stripe.ranks if rank in lost)
         # A rank may have moved to the node of another one since. That node counts for both.
         return (len(apart) - missing) // max(giving.values(), default=1)
+
+
+def _served(rows: Iterable[KeptRow]) -> tuple[KeptRow, ...]:
+    """Return the rows that a node serves: of the same row and step, the one that was made last.
+
+    They are of different ranks if the stripes were placed anew in between.
+    """
+    newest: dict[tuple[int, int], KeptRow] = {}
+    for row in rows:
+        known = newest.get((row.row, row.step))
+        if known is None or row.generation > known.generation:
+            newest[row.row, row.step] = row
+    return tuple(newest.values())
 
 
 def shares_of(

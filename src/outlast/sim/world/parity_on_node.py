@@ -82,6 +82,11 @@ class SimulatedRows:
         whole = [one for one in self._sums.get(stripe, []) if one.is_complete]
         return tuple(one.row for one in sorted(whole, key=lambda one: one.age, reverse=True))
 
+    def served(self, stripe: int, row: int, step: int) -> tuple[KeptRow, ...]:
+        """Return the row that is sent if this row of a step is asked for: the newest one."""
+        found = (one for one in self.rows(stripe) if (one.row, one.step) == (row, step))
+        return tuple(found)[:1]
+
     def all_rows(self) -> tuple[ParityKept, ...]:
         """Return all complete rows, for a coordinator that does not know them."""
         found = (ParityKept(stripe, self.rows(stripe)) for stripe in sorted(self._sums))

@@ -311,8 +311,8 @@ class Main:
                 yield from self.reach(node, "what a lost image is rebuilt from cannot be reached")
                 if source.rank >= 0 and plan.step in node.slots.get(source.rank, {}).values():
                     images.add(source.rank)
-                of_stripe = node.copies.rows.rows(source.stripe) if source.row >= 0 else ()
-                rows += [row for row in of_stripe if row.row == source.row]
+                if source.row >= 0:
+                    rows += node.copies.rows.served(source.stripe, source.row, plan.step)
             if not rows:
                 raise PeerFailure("the nodes that kept parity have lost what lay there")
             found = sorted({row.step for row in rows if _rebuilds(row, rows, images)})
