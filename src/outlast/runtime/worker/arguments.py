@@ -205,7 +205,7 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_state(group: argparse._ArgumentGroup) -> None:
+def _add_folders(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--run-dir",
         metavar="PATH",
@@ -219,6 +219,10 @@ def _add_state(group: argparse._ArgumentGroup) -> None:
         " run's folder gets copies at checkpoints and at the end. Default: the run's folder, or"
         " ~/.local/state/outlast if that is on a network file system.",
     )
+
+
+def _add_state(group: argparse._ArgumentGroup) -> None:
+    _add_folders(group)
     group.add_argument(
         "--resume",
         action="store_true",
