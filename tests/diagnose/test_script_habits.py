@@ -104,6 +104,35 @@ def test_batches_drawn_from_an_iterator_are_named(lines: str, iterator: str) -> 
     )
 
 
+READER = """\
+class Reader:
+    def batch(self):
+        self.at += 1
+        return data[self.at]
+    def look(self):
+        self.seen = data[0]
+        return self.seen
+reader = Reader()
+"""
+
+
+@pytest.mark.parametrize(
+    ("draw", "moved"),
+    [
+        ("run.draw(reader.batch)", True),
+        ("run.draw(lambda: reader.batch())", True),
+        ("run.draw(reader.look)", False),
+        ("run.draw(lambda n: reader.batch(), numbered=True)", False),
+        ("run.draw(reader.batch)\nrun.state(reader=reader)", False),
+    ],
+)
+def test_a_reader_that_counts_its_batches_is_named(draw: str, moved: bool) -> None:
+    """As in llm.c: a rank that is replaced would begin with the first batch."""
+    found = said(f"{TEXT}{READER}batches = {draw}\n")
+    wanted = "what run.draw calls moves reader.at, which is not kept"
+    assert found == [(21, wanted)] * moved
+
+
 def test_the_last_line_that_sets_a_variable_is_found() -> None:
     text = """\
 best = 1

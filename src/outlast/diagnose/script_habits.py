@@ -3,6 +3,7 @@
     a second outlast.join()      handlers for the signals that end a run
     a sys.argv that changes      optimizers that are called in another order on some ranks
     run.draw over an iterator    a fork of a process that has threads
+    run.draw of a method that counts batches
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,6 +25,7 @@ def habits(tree: ast.AST, calls: list[tuple[str, ast.Call]], joined_at: int) -> 
     yield from _arguments(tree, joined_at)
     yield from _by_rank(tree)
     yield from _iterators_drawn_from(tree, calls)
+    yield from _counters_drawn_from(tree, calls)
     yield from _forks_with_threads(calls, joined_at)
 
 
@@ -161,6 +163,54 @@ def _iterators_drawn_from(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> I
                 " numbered=True)",
             )
             break
+
+
+def _counters_drawn_from(tree: ast.AST, calls: list[tuple[str, ast.Call]]) -> Iterator[Habit]:
+    """Find methods given to run.draw that move an object which run.state is not given."""
+    kept = {
+        node.id
+        for name, call in calls
+        if name.endswith(".state")
+        for given in [*call.args, *(one.value for one in call.keywords)]
+        for node in ast.walk(given)
+        if isinstance(node, ast.Name)
+    }
+    for name, call in calls:
+        if not name.endswith(".draw") or not call.args or call.keywords:
+            continue
+        for node in ast.walk(call.args[0]):
+            match node:
+                case ast.Attribute(value=ast.Name(id=owner), attr=method) if owner not in kept:
+                    moved = _moved_by(tree, method)
+                case _:
+                    continue
+            if moved:
+                yield (
+                    call.lineno,
+                    f"what run.draw calls moves {owner}.{moved}, which is not kept: a rank that is"
+                    " replaced begins with the first batch",
+                    "give it a function that returns the batch of a number: run.draw(read,"
+                    " numbered=True)",
+                )
+                break
+
+
+def _moved_by(tree: ast.AST, method: str) -> str:
+    """Return an attribute that a method of this name counts on; "" if there is none."""
+    for kind in ast.walk(tree):
+        if not isinstance(kind, ast.ClassDef):
+            continue
+        for function in kind.body:
+            if isinstance(function, ast.FunctionDef) and function.name == method:
+                for node in ast.walk(function):
+                    match node:
+                        case ast.AugAssign(
+                            target=ast.Attribute(value=ast.Name(id="self"), attr=attribute)
+                        ):
+                            return attribute
+                        case _:
+                            pass
+    return ""
 
 
 def _taken_from(body: ast.AST) -> Iterator[str]:
