@@ -276,6 +276,12 @@ def test_accumulation_up_to_a_limit_is_named() -> None:
     assert named(read_script(source)) == {"the loop": 1, "gradient accumulation": 3}
 
 
+def test_what_is_trained_in_some_rounds_is_no_accumulation() -> None:
+    """As in DQN, which plays some rounds between two updates."""
+    source = "for n in y:\n    if n % 4 == 0:\n        f(x).backward()\n        opt.step()\n"
+    assert named(read_script(source)) == {"the loop": 1}
+
+
 @pytest.mark.parametrize(
     "source",
     [

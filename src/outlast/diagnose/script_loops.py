@@ -47,7 +47,9 @@ def accumulating(place: SourcePlace, reach: Reach) -> Iterator[SourcePlace]:
             case ast.If(test=test):
                 counts = any(isinstance(one, ast.Mod) for one in ast.walk(test))
                 counts = counts or "accum" in ast.unparse(test).lower()
-                found = counts and any(is_step(dotted(one.func)) for one in calls_in(node))
+                names = [dotted(one.func) for one in calls_in(node)]
+                # what goes backward there as well is trained in some rounds, as in DQN
+                found = counts and any(map(is_step, names)) and not any(map(is_backward, names))
             case ast.Call(func=func, keywords=keywords):
                 found = is_both(dotted(func)) and any(one.arg in _STEPS_IF for one in keywords)
             case ast.For() | ast.While() if node is not place.node:
