@@ -239,6 +239,22 @@ def test_a_module_is_checked_with_the_modules_of_its_own(tmp_path: Path) -> None
     assert "there is no module kit.absent" in missing.stderr
 
 
+def test_a_script_beside_its_package_is_checked_with_it(tmp_path: Path) -> None:
+    """As in `python scripts/train.py`, with the package installed from the current folder."""
+    loop = "def fit():\n    for x in y:\n        f(x).backward()\n        opt.step()\n"
+    for folder in ("scripts", "kit"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "kit" / "loop.py").write_text(f"from .parts import f\n{loop}")
+    (tmp_path / "kit" / "parts.py").write_text("import torch\ntorch.save(x, 'a')\n")
+    script = tmp_path / "scripts" / "train.py"
+    script.write_text("from kit.loop import fit\nfit()\n")
+    here = json.loads(outlast("check", "--static", script, "--json", cwd=tmp_path).stdout)
+    assert [(Path(one["file"]).name, one["line"]) for one in here["adoption"]] == [("loop.py", 3)]
+    assert Path(here["remarks"][0]["file"]).name == "parts.py"
+    there = json.loads(outlast("check", "--static", script, "--json", cwd=tmp_path / "kit").stdout)
+    assert there["adoption"] == []
+
+
 def test_what_is_no_python_is_refused(tmp_path: Path) -> None:
     """It may be for another Python. The one that reads it is named, and the line."""
     path = tmp_path / "train.py"

@@ -1,14 +1,16 @@
 """The files of a training script: the script itself, and the modules of its own that it imports.
 
-Modules of its own are those in the script's folder, or with `-m` in the current folder. They are
-found by their names and read as text. Nothing is imported.
+Modules of its own are those in the script's folder, or with `-m` in the current folder. In many
+projects the script lies in a folder beside its package, which is installed from there
+(`python scripts/train.py`). So the current folder counts as well if the script's is below it.
+Modules are found by their names and read as text. Nothing is imported.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from outlast.errors import UsageError
@@ -48,16 +50,19 @@ def script_files(given: str, *, as_module: bool) -> ScriptFiles:
     else:
         path, root = given, os.path.dirname(os.path.abspath(given))
     source = read_text(path)
-    return ScriptFiles(path, given if as_module else "", root, source, _others(path, source, root))
+    here = os.getcwd()
+    roots = [root, here] if root.startswith(here.rstrip(os.sep) + os.sep) else [root]
+    others = _others(path, source, roots)
+    return ScriptFiles(path, given if as_module else "", root, source, others)
 
 
-def _others(path: str, source: str, root: str) -> dict[str, str]:
+def _others(path: str, source: str, roots: Sequence[str]) -> dict[str, str]:
     """Return the modules that the script imports, those that these import, and so on."""
     found: dict[str, str] = {}
     left = [(os.path.abspath(path), source)]
     while left and len(found) < MODULES_MAX_COUNT:
         file, text = left.pop(0)
-        for other in _imported(file, text, root):
+        for other in _imported(file, text, roots):
             if other in found or other == os.path.abspath(path):
                 continue
             try:
@@ -68,7 +73,7 @@ def _others(path: str, source: str, root: str) -> dict[str, str]:
     return found
 
 
-def _imported(file: str, source: str, root: str) -> Iterator[str]:
+def _imported(file: str, source: str, roots: Sequence[str]) -> Iterator[str]:
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -76,14 +81,21 @@ def _imported(file: str, source: str, root: str) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                yield from _candidates(root, one.name.split("."))
+                for root in roots:
+                    yield from _candidates(root, one.name.split("."))
         elif isinstance(node, ast.ImportFrom):
-            base, names = root, (node.module or "").split(".") if node.module else []
-            for _ in range(node.level):
-                base = os.path.dirname(file if base == root else base)
-            yield from _candidates(base, names)
-            for one in node.names:
-                yield from _candidates(base, [*names, one.name])
+            names = (node.module or "").split(".") if node.module else []
+            for base in [_above(file, node.level)] if node.level else roots:
+                yield from _candidates(base, names)
+                for one in node.names:
+                    yield from _candidates(base, [*names, one.name])
+
+
+def _above(file: str, level: int) -> str:
+    """Return the folder that a relative import with so many dots begins in."""
+    for _ in range(level):
+        file = os.path.dirname(file)
+    return file
 
 
 def _candidates(root: str, names: list[str], *, main: bool = False) -> Iterator[str]:
