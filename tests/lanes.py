@@ -53,6 +53,7 @@ DRILLS = (
         "tests/drills/test_hang.py",
         "tests/drills/test_hosts.py",
         "tests/drills/test_hosts_copies.py",
+        "tests/drills/test_hosts_evidence.py",
         "tests/drills/test_hosts_hsdp.py",
         "tests/drills/test_hosts_leave.py",
         "tests/drills/test_hosts_parity.py",

@@ -156,6 +156,8 @@ def test_a_setting_about_numbers_that_are_none_is_no_such_number(tmp_path: Path)
         ("attempt_0/3/dmesg", None),
         ("dmesg_boot1.txt", None),
         ("n1/train.log", None),
+        ("evidence/interruption-3/nodes/gpu-07/stderr-rank1.log", "gpu-07"),
+        ("nodes/gpu-07/notes.txt", None),
     ],
 )
 def test_the_name_of_a_kernels_log_tells_its_node(name: str, node: str | None) -> None:

@@ -272,3 +272,24 @@ def test_of_no_class_a_healed_run_is_told_to_start_again(
     asks = ("then restart", "restart from", "resume from", "a restart", "go back")
     if name is not FailureClass.SILENT_DATA_CORRUPTION:
         assert not [one for one in asks if one in action], action
+
+
+def test_on_several_nodes_the_node_is_named_and_what_it_did_not_send() -> None:
+    """On one node the sentence has neither."""
+    assert of_record(KILL).reason.startswith("Rank 1 (pid 77) was killed by signal 9")
+    assert of_record(KILL, node="here").reason.startswith("Rank 1 (pid 77) on node here was killed")
+    about = replace(KILL, mechanism=Mechanism.LOST_NODE, reason="node here was not heard of")
+    told = {
+        "schema": 1,
+        "outlast": "standing",
+        "interruption": about.public(began_s=0.0),
+        "processes": [ALIVE | {"node": "there"}],
+        "missing": {"here": "it is not in the run any more", "there": "it did not send it in time"},
+    }
+    read = read_standing(json.dumps(told).encode(), name="standing.json")
+    said = decide(read.findings, blame=None).reason
+    assert said.startswith(
+        "Rank 1 (pid 77) was lost with a node: node here was not heard of; no evidence came from"
+        " node here, because it is not in the run any more; recovered with a spare in"
+    ), said
+    assert read.notes[1] == "no evidence of node there: it did not send it in time"

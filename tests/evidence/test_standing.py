@@ -111,6 +111,40 @@ def test_of_a_runs_folder_only_the_newest_interruption_is_looked_at(tmp_path: Pa
     ] == [6], "unless it is named"
 
 
+def test_of_several_nodes_only_the_newest_interruption_is_looked_at(tmp_path: Path) -> None:
+    """The files of each node are below the interruption's folder. What a node keeps for itself, in
+    the same run's folder, is not read a second time.
+    """
+    for number in (1, 2):
+        folder = tmp_path / "evidence" / f"interruption-{number}"
+        own = tmp_path / "nodes" / "b" / "secured" / f"interruption-{number}"
+        for place in (folder / "nodes" / "b", own):
+            place.mkdir(parents=True)
+            (place / "stderr-rank1.log").write_text(f"RuntimeError: failure {number}\n")
+            (place / "processes.json").write_text('{\n "schema": 1,\n "outlast": "processes",\n')
+        (folder / "standing.json").write_text(told(number))
+    found = diagnose([str(tmp_path)])
+    assert found.logs_count == 2, "the record, and one log"
+    assert any("1 earlier interruption" in note for note in found.notes), found.notes
+    assert diagnose([str(tmp_path / "nodes" / "b" / "secured")]).logs_count == 2, "unless named"
+
+
+@pytest.mark.parametrize("missing", [{"here": "it was lost"}, {"here": ["x"] * 99}, {"a" * 999: 1}])
+def test_a_node_without_evidence_is_named(missing: dict[str, object]) -> None:
+    raw = told().replace('"processes": [', f'"missing": {json.dumps(missing)}, "processes": [')
+    found = read_standing(raw.encode(), name="standing.json")
+    (node,) = missing
+    assert found.notes[0].startswith(f"no evidence of node {node[:9]}")
+    assert len(found.notes[0]) < 400
+
+
+@pytest.mark.parametrize("missing", [7, [1], "x"])
+def test_missing_nodes_of_another_form_are_refused(missing: object) -> None:
+    raw = told().replace('"processes": [', f'"missing": {json.dumps(missing)}, "processes": [')
+    with pytest.raises(ValueError):
+        read_standing(raw.encode(), name="standing.json")
+
+
 @given(cut=st.integers(0, 900), junk=st.binary(max_size=20))
 def test_a_record_that_was_cut_or_changed_is_refused(cut: int, junk: bytes) -> None:
     raw = told().encode()

@@ -59,6 +59,7 @@ NAMES = {
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
     *("votes", "leader", "part", "record", "twin_source", "keepers", "at", "domain"),
+    *("name", "data"),
 }
 # numeric, with a port
 ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keepers", "at"}
@@ -111,6 +112,7 @@ MANY = {
     "seconds": 12,
     "nodes": limits.VOTERS_COUNT,
     "addresses": limits.VOTERS_COUNT,
+    "names": limits.EVIDENCE_NODE_FILES_COUNT,
 }
 FEW = {"prepared", "sealed", "steps", "transfer", "alike", "ended"}  # rows of two, or so
 

@@ -37,6 +37,8 @@ from outlast.model.messages import (
     Beat,
     Challenge,
     Enrol,
+    EvidenceFiles,
+    EvidencePiece,
     ForWorker,
     Grant,
     Hello,
@@ -81,8 +83,14 @@ class CoordinatorHost:
         self.told: list[str] = []
         self.others: list[Output] = []
         self._timers: dict[str, LoopTimer] = {}
+        self.heard: list[Message] = []
         self.agent_listener = AgentListener(
-            loop, self.sessions, peers=nodes, owner=self._own, token=token
+            loop,
+            self.sessions,
+            peers=nodes,
+            owner=self._own,
+            token=token,
+            heard=lambda node, message: self.heard.append(message),
         )
         self.address = self.agent_listener.open()
         self.agent_listener.carry_out(self.sessions.start(now_s=now_s()))
@@ -363,6 +371,31 @@ def test_an_enrolled_node_may_only_send_messages_of_agents(
     until(lambda: bool(one.closed))
     assert "has enrolled, and says Welcome" in leader.told[0]
     assert leader.agent_listener.nodes == 0
+    leader.agent_listener.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        EvidenceFiles(1, ("stacks-rank1.txt",), (9,)),
+        EvidencePiece(1, "stacks-rank1.txt", 0, "QUJD"),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_an_enrolled_node_may_send_messages_without_a_number(
+    loop: Loop, until: Until, stranger: MakeStranger, message: Message
+) -> None:
+    """The owner of the listener gets them. A node that has not enrolled may not send them."""
+    leader = CoordinatorHost(loop, nodes=1)
+    other = stranger(leader.address)
+    other.channel.send(message)
+    until(lambda: bool(other.closed))
+    assert message not in leader.heard
+    one = stranger(leader.address)
+    one.channel.send(enrol("a"))
+    one.channel.send(message)
+    until(lambda: message in leader.heard)
+    assert leader.agent_listener.nodes == 1
     leader.agent_listener.close()
 
 

@@ -47,6 +47,7 @@ from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.agent.remote_agent import Outside, RemoteAgent
+from outlast.runtime.agent.secured_evidence import SecuredEvidence
 from outlast.runtime.agent.specs import RunFolders, Specs, UserScript, WorldSize
 from outlast.runtime.agent.standby import Standby, StandbyPlace
 from outlast.runtime.agent.zygote_client import ZygoteClient
@@ -411,6 +412,7 @@ def open_node(
         tell=resources.view.print_line,
         missing=missing,
         keeper=server.keeper,
+        secured=SecuredEvidence(evidence, _own_folder(resources, facts) / "secured", nodes.name),
     )
     return parts, serves
 

@@ -14,7 +14,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -34,14 +34,16 @@ from outlast.app.node_setup import (
 )
 from outlast.app.resuming import Beginning
 from outlast.app.torchrun import RunOptions
+from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
+from outlast.engine.coordinator.stages import Stage
 from outlast.engine.coordinator.takeover import RecoveredState
 from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model import limits
 from outlast.model.messages import Admitted, RunOver
-from outlast.model.records import Life, Record, Records
+from outlast.model.records import Interruption, Life, Record, Records
 from outlast.runtime import clock, node_folders, stop_signals
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.remote_agent import RemoteAgent
@@ -54,6 +56,7 @@ from outlast.runtime.coordinator.cluster_coordinator import (
 )
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.coordinator.coordinator_driver import CoordinatorParts
+from outlast.runtime.coordinator.evidence_gatherer import EvidenceGatherer, GathererPlace
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.quorum import QuorumPlace
 from outlast.runtime.coordinator.reported_lives import ReportedLives
@@ -160,8 +163,7 @@ class Leadership:
         led.coordinator.take_over(
             Succession(state, election.named, election.loyal, election.claimed_s, records)
         )
-        if self._parts is not None:
-            self._parts.evidence.go_on(unjudged(records))
+        led.coordinator.gather_left(unjudged(records))
         self.listen()
 
     def open_coordinator(
@@ -196,6 +198,7 @@ class Leadership:
             place.loop, books, parts.specs, parts.vault, parts.evidence,
             Path(place.facts.checkpoints), place.view.print_line, people, control,
             retention=place.options.checkpoints.retention,
+            gatherer=self._gatherer(folder, lambda: coordinator),
         )  # fmt: skip  # one argument a line would hide what happens
         facts = replace(place.facts, folder=str(folder.path.resolve()))
         admission = Admission(listening, nodes.run, place.script, place.token, facts)
@@ -231,6 +234,32 @@ class Leadership:
         copier.begin(tell=place.view.print_line)
         self.led = LedRun(folder, ledger, coordinator, books, people, control, copier, uploads)
         return self.led
+
+    def _gatherer(
+        self, folder: RunFolder, lead: Callable[[], ClusterCoordinator]
+    ) -> EvidenceGatherer:
+        """Return what gathers the evidence of all nodes into the run's folder.
+
+        lead   returns the coordinator, once it is made
+        """
+        place, parts = self._place, self._parts
+        assert parts is not None
+
+        def machine() -> Coordinator:
+            return lead().driver.coordinator
+
+        return EvidenceGatherer(
+            GathererPlace(
+                place.loop,
+                folder.path / "evidence",
+                send=lambda node, message: lead().tell(node, message),
+                nodes=lambda: set(machine().nodes),
+                generation=lambda: machine().generation,
+                is_calm=lambda: machine().runs_plain or machine().stage is Stage.TRAINING,
+                judge=parts.evidence.find_verdict,
+                tell=place.view.print_line,
+            )
+        )
 
     def _open(self, ledger: Ledger) -> tuple[RunFolder, Ledger]:
         """Open the folder that is the run's from now on, and move the ledger there.
@@ -365,7 +394,7 @@ class Leadership:
             return over.exit_code
         assert self._parts is not None
         led.coordinator.close()
-        self._parts.evidence.finish(led.books.unresumed(), within_s=limits.LAST_DIAGNOSIS_S)
+        self._parts.evidence.finish((), within_s=limits.LAST_DIAGNOSIS_S)
         self._place.sink.close()
         close_books(led.books, end, self._place.view)
         if led.uploads is not None:
@@ -440,12 +469,12 @@ def recovered(records: Records) -> RecoveredState:
     return state
 
 
-def unjudged(records: Records) -> list[int]:
+def unjudged(records: Records) -> list[Interruption]:
     """Return the interruptions of the last session that are over and have no verdict."""
     part = records.sessions[-1]
     judged = {one.data.get("interruption") for one in part.events if one.kind == "verdict"}
     return [
-        one.id
+        one
         for one in part.interruptions
         if one.parent is None and one.resumed_s is not None and one.id not in judged
     ]

@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from outlast.diagnose.findings import Finding
@@ -86,13 +87,15 @@ def interrupted(
     *,
     name: str,
     processes: Sequence[Mapping[str, Any]] = (),
+    missing: Mapping[str, str] = MappingProxyType({}),
     at_s: float | None = None,
     order: int = 0,
 ) -> list[Interrupted]:
     """Return one finding for each rank of an interruption.
 
     `about` is the interruption in its public shape (`Interruption.public`); `processes` are those
-    of standing.json, and none if only the ledger is known. Raises KeyError, TypeError or ValueError
+    of standing.json, and none if only the ledger is known. `missing` are nodes that have sent no
+    evidence, and why. Raises KeyError, TypeError or ValueError
     if these are not what outlast writes.
     """
     _check_numbers(about)
@@ -104,6 +107,9 @@ def interrupted(
     ranks = [int(rank) for rank in about["ranks"]]
     own = [one for one in processes if int(one["rank"]) in ranks and _ended(one)]
     sender = _sender(own)
+    several = bool(missing) or any("node" in one for one in processes)
+    where = _where(about, mechanism) if several else ""
+    sentence = _sentence(about, mechanism, ranks, own, sender, where, _silent(about, missing))
     return [
         Interrupted(
             evidence,
@@ -115,7 +121,7 @@ def interrupted(
             rank=rank,
             node=about["nodes"][0] if len(about["nodes"]) == 1 else None,
             number=int(about["id"]),
-            sentence=_sentence(about, mechanism, ranks, own, sender),
+            sentence=sentence,
             sender=sender,
             healed=about.get("resumed_s") is not None,
         )
@@ -145,20 +151,38 @@ def _sentence(
     ranks: Sequence[int],
     own: Sequence[Mapping[str, Any]],
     sender: str,
+    where: str,
+    silent: str,
 ) -> str:
     cause = next(iter(_PARTS.split(str(about["reason"]))), "")
     if not ranks:
         what = f"{cause[:1].upper()}{cause[1:]}" or "Something was lost"
-        return "; ".join(part for part in (what, _done(about)) if part) + "."
+        return "; ".join(part for part in (what, silent, _done(about)) if part) + "."
     pids = list(about.get("pids") or ())
     exited = _exited(about) if mechanism is Mechanism.SIGNAL else {}
     struck = [rank for rank in ranks if rank not in exited] or list(ranks)
     if len(struck) < len(ranks):
         pids = [pid for rank, pid in zip(ranks, pids, strict=False) if rank in struck]
         own = [one for one in own if int(one["rank"]) in struck]
-    what = f"{_who(struck, pids)} {_how(about, mechanism, own, sender, len(struck) > 1)}"
+    what = f"{_who(struck, pids)}{where} {_how(about, mechanism, own, sender, len(struck) > 1)}"
     others = [exited[rank] for rank in ranks if rank not in struck]
-    return "; ".join(part for part in (what, *others, _done(about)) if part) + "."
+    return "; ".join(part for part in (what, *others, silent, _done(about)) if part) + "."
+
+
+def _where(about: Mapping[str, Any], mechanism: Mechanism) -> str:
+    """Return " on node b" if these ranks were on one node; "" if that is said anyway."""
+    is_said = mechanism is Mechanism.LOST_NODE or len(about["nodes"]) != 1
+    return "" if is_said else f" on node {about['nodes'][0]}"
+
+
+def _silent(about: Mapping[str, Any], missing: Mapping[str, str]) -> str:
+    """Return which of the nodes where it happened have sent no evidence, and why; "" for none."""
+    found = [(node, missing[node]) for node in map(str, about["nodes"]) if node in missing]
+    if not found:
+        return ""
+    return f"no evidence came from node {found[0][0]}, because {found[0][1]}" + (
+        f", nor from {len(found) - 1} more" if len(found) > 1 else ""
+    )
 
 
 def _exited(about: Mapping[str, Any]) -> dict[int, str]:

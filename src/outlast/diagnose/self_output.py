@@ -30,6 +30,8 @@ LAST_WORDS = "end of outlast diagnose"
 _CLASS = rb'"class":\s*"[a-z_]+",\s*"mechanism":\s*(?:null|"[a-z_]+"),\s*"confidence":'
 _JSON = re.compile(rb"\s*\{\s*" + _CLASS)
 _COLLECTED = re.compile(rb'\{\s*"collected_at_s":')  # what `--collect` had and had not
+# as runtime/agent/evidence.py writes it
+_PROCESSES = re.compile(rb'\{\s*"schema": \d{1,9},\s*"outlast": "processes",')
 _REPORT = re.compile(
     rb"\S+  (?:starting|training|regrouping|ended|failed|stopped|lost)  [\d,]+ steps? on [\d,]+"
     rb" ranks? in "
@@ -66,10 +68,11 @@ def is_own_line(text: str) -> bool:
 def is_own_file(head: bytes) -> bool:
     """Return True for a whole file that outlast wrote.
 
-    It is a verdict in JSON or HTML, the record of a collection, or what `outlast report` and
-    `outlast status` print.
+    It is a verdict in JSON or HTML, the record of a collection, what `outlast report` and
+    `outlast status` print, or the processes of one of several nodes, which are also in
+    standing.json.
     """
-    if _JSON.match(head) or _REPORT.match(head) or _COLLECTED.match(head):
+    if any(kind.match(head) for kind in (_JSON, _REPORT, _COLLECTED, _PROCESSES)):
         return True
     start = head[:2048]
     pages = any(

@@ -18,10 +18,13 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.interrupted import interrupted
 from outlast.diagnose.ledger import LedgerContents
 from outlast.diagnose.rules import RULES
+from outlast.model.texts import cut_at_word
 from outlast.model.verdict import Evidence
 
 HEAD = b'"outlast": "standing"'
 SCHEMA = 1
+NODES_NAMED_COUNT = 3  # nodes without evidence that a note names
+WORDS_COUNT = 160  # characters of a node's name, and of the reason
 _STORAGE = (
     "nfs",
     "rpc_",
@@ -50,7 +53,8 @@ def read_standing(raw: bytes, *, name: str) -> LedgerContents:
         about, processes = told["interruption"], told["processes"]
         if told["schema"] != SCHEMA:
             raise ValueError(f"schema {told['schema']!r} is not {SCHEMA}")
-        about_it = interrupted(about, name=name, processes=processes)
+        missing = _missing(told)
+        about_it = interrupted(about, name=name, processes=processes, missing=missing)
         findings = (*about_it, *(one for process in processes for one in _process(process, name)))
         lines = (
             str(about.get("traceback") or about.get("error") or "")
@@ -66,7 +70,19 @@ def read_standing(raw: bytes, *, name: str) -> LedgerContents:
         UnicodeDecodeError,
     ) as error:
         raise ValueError("a record of where processes stood that was cut or changed") from error
-    return LedgerContents(findings, tuple(lines))
+    notes = [f"no evidence of node {node}: {why}" for node, why in missing.items()]
+    if len(notes) > NODES_NAMED_COUNT:
+        more = len(notes) - NODES_NAMED_COUNT
+        notes = [*notes[:NODES_NAMED_COUNT], f"no evidence of {more:,} more nodes"]
+    return LedgerContents(findings, tuple(lines), tuple(notes))
+
+
+def _missing(told: Mapping[str, Any]) -> dict[str, str]:
+    """Return the nodes that have sent no evidence, or not all of it, and why."""
+    return {
+        cut_at_word(str(node), WORDS_COUNT): cut_at_word(str(why), WORDS_COUNT)
+        for node, why in dict(told.get("missing") or {}).items()
+    }
 
 
 def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:

@@ -366,6 +366,25 @@ STACKS_SIGNAL = 42  # a real-time signal that nothing uses by default
 # second to detect its hang.
 STACKS_WAIT_S = 0.05
 STACKS_FRESH_S = 30.0  # older stacks belong to an earlier alarm
+# On several nodes, evidence is sent in messages with this many bytes of it. Others get their turn
+# between two of them.
+EVIDENCE_PIECE_BYTES = 64 << 10
+EVIDENCE_SENT_FILE_MAX_BYTES = 16 << 20  # size of one file of evidence that a node sends
+# The number of files of one node about one interruption, and their size in all.
+EVIDENCE_NODE_FILES_COUNT = 2_048
+EVIDENCE_NODE_MAX_BYTES = 64 << 20
+# Nodes that are asked for evidence besides those where it happened.
+EVIDENCE_NODES_COUNT = 64
+EVIDENCE_NODES_AT_ONCE_COUNT = 4  # nodes of which pieces are asked for at once
+EVIDENCE_AGAIN_S = 1.0  # a node that has not answered is asked again after this
+# The verdict does not wait for a node that is silent for this long while training goes on.
+EVIDENCE_SILENT_S = 10.0
+EVIDENCE_GATHER_S = 60.0  # nor for any node for longer than this
+EVIDENCE_LAST_S = 5.0  # the same at the end of a run
+EVIDENCE_KEPT_COUNT = 32  # newest interruptions of which a node keeps its own evidence
+# The end of the kernel's log that is secured, and how long before the fault it begins.
+KERNEL_LOG_TAIL_BYTES = 64 << 10
+KERNEL_LOG_BEFORE_S = 60.0
 DIAGNOSIS_S = 60.0  # time for finding a verdict
 LAST_DIAGNOSIS_S = 15.0  # the same at the end of a run
 # A dump of this many entries takes some ms. That of torch's default takes four times as long.
@@ -452,6 +471,9 @@ assert HELPER_LOOK_S < HELPER_STOPPED_S < HELPER_ASK_S < HELPER_ANSWER_S < ZYGOT
 assert START_RETRY_S < START_RETRY_MAX_S < START_REPORT_S < START_GIVE_UP_S < BOOT_DEADLINE_S
 assert STARVING_LOOK_S < ZYGOTE_FORK_DEADLINE_S < ZYGOTE_BOOT_DEADLINE_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
+assert EVIDENCE_PIECE_BYTES * 2 < MESSAGE_MAX_BYTES, "base64 has four bytes for three"
+assert EVIDENCE_AGAIN_S < EVIDENCE_LAST_S < EVIDENCE_SILENT_S < EVIDENCE_GATHER_S
+assert EVIDENCE_SENT_FILE_MAX_BYTES <= EVIDENCE_NODE_MAX_BYTES
 assert max(TRIAL_KILL_STEPS) < TRIAL_STEPS_LEAST <= TRIAL_STEPS
 assert TRIAL_SPARE_WAIT_S + TRIAL_STOP_S < TRIAL_LIMIT_S
 assert EVIDENCE_HEAD_BYTES < EVIDENCE_LINE_MAX_BYTES < EVIDENCE_READ_BYTES

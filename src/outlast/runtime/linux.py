@@ -12,6 +12,7 @@ _PR_SET_NAME = 15
 _PF_EXITING = 0x4  # in the flags of /proc/<pid>/stat
 _PR_SET_CHILD_SUBREAPER = 36
 _IOLBF = 1
+_SYSLOG_ACTION_READ_ALL = 3
 _SYNC_FILE_RANGE_WRITE = 2
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
@@ -59,6 +60,15 @@ def start_writeback(fd: int, begin: int, size: int) -> None:
     It is a hint, which some file systems ignore. An fsync has to follow anyway.
     """
     _libc.sync_file_range(fd, ctypes.c_int64(begin), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
+
+
+def kernel_log(most_bytes: int) -> bytes:
+    """Return the end of the kernel's log. Raises OSError if this process may not read it."""
+    text = ctypes.create_string_buffer(most_bytes)
+    count = _libc.klogctl(_SYSLOG_ACTION_READ_ALL, text, most_bytes)
+    if count < 0:
+        raise OSError(ctypes.get_errno(), "syslog")
+    return text.raw[:count]
 
 
 def line_buffer_c_stdout() -> None:

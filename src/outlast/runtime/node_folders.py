@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import xxhash
 
 from outlast.errors import CapacityError, OutlastError, UsageError
 from outlast.runtime.run_folder import read_card
+
+_NAME_CHARS = 80
+_PLAIN_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_CHARS - 1}}}")
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def digest_of_file(path: str) -> str:
@@ -23,6 +28,20 @@ def is_folder_of(path: Path, run: str) -> bool:
     with contextlib.suppress(OutlastError, OSError):
         return read_card(path).get("run") == run
     return False
+
+
+def node_folder_name(node: str) -> str:
+    """Return a name for a folder of this node. Another node's name gives another folder.
+
+    A node's name may hold anything. What no file name can hold, or would lead elsewhere, is
+    replaced, and a digest keeps such names apart.
+    """
+    if _PLAIN_NAME.fullmatch(node):
+        return node
+    plain = _ODD.sub("_", node).lstrip("._-")
+    beginning = plain[:_NAME_CHARS]
+    digest = xxhash.xxh3_64_hexdigest(node.encode("utf-8", "surrogatepass"))
+    return f"{beginning or 'node'}-{digest}"
 
 
 def make_own(path: Path) -> None:

@@ -6,8 +6,8 @@ Each fault fires at the first visit of its place at or after step n, on rank r (
 file `once` exists. The file is made when the fault fires.
 
 do        a signal's name, "raise", "sleep" (`for_s`), "exit" (`code`), "sysexit" (the same as
-          SystemExit), "gil" (holds the interpreter lock for ever), "eat" (takes memory without
-          end), or a name that the script has added to `also`
+          SystemExit), "gil" (holds the interpreter lock for ever), "spin" (loops for ever), "eat"
+          (takes memory without end), or a name that the script has added to `also`
 visit     not before the n-th visit of this process (a DataLoader worker knows no step)
 after_s   not at once, but from a thread, that many seconds later
 always    at each visit, even if the file `once` exists
@@ -70,6 +70,8 @@ def _act(fault: dict[str, Any]) -> None:
         time.sleep(float(fault.get("for_s", 3600.0)))
     elif do == "gil":
         _hold_interpreter_lock()
+    elif do == "spin":
+        _spin()
     elif do == "eat":
         _eat(fault["group"])
     elif do in also:
@@ -83,6 +85,11 @@ def _hold_interpreter_lock() -> None:
     libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
     for _ in range(2):  # zeros are a mutex that no thread holds
         libc.pthread_mutex_lock(mutex)
+
+
+def _spin() -> None:
+    while True:
+        pass
 
 
 def _eat(group: str) -> None:

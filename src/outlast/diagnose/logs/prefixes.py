@@ -98,7 +98,11 @@ _NAME_RANK = re.compile(
 )
 # A kernel's log tells no host where dmesg printed it. The command in docs/reference/diagnosis.md
 # puts the host into the name, and so do people: "n03-kern.log", "slurmd-gpu13.log", "n03/dmesg".
-_NAME_NODE = re.compile(r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$")
+# A run on several nodes has the logs of each in a folder of that node.
+_NAME_NODE = re.compile(
+    r"(?:^|/)dmesg-of-([A-Za-z0-9][\w.-]{0,80}?)(?:\.(?:txt|log))?$"
+    r"|(?:^|/)nodes/([A-Za-z0-9][\w.-]{0,80})/(?:stdout|stderr|stacks)-rank\d{1,9}\.(?:log|txt)$"
+)
 _SYSTEM_LOG = (
     r"(?:dmesg|kern|kernel|kmsg|journal|journalctl|syslog|messages|slurmd|mmfs|ibstat|ibstatus"
     r"|ibv_devinfo|nvidia[-_]smi|nvsmi|smi|gpus|dcgmi|ipmi|sel|ethtool|rdma|lspci)"

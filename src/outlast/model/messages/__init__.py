@@ -9,6 +9,7 @@ for_agent    coordinator to agent: start, kill and address worker processes
 from_agent   agent to coordinator: processes that started, ended or hang, and the group store
 node_link    the link between agent and coordinator where there are several nodes
 asking       what people ask of a run, and the answers
+evidence_link  how the coordinator gets evidence of an interruption from other nodes
 voter_link   how copies of the ledger are kept, and how another coordinator takes over
 
 A message is a frozen dataclass; `model/wire.py` describes its form as bytes. A message that belongs
@@ -22,6 +23,12 @@ This package is pure.
 from __future__ import annotations
 
 from outlast.model.messages.asking import Asking, RemoteRequest, Request, RequestAnswer
+from outlast.model.messages.evidence_link import (
+    AskEvidence,
+    EvidenceFiles,
+    EvidenceMessage,
+    EvidencePiece,
+)
 from outlast.model.messages.for_agent import (
     AskProgressReport,
     Dismiss,
@@ -122,6 +129,7 @@ __all__ = [
     "Admitted",
     "Answer",
     "Ask",
+    "AskEvidence",
     "AskImage",
     "AskProgressReport",
     "Asking",
@@ -138,6 +146,8 @@ __all__ = [
     "Dismiss",
     "Donated",
     "Enrol",
+    "EvidenceFiles",
+    "EvidencePiece",
     "Finished",
     "ForAgent",
     "ForWorker",
@@ -227,4 +237,5 @@ Message = (
     | PartSource
     | KeptRow
     | Asking
+    | EvidenceMessage
 )

@@ -37,6 +37,7 @@ from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.removals import Removals
+from outlast.runtime.agent.secured_evidence import SecuredEvidence
 from outlast.runtime.agent.specs import Specs
 from outlast.runtime.agent.starts import StartNews, Starts
 from outlast.runtime.agent.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
@@ -70,6 +71,7 @@ class NodeParts:
 
     missing   returns in words what is missing of the run's folder; "": nothing is
     keeper    keeps copies for ranks of other nodes; None if there is only one node
+    secured   keeps the evidence of this node, and sends it; None if there is only one node
     """
 
     node: str
@@ -83,6 +85,7 @@ class NodeParts:
     tell: Callable[[str], None]
     missing: Callable[[], str] = lambda: ""
     keeper: CopyKeeper | None = None
+    secured: SecuredEvidence | None = None
 
 
 class AgentDriverEvents(Protocol):

@@ -11,6 +11,9 @@ It is secured before a process is gone, and is written once training goes on.
       <stream>-rank<r>.log     the end of what it printed
       verdict.json             what `outlast diagnose` concludes from all of these
 
+On several nodes, each node first keeps its own evidence (secured_evidence.py). The node that leads
+gathers it (runtime/coordinator/evidence_gatherer.py).
+
 Before a kill the agent takes EVIDENCE_BUDGET_S at most, over all kills of one interruption, because
 recovery waits for it. Once that time is used up, the agent reads nothing more, waits for nothing
 more, and keeps what it has read until then. Only a single read of bounded size (`glance.py`) may
@@ -31,19 +34,21 @@ from pathlib import Path
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.records import Interruption
+from outlast.runtime import kernel_log
 from outlast.runtime.agent.glance import Glance
 from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.verdict_queue import OnVerdict, VerdictQueue
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop
+from outlast.runtime.node_folders import node_folder_name
 
+PROCESSES = "processes.json"  # the processes of one of several nodes
 _PROC = ("stat", "wchan", "syscall")
 _TAIL_BYTES = 64 * 1024
 _STACKS_MAX_BYTES = 512 * 1024  # a hundred threads of forty frames
 _RECORDER_MAX_BYTES = 16 << 20
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
-TAKEOVER_S = 60.0  # what a node has noted for so long before it leads is of an earlier interruption
 _CLOCKS_S = 0.02  # a file's time is that of the kernel's last tick
 
 
@@ -57,6 +62,7 @@ class _Process:
     oom       the kernel killed it for memory; it died of a SIGKILL that outlast did not send
     oom_near  the kernel counted an OOM kill at that time, but not of which process
     oom_read  the kernel's counters of OOM kills could be read then; if not, `oom` says nothing
+    generation  the generation that it was in; 0: in none yet
     """
 
     worker: int
@@ -72,6 +78,11 @@ class _Process:
     oom: bool = False
     oom_near: bool = False
     oom_read: bool = False
+    generation: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.exit_code is not None or self.signal is not None
 
 
 @dataclass
@@ -93,6 +104,38 @@ class _Case:
     stacks: dict[int, bytes] = field(default_factory=dict)
     logs: dict[int, dict[str, Path]] = field(default_factory=dict)
     spent_s: float = 0.0
+
+    def is_past(self, live: Iterable[tuple[int, int, Beacon]]) -> bool:
+        """Return whether training has gone on since the places were noted.
+
+        That is so if a process has made steps since: in another generation, or in the same one if
+        no process had failed. Some regroups are no interruptions, so nobody asked for their places.
+        """
+        failed = any(one.killed or one.is_over for one in self.processes.values())
+        return any(
+            (one := self.processes.get(worker)) is not None
+            and beacon.step > one.step + 1
+            and (beacon.generation > one.generation or not failed)
+            for worker, _, beacon in live
+        )
+
+    def take(self, *, since: int, before: int) -> tuple[_Case, _Case | None]:
+        """Return the part that belongs to the interruption of generation `since`, and the rest.
+
+        Training went on after it in generation `before`. The rest belongs to a later interruption;
+        None: there is no rest. What is older than `since` is dropped, because no interruption came
+        of it. A process in generation 0 ended before it joined one.
+        """
+        own, rest = _Case(self.since_s), _Case(self.since_s, spent_s=self.spent_s)
+        for worker, one in self.processes.items():
+            if 0 < one.generation < since:
+                continue
+            part = own if one.generation < before else rest
+            part.processes[worker], part.stands_s[worker] = one, self.stands_s[worker]
+            part.logs.setdefault(one.rank, self.logs.get(one.rank, {}))
+            if one.rank in self.stacks and one.rank not in own.stacks:
+                part.stacks[one.rank] = self.stacks[one.rank]
+        return own, rest if rest.processes else None
 
 
 class EvidenceCollector:
@@ -121,6 +164,7 @@ class EvidenceCollector:
         self._logs = logs
         self._glance = glance or Glance()
         self._case: _Case | None = None
+        self._earlier: _Case | None = None  # the newest one after which training has gone on
         self._written: set[int] = set()
         self._verdict_queue = VerdictQueue(loop, command, on_verdict)
 
@@ -148,6 +192,29 @@ class EvidenceCollector:
                 and not self._take_stacks(case, process, until_s)
             ):
                 until_s += self._ask_for_stacks(case, process, until_s)
+        for one in case.processes.values():
+            if one.rank not in case.stacks:
+                self._take_stacks(case, one, until_s)
+        case.spent_s += self._glance.now_s() - began_s
+
+    def note_places(self) -> bool:
+        """Note where all processes stand now, because they are about to leave their generation.
+
+        On several nodes, a process of another node may have failed, so that none is killed here.
+        Only memory is read, because recovery waits. Return whether this is the first note of an
+        interruption: `keep_stacks` has to follow then, once the processes were told to leave.
+        """
+        before = self._case
+        self._look(self._glance.now_s())
+        return self._case is not before
+
+    def keep_stacks(self) -> None:
+        """Keep the stacks that the processes of this node have written, if there is time left."""
+        case = self._case
+        if case is None:
+            return
+        began_s = self._glance.now_s()
+        until_s = began_s + limits.EVIDENCE_BUDGET_S - case.spent_s
         for one in case.processes.values():
             if one.rank not in case.stacks:
                 self._take_stacks(case, one, until_s)
@@ -189,12 +256,20 @@ class EvidenceCollector:
 
     def _look(self, now_s: float) -> _Case:
         """Note where all processes stand when the first of them is given up."""
+        if self._case is not None and self._case.is_past(self._live_beacons()):
+            self._earlier, self._case = self._case, None
         case = self._case = self._case or self._new_case()
         for worker, pid, beacon in self._live_beacons():
             if beacon.rank >= 0 and worker not in case.processes:
                 age_s = max(0.0, now_s - beacon.at_ns / 1e9)
                 case.processes[worker] = _Process(
-                    worker, beacon.rank, pid, beacon.phase.value, beacon.step, round(age_s, 3)
+                    worker,
+                    beacon.rank,
+                    pid,
+                    beacon.phase.value,
+                    beacon.step,
+                    round(age_s, 3),
+                    generation=beacon.generation,
                 )
                 case.stands_s[worker] = max(case.since_s, self._glance.wall_s() - age_s - _CLOCKS_S)
                 case.logs[beacon.rank] = dict(self._logs(worker))
@@ -263,24 +338,38 @@ class EvidenceCollector:
         except OSError:
             return  # a disk that cannot store the evidence does not stop the run
         self._written.add(interruption.id)
-        self._verdict_queue.ask(interruption.id, folder)
+        self.find_verdict(interruption.id, folder)
 
-    def go_on(self, without_verdict: Iterable[int]) -> None:
-        """Go on with the searches of the node that led before. This node leads from now on.
+    def secure(self, folder: Path, *, node: str, since: int, before: int) -> None:
+        """Write what this node knows of an interruption into `folder`. Raises OSError.
 
-        Its evidence is in this folder if the nodes share it. It may have found a verdict, and had
-        no ledger any more to write it into.
-
-        What this node has noted of its own processes until now was for an interruption that another
-        node has closed, unless it is fresh.
+        It is sent to the node that leads, which knows the interruption. `since` and `before` are
+        those of `AskEvidence`.
         """
-        if self._case is not None and self._case.since_s < self._new_case().since_s - TAKEOVER_S:
-            self._case = None
-        for number in without_verdict:
-            folder = self._folder / f"interruption-{number}"
-            if (folder / "standing.json").exists():
-                self._written.add(number)
-                self._verdict_queue.ask(number, folder)
+        own, self._case = (self._case or self._new_case()).take(since=since, before=before)
+        if not own.processes and self._earlier is not None:
+            own, self._earlier = self._earlier.take(since=since, before=before)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = {
+            "schema": 1,
+            "outlast": "processes",
+            "node": node,
+            "processes": [asdict(one) for one in own.processes.values()],
+        }
+        (folder / PROCESSES).write_text(json.dumps(record, indent=1) + "\n")
+        self._write_files(folder, own)
+        host = node_folder_name(node)
+        said = kernel_log.read_since(
+            own.since_s + limits.STACKS_FRESH_S - limits.KERNEL_LOG_BEFORE_S,
+            host=host,
+            most_bytes=limits.KERNEL_LOG_TAIL_BYTES,
+        )
+        if own.processes and said:
+            (folder / f"dmesg-of-{host}.txt").write_bytes(said)
+
+    def find_verdict(self, interruption: int, folder: Path) -> None:
+        """Let the verdict on an interruption be found in its folder of evidence."""
+        self._verdict_queue.ask(interruption, folder)
 
     def stop(self) -> None:
         """End all searches: this node leads no longer."""
@@ -302,10 +391,14 @@ class EvidenceCollector:
             "processes": [asdict(one) for one in case.processes.values()],
         }
         (folder / "standing.json").write_text(json.dumps(record, indent=1) + "\n")
+        self._write_files(folder, case)
+
+    def _write_files(self, folder: Path, case: _Case) -> None:
         for one in case.processes.values():
             # A process that has ended cannot write its stacks again, so these show its end.
-            over = one.exit_code is not None or one.signal is not None
-            if text := case.stacks.get(one.rank) or (self._stacks(case, one) if over else b""):
+            if text := case.stacks.get(one.rank) or (
+                self._stacks(case, one) if one.is_over else b""
+            ):
                 (folder / f"stacks-rank{one.rank}.txt").write_bytes(text)
             recorder = self._vault / f"recorder-{one.worker}"
             if text := self._glance.read(recorder, most_bytes=_RECORDER_MAX_BYTES):

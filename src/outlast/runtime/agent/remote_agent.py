@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.protocol.outputs import (
+    Deliver,
     HangUp,
     LeaveRun,
     Output,
@@ -26,15 +27,20 @@ from outlast.model import gauges, limits
 from outlast.model.lives import message_of
 from outlast.model.messages import (
     Admitted,
+    AskEvidence,
+    Broke,
     CopyKept,
     FromAgent,
+    FromNode,
     FromWorker,
     Images,
+    Leave,
     Lived,
     Logged,
     Message,
     ParityKept,
     Preempted,
+    ProgressReport,
     RunOver,
     StoreUp,
     WorkerHung,
@@ -81,12 +87,14 @@ class _Told:
     lives      reported lives, by worker and rank
     logged     what was reported of the training, over the connection that is there
     hung       workers that were reported to hang
+    overdue    workers that the newest report of progress has shown as overdue
     preempted  whether it was told that this node is about to be taken away
     """
 
     lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
     logged: Logged | None = None
     hung: set[int] = field(default_factory=set)
+    overdue: set[int] = field(default_factory=set)
     preempted: bool = False
 
 
@@ -161,6 +169,7 @@ class RemoteAgent:
 
     def _carry_out(self, output: Output) -> None:
         if isinstance(output, SendOverLink):
+            self._note_overdue(output.message)
             self._outside.dialler.send(output.message)
         elif isinstance(output, HangUp):
             self._outside.dialler.hang_up()
@@ -177,8 +186,28 @@ class RemoteAgent:
         elif isinstance(output, Tell):
             self._parts.tell(output.text)
         else:
+            if isinstance(output, Deliver) and isinstance(output.message, Leave):
+                self._note_places()
             known = self._node.carry_out(output)
             assert known, output
+
+    def _note_places(self) -> None:
+        """Note where the processes stand before the first of them leaves its generation.
+
+        The coordinator tells it to leave, or it has reported by itself that it cannot go on.
+        """
+        evidence = self._parts.evidence
+        if evidence.note_places():
+            self._parts.loop.call_soon(evidence.keep_stacks)
+
+    def _note_overdue(self, message: Message) -> None:
+        """Note which workers are reported as overdue: the coordinator may judge that they hang."""
+        if isinstance(message, FromNode) and isinstance(message.message, ProgressReport):
+            self._told.overdue = {
+                one.worker
+                for one in message.message.members
+                if one.deadline_s is not None and one.age_s > one.deadline_s
+            }
 
     def _on_dismissed(self, reason: str) -> None:
         if not self._outside.hand_run_over():
@@ -269,6 +298,10 @@ class RemoteAgent:
         standby = self._outside.standby
         if standby is not None and standby.on_link(message):
             return
+        if isinstance(message, AskEvidence):
+            if self._parts.secured is not None:
+                self.say(self._parts.secured.answer(message))
+            return
         if isinstance(message, RunOver):
             self._on_over(message)
         else:
@@ -322,6 +355,8 @@ class RemoteAgent:
         self._do(self._session.on_event(message, now_s=clock.now_s()))
 
     def on_worker(self, message: FromWorker) -> None:
+        if isinstance(message, Broke):
+            self._note_places()
         self._do(self._session.on_worker(message, now_s=clock.now_s()))
 
     def on_tick(self, outputs: list[Output]) -> None:
@@ -342,7 +377,7 @@ class RemoteAgent:
 
     def is_hung(self, pid: int) -> bool:
         pids = self._node.host.pids()
-        return any(pids.get(worker) == pid for worker in self._told.hung)
+        return any(pids.get(worker) == pid for worker in self._told.hung | self._told.overdue)
 
     def runs_plain(self) -> bool:
         return not self._session.housed.script

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import stat
@@ -31,6 +30,7 @@ from pathlib import Path
 
 from outlast.errors import UsageError, message_of
 from outlast.model.texts import cut_at_word, some
+from outlast.runtime import kernel_log
 from outlast.runtime.collect.ports import holder_of
 from outlast.runtime.collect.processes import (
     JobProcess,
@@ -49,7 +49,6 @@ LOG_MAX_BYTES = 64 << 20  # of a longer log, the end is kept
 PIPES = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "OUTLAST_RECORD_PIPE")
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 RECORDED_NAME = "trace_rank_"  # as runtime/worker/flight_recorder.py names its files
-_RAW = re.compile(r"<\d{1,3}>\[ {0,8}(\d{1,9}\.\d{1,9})\] (.*)")
 PY_SPY_MISSING = "py-spy is not installed (pip install py-spy): no stacks of Python"
 
 
@@ -365,12 +364,7 @@ def _kernel_log(out: Collected) -> None:
     target = out.folder / f"dmesg-of-{host}.txt"
     said, why = _said_by(["dmesg", "--raw"])
     if said:
-        booted_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        lines = [
-            line
-            for raw in said.decode("utf-8", "replace").splitlines()
-            if (line := _stamped(raw, booted_s, started_s, host)) is not None
-        ]
+        lines = kernel_log.stamped(said, started_s, host)
         target.write_text("\n".join(lines) + "\n" if lines else "")
         out.got["lines of the kernel's log"] = len(lines)
         return
@@ -386,18 +380,6 @@ def _kernel_log(out: Collected) -> None:
         f"no kernel log (dmesg: {why}; journalctl: {other or 'no entries'}); as root:"
         f" dmesg -T > {target}"
     )
-
-
-def _stamped(raw: str, booted_s: float, started_s: float, host: str) -> str | None:
-    """Return one line of `dmesg --raw` as syslog writes it, or None if it is older than the job."""
-    found = _RAW.match(raw)
-    if found is None:
-        return None
-    at_s = booted_s + float(found[1])
-    if at_s < started_s:
-        return None
-    stamp = datetime.fromtimestamp(at_s, timezone.utc).isoformat(timespec="milliseconds")
-    return f"{stamp} {host} kernel: {found[2]}"
 
 
 def _said_by(command: Sequence[str]) -> tuple[bytes, str]:

@@ -35,6 +35,8 @@ from outlast.model.messages import (
     Beat,
     Challenge,
     Enrol,
+    EvidenceFiles,
+    EvidencePiece,
     FromNode,
     Grant,
     Kept,
@@ -311,7 +313,7 @@ class AgentListener:
         if connection.person is not None:
             connection.person(message)
         elif connection.enrolled:
-            if isinstance(message, Kept):
+            if isinstance(message, Kept | EvidenceFiles | EvidencePiece):
                 self._options.heard(connection.node, message)
             elif isinstance(message, (Beat, FromNode)):
                 self._options.heard(connection.node, message)

@@ -7,7 +7,7 @@ voter. All agents reach it over connections. This includes the agent in the same
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,8 @@ from outlast.model import gauges, limits
 from outlast.model.messages import (
     Admitted,
     Enrol,
+    EvidenceFiles,
+    EvidencePiece,
     FromNode,
     Kept,
     Knock,
@@ -30,7 +32,7 @@ from outlast.model.messages import (
     RunOver,
     Voters,
 )
-from outlast.model.records import Event, Generation, Life, Records
+from outlast.model.records import Event, Generation, Interruption, Life, Records
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
 from outlast.runtime.coordinator.agent_listener import AgentListener
@@ -140,10 +142,21 @@ class ClusterCoordinator:
         self._flush()
         self.driver.take_over(nodes=after.state.nodes, patience_s=takes_over_after_s(lease_s))
 
+    def gather_left(self, interruptions: Iterable[Interruption]) -> None:
+        """Gather the evidence on which the coordinator before this one has found no verdict."""
+        if self._parts.gatherer is not None:
+            self._parts.gatherer.go_on(interruptions)
+
+    def tell(self, node: str, message: Message) -> None:
+        """Send a message to a node if it is connected, outside its numbered messages."""
+        self._listener.tell(node, message)
+
     def close(self) -> None:
         """Close all connections, and decide nothing any more."""
         self.quorum.close()
         self._launchers.close()
+        if self._parts.gatherer is not None:
+            self._parts.gatherer.stop()
         self.driver.stop()
         self._listener.close()
 
@@ -188,12 +201,15 @@ class ClusterCoordinator:
             self._carry_out(Tell(text))
 
     def _heard(self, node: str, message: Message) -> None:
-        """Note committed steps, what rank 0 has logged, and what voters report.
+        """Note committed steps, what rank 0 has logged, evidence, and what voters report.
 
         Steps and logged values are for people, and for the ledger.
         """
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
+        elif isinstance(message, EvidenceFiles | EvidencePiece):
+            if self._parts.gatherer is not None:
+                self._parts.gatherer.hear(node, message)
         elif isinstance(message, Enrol):
             self._launchers.forget(node)
             self._launchers.learn(node, message.votes or message.serves)
@@ -250,10 +266,20 @@ class ClusterCoordinator:
             self.quorum.lose(str(event.data["node"]))
 
     def _on_end(self, end: End) -> None:
-        """Tell all agents that the run is over, and wait a while for them to leave."""
+        """End the run, once the evidence of its last interruptions is gathered."""
         if self.end is not None:
             return
         self.end = end
+        gatherer = self._parts.gatherer
+        if gatherer is None:
+            self._dismiss(end)
+        else:
+            gatherer.finish(self._parts.books.unresumed(), lambda: self._dismiss(end))
+
+    def _dismiss(self, end: End) -> None:
+        """Tell all agents that the run is over, and wait a while for them to leave."""
+        if self.quorum.is_over:
+            return  # this coordinator was closed meanwhile
         self.quorum.close()  # if voters leave now, this must not count as the loss of the majority
         self._launchers.close()
         reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"

@@ -36,6 +36,7 @@ from outlast.runtime.agent.evidence import EvidenceCollector
 from outlast.runtime.agent.specs import Specs
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
 from outlast.runtime.coordinator.control_socket import ControlSocket
+from outlast.runtime.coordinator.evidence_gatherer import EvidenceGatherer
 from outlast.runtime.coordinator.pager import Pager
 from outlast.runtime.coordinator.pruner import Pruner
 from outlast.runtime.coordinator.saves import (
@@ -53,7 +54,8 @@ class CoordinatorParts:
     """The parts of a run that the coordinator's driver uses.
 
     They are open already. The code that opened them closes them. `evidence` and `vault` are those
-    of the node on which the driver runs.
+    of the node on which the driver runs. `gatherer` gathers the evidence of several nodes; None:
+    there is one node.
     """
 
     loop: Loop
@@ -66,6 +68,7 @@ class CoordinatorParts:
     pager: Pager | None = None
     control: ControlSocket | None = None
     retention: Retention = field(default_factory=Retention)
+    gatherer: EvidenceGatherer | None = None
 
 
 class CoordinatorDriver:
@@ -194,7 +197,8 @@ class CoordinatorDriver:
         """Show that training goes on, and write the evidence, which had to wait until now."""
         parts = self._parts
         parts.loop.call_soon(lambda: parts.books.show(self.coordinator, now_s=clock.now_s()))
-        parts.loop.call_soon(lambda: parts.evidence.close(interruption))
+        evidence = parts.evidence if parts.gatherer is None else parts.gatherer
+        parts.loop.call_soon(lambda: evidence.close(interruption))
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         """Record and show the verdict of a diagnosis, and let the policy act on it."""

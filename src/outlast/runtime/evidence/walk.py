@@ -46,6 +46,9 @@ _READ = {
 }
 # as runtime/agent/evidence.py names them
 _CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")
+_INSIDE = re.compile(r"^(.*?)interruption-(\d{1,9})/")
+# what a node keeps of its own evidence, as runtime/agent/secured_evidence.py names it
+_SECURED = re.compile(r"(?:^|/)secured/interruption-\d{1,9}/")
 _ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
 
 
@@ -81,17 +84,24 @@ class Gathered:
         """Leave out the evidence of older interruptions. Return how many folders were left out.
 
         A run's folder has a folder of evidence for each interruption, and only the newest one
-        matters.
+        matters. Beside such folders, the copies that nodes keep of their own evidence are left out
+        as well.
         """
-        folders = {
-            piece.name.rpartition("/")[0]: found
+        cases = {
+            (found[1], int(found[2]))
             for piece in self.standings
             if (found := _CASE.search(piece.name))
         }
         newest: dict[str, int] = {}
-        for found in folders.values():
-            newest[found[1]] = max(newest.get(found[1], 0), int(found[2]))
-        old = {folder for folder, found in folders.items() if int(found[2]) < newest[found[1]]}
+        for folder, number in cases:
+            newest[folder] = max(newest.get(folder, 0), number)
+        old = {(folder, number) for folder, number in cases if number < newest[folder]}
+
+        def counts(piece: Piece) -> bool:
+            found = _INSIDE.search(piece.name)
+            is_old = found is not None and (found[1], int(found[2])) in old
+            return not is_old and not (cases and _SECURED.search(piece.name))
+
         for pieces in (
             self.dumps,
             self.texts,
@@ -100,7 +110,7 @@ class Gathered:
             self.standings,
             self.beacons,
         ):
-            pieces[:] = [piece for piece in pieces if piece.name.rpartition("/")[0] not in old]
+            pieces[:] = filter(counts, pieces)
         return len(old)
 
     def leave_out_suspicions(self, quiet: Collection[str]) -> int:
