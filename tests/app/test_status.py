@@ -37,7 +37,9 @@ def test_a_live_run_shows_what_the_launcher_said_last(tmp_path: Path) -> None:
         facts["step"],
         facts["steps_per_s"],
     ) == ("live", "training", 2, 200, 10.0)
-    assert facts["workers"] == a_run.SNAPSHOT["workers"]
+    said = a_run.SNAPSHOT["workers"]
+    assert isinstance(said, list)
+    assert facts["workers"] == [{**one, "log": None} for one in said]
     assert facts["spares"] == a_run.SNAPSHOT["spares"]
     assert set(facts["workers"][0]) >= {"rank", "pid", "node", "state"}
 
@@ -75,7 +77,9 @@ def test_before_the_first_snapshot_a_run_is_starting(tmp_path: Path) -> None:
     with contextlib.closing(folder), contextlib.closing(ledger):
         facts = status(folder.path)
     assert (facts["state"], facts["step"], facts["steps_per_s"]) == ("starting", 0, 0.0)
-    assert facts["workers"] == [{"rank": 0, "pid": 1001, "node": "here", "state": "starting"}]
+    assert facts["workers"] == [
+        {"rank": 0, "pid": 1001, "node": "here", "state": "starting", "log": None}
+    ]
 
 
 @pytest.mark.parametrize("state", ["ended", "failed", "stopped"])
@@ -181,6 +185,25 @@ def test_it_says_target_time_left_nodes_last_checkpoint_and_redundancy(tmp_path:
         ["node-1", "1", "9001", "training"],
         ["3", "9003", "training"],
     ]
+
+
+def test_it_says_where_the_log_of_each_rank_is(tmp_path: Path) -> None:
+    """By node and folder, in a form that a shell understands. Of rank 3 it is not known."""
+    folder, ledger = outlook_run(tmp_path, ranks=4)
+    with contextlib.closing(folder), contextlib.closing(ledger):
+        snapshot = dict(ledger.read().snapshot or {})
+        for row in snapshot["workers"][:3]:
+            row["log"] = f"/runs/x/logs/none_{row['node']}/attempt_0/{row['rank'] // 2}"
+        ledger.set_snapshot(snapshot, now_s=a_run.clock.now_s())
+        ledger.flush()
+        workers = status(folder.path)["workers"]
+        page = outlast("status", folder.path).stdout
+    assert [one["log"] for one in workers][2:] == ["/runs/x/logs/none_node-0/attempt_0/1", None]
+    assert (
+        "\nLogs (stdout.log and stderr.log)\n"
+        "  ranks 0, 2 on node-0  /runs/x/logs/none_node-0/attempt_0/{0,1}\n"
+        "  rank 1 on node-1  /runs/x/logs/none_node-1/attempt_0/0\n"
+    ) in page
 
 
 @pytest.mark.parametrize(("ranks", "listed"), [(64, True), (65, False)])

@@ -85,6 +85,10 @@ class HostRun:
         """Return the environment of a launcher."""
         return {**self._env, "OUTLAST_TOKEN": token}
 
+    def output(self, host: int) -> str:
+        """Return what the launcher of a host has printed."""
+        return self._out(host).read_text()
+
     def _out(self, host: int) -> Path:
         return self._scratch / f"host{host}.out"
 

@@ -5,11 +5,13 @@ One host is lost, and the run goes on without losing a step.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from outlast.runtime.drill_hosts import Hosts, may_be_made
+from tests.app.command import outlast
 from tests.drills._host_run import HostRun
 from tests.drills._run import CalmRun
 
@@ -45,6 +47,19 @@ def test_a_run_outlives_a_host_whose_processes_are_all_killed(
     assert "the launcher of node host1 has ended" in lost["reason"], "its lease was waited for"
     seconds = sum(value or 0.0 for value in report["rank_seconds"].values())
     assert abs(seconds - 2 * report["wall_s"]) < 1e-6, report["rank_seconds"]
+    logs_are_named(run)
+
+
+def logs_are_named(run: HostRun) -> None:
+    """Check that status names the log of each rank, and each launcher that of rank 0."""
+    said = outlast("status", run.folder, "--json")
+    places = {one["rank"]: (one["node"], one["log"]) for one in json.loads(said.stdout)["workers"]}
+    assert {rank: node for rank, (node, _) in places.items()} == {0: "host0", 1: "host2"}
+    for rank, (_, folder) in places.items():
+        assert f"over {rank}\n" in (Path(folder) / "stdout.log").read_text(), places
+    for host in run.processes:
+        line = f"the log of rank 0 is in {places[0][1]} on node host0\n"
+        assert line in run.output(host), str(run)
 
 
 @pytest.mark.drill

@@ -59,7 +59,7 @@ NAMES = {
     "outcome",
     *("run", "release", "folder", "checkpoints", "seal", "source", "serves", "state", "cause"),
     *("votes", "leader", "part", "record", "twin_source", "keepers", "at", "domain"),
-    *("name", "data"),
+    *("log_node", "log", "name", "data"),
 }
 # numeric, with a port
 ADDRESSES = {"source", "serves", "votes", "leader", "twin_source", "keepers", "at"}
@@ -107,12 +107,12 @@ MANY = {
     "causes": 12,
     "tiers": 6,
     "stalls": 6,
-    "names": GAUGES_MAX_COUNT,
     "values": GAUGES_MAX_COUNT,
     "seconds": 12,
     "nodes": limits.VOTERS_COUNT,
     "addresses": limits.VOTERS_COUNT,
-    "names": limits.EVIDENCE_NODE_FILES_COUNT,
+    "names": max(GAUGES_MAX_COUNT, limits.EVIDENCE_NODE_FILES_COUNT),
+    "folders": limits.LOG_FOLDERS_COUNT,
 }
 FEW = {"prepared", "sealed", "steps", "transfer", "alike", "ended"}  # rows of two, or so
 

@@ -43,6 +43,7 @@ from outlast.model.messages import (
     Grant,
     Hello,
     Leave,
+    LogsAt,
     Message,
     Proof,
     Regroup,
@@ -379,6 +380,7 @@ def test_an_enrolled_node_may_only_send_messages_of_agents(
     [
         EvidenceFiles(1, ("stacks-rank1.txt",), (9,)),
         EvidencePiece(1, "stacks-rank1.txt", 0, "QUJD"),
+        LogsAt((7,), ("/runs/x/logs/none_k/attempt_0/0",)),
     ],
     ids=lambda message: type(message).__name__,
 )

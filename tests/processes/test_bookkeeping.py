@@ -90,7 +90,7 @@ def a_books(ledger: Ledger, vault: Vault, *, start_step: int = 0) -> Books:
 def states(books: Books, coordinator: Coordinator) -> list[str]:
     workers = books.snapshot(coordinator, now_s=NOW_S)["workers"]
     assert isinstance(workers, list)
-    assert [set(worker) for worker in workers] == [{"rank", "pid", "node", "state"}] * 2
+    assert [set(worker) for worker in workers] == [{"rank", "pid", "node", "state", "log"}] * 2
     return [worker["state"] for worker in workers]
 
 

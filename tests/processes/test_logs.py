@@ -156,6 +156,23 @@ def test_a_spare_is_silent_until_it_has_a_rank_and_uses_its_file_then(
     assert (one.folder / "attempt_0/2/stdout.log").read_text() == "first life\nsecond life\n"
 
 
+def test_the_folder_of_a_worker_is_known_after_its_end_too(
+    desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spare that takes a rank goes on in the folder of that rank."""
+    monkeypatch.setattr(logs, "LOG_FOLDERS_COUNT", 2)
+    one = desk()
+    one.attach(5, "spare_5")
+    one.logs.move(5, attempt=3, place=1)
+    one.logs.close(5)
+    assert one.folder is not None
+    assert one.logs.folder_of(5) == str(one.folder / "attempt_3/1")
+    one.attach(6, 0)
+    one.attach(7, 1)
+    assert list(one.logs.folders()) == [6, 7], "only those of the newest workers are kept"
+    assert one.logs.folder_of(5) == ""
+
+
 def test_the_end_of_stderr_is_kept_for_the_verdict(desk: Callable[..., Desk]) -> None:
     one = desk(redirects=3)
     one.attach(0, 0)
@@ -195,7 +212,7 @@ def test_dev_null_as_log_folder_means_no_files(tmp_path: Path) -> None:
     one.attach(0, 0)
     one.say(0, b"shown\n")
     assert one.console == [("stdout", "shown\n")]
-    assert one.logs.error_file(0, 0) == ""
+    assert one.logs.error_file(0, 0) == one.logs.folder_of(0) == ""
     one.done()
 
 

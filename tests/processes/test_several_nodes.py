@@ -19,7 +19,7 @@ from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
 from outlast.model import gauges, limits, lives
 from outlast.model.gauges import Gauges
-from outlast.model.messages import Admitted, Logged
+from outlast.model.messages import Admitted, Logged, LogsAt
 from outlast.model.records import Life
 from outlast.model.terms import Cause, Tier
 from outlast.model.wire import decode, encode
@@ -306,6 +306,19 @@ def test_the_lives_on_a_lost_node_end_with_its_last_message() -> None:
     assert told.living() == [other]
     told.note(replace(other, ended_s=22.0), now_s=22.0)
     assert told.living() == []
+
+
+def test_the_log_of_a_worker_is_where_its_node_has_told() -> None:
+    """Workers have one number in the whole run, but another node may tell anything."""
+    told = ReportedLives()
+    assert told.log_of("b", 7) == ""
+    told.note_logs("b", LogsAt((7, 8), ("/logs/0", "/logs/1")))
+    told.note_logs("c", LogsAt((7,), ("/elsewhere",)))
+    assert [told.log_of("b", worker) for worker in (7, 8, 9)] == ["/logs/0", "/logs/1", ""]
+    told.note_logs("b", LogsAt((7, 8), ("/logs/0",)))  # it is damaged
+    assert told.log_of("b", 8) == ""
+    told.note_logs("b", LogsAt(tuple(range(9_999)), ("/logs/0",) * 9_999))
+    assert told.log_of("b", 0) == ""
 
 
 def test_a_worker_sees_the_end_of_the_lease_that_the_agent_writes(tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ def _prepare(
         start_step=beginning.start.step,
         living=lambda: beacons.lives(),
         gauges=lambda: beacons.gauges(),
+        log_of=lambda node, worker: logs.folder_of(worker),
         show=view.update,
         also=copier.note,
     )

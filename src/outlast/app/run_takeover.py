@@ -189,7 +189,7 @@ class Leadership:
 
         books = Bookkeeping(
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
-            gauges=lambda: lives.gauges, show=place.view.update,
+            gauges=lambda: lives.gauges, show=place.view.update, log_of=lives.log_of,
             also=also,
         )  # fmt: skip  # one argument a line would hide what happens
         people = pager(place.options, folder, place.loop, books, place.view)
@@ -387,6 +387,10 @@ class Leadership:
         """Write the end of the run down, if this node leads, and return the exit code."""
         led = self.led
         end = None if led is None else led.coordinator.end
+        if over is not None and over.log:
+            self._place.view.print_line(
+                f"the log of rank 0 is in {over.log} on node {over.log_node}"
+            )
         if led is None or end is None:
             assert over is not None
             if over.exit_code != 0 and over.exit_code not in stop_signals.EXIT_CODES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -97,6 +97,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
         facts["spares"], facts["waits_for"] = [], None
         facts["time_left_s"] = facts["redundancy"] = None
         facts["reason"] = newest.session.reason or facts["reason"]
+    facts["workers"] = [{**one, "log": one.get("log")} for one in facts["workers"]]
     facts["nodes"] = nodes_of(facts)
     if len(facts["workers"]) > LISTED_MAX_COUNT and not workers:
         facts["workers"] = None
@@ -189,6 +190,8 @@ def _sound(snapshot: Facts | None) -> Facts | None:
             for row in rows
         ):
             return None
+    if not all(isinstance(row.get("log"), str | None) for row in snapshot.get("workers", [])):
+        return None
     if not _is_sound_outlook(snapshot):
         return None
     return snapshot if _is_sound_wait(snapshot.get("waits_for")) else None
@@ -247,6 +250,10 @@ def show_status(console: Console, facts: Facts) -> None:
         console.print(Text(f"  {leader_words(facts['coordinator'])}"))
     console.print()
     console.print(Padding(_processes(facts), (0, 0, 0, 2)))
+    if logs := log_lines(facts["workers"] or ()):
+        console.print("\nLogs (stdout.log and stderr.log)")
+        for line in logs:
+            console.print(Text(f"  {line}"), soft_wrap=True)  # so that a path can be copied
     if facts["interruptions"]:
         console.print("\nLast interruptions")
         console.print(Padding(last_interruptions(facts), (0, 0, 0, 2)))
@@ -378,6 +385,25 @@ def leader_words(coordinator: Facts) -> str:
     voters = ", ".join(coordinator["voters"])
     others = f"voters: {voters}" if voters else "no other node can take over"
     return f"led by node {coordinator['node']}; {others}"
+
+
+def log_lines(workers: Iterable[Facts]) -> list[str]:
+    """Return where the ranks' logs are, such as `ranks 0-3 on a  /runs/x/.../attempt_0/{0,1,2,3}`.
+
+    The braces are those of a shell. There are no lines without files, or if it is not known yet.
+    """
+    placed: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for one in workers:
+        if one["log"]:
+            parent, _, name = one["log"].rpartition("/")
+            placed.setdefault((one["node"], parent), []).append((one["rank"], name))
+    lines = []
+    for (node, parent), some in placed.items():
+        names = [name for _, name in sorted(some)]
+        last = names[0] if len(names) == 1 else f"{{{','.join(names)}}}"
+        who = f"{'rank' if len(some) == 1 else 'ranks'} {spans(rank for rank, _ in some)}"
+        lines.append(f"{who} on {node or 'this node'}  {parent}/{last}")
+    return lines
 
 
 def last_line(facts: Facts) -> Text:

@@ -107,11 +107,29 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class RunOver:
-    """The run is over. The agent ends all processes of its node, and exits with this code."""
+    """The run is over. The agent ends all processes of its node, and exits with this code.
+
+    log_node, log  the node on which rank 0 was last, and the folder of its log there; "": unknown
+    """
 
     exit_code: int
     state: str
     reason: Text
+    log_node: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogsAt:
+    """An agent tells where the logs of its node's workers are.
+
+    It has no number. It is sent again over each new connection, and when a log has moved.
+
+    workers, folders  go together: the output of a worker is in stdout.log and stderr.log there
+    """
+
+    workers: tuple[int, ...]
+    folders: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,5 +307,5 @@ class ToNode:
     message: ForAgent
 
 
-LinkMessage = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode | RunOver
+LinkMessage = Enrol | TurnedAway | Welcome | Beat | Grant | FromNode | ToNode | RunOver | LogsAt
 BeforeLink = Knock | Challenge | Proof | Admitted

@@ -26,6 +26,8 @@ from typing import Any, BinaryIO
 from outlast.errors import UsageError
 from outlast.model.limits import (
     LOG_DRAIN_MAX_BYTES,
+    LOG_FOLDER_MAX_BYTES,
+    LOG_FOLDERS_COUNT,
     LOG_LINE_MAX_BYTES,
     LOG_PARTIAL_S,
     LOG_READ_BYTES,
@@ -120,6 +122,7 @@ class WorkerLogs:
         self._policy = policy
         self._sink = sink
         self._pipes: dict[int, list[_Pipe]] = {}
+        self._folders: dict[int, str] = {}  # of the newest workers, also of those that have ended
 
     def error_file(self, attempt: int, place: int | str) -> str:
         """Return the path for TORCHELASTIC_ERROR_FILE.
@@ -146,6 +149,7 @@ class WorkerLogs:
     def move(self, worker: int, *, attempt: int, place: int | str) -> None:
         """Let `worker` write at `place` from now on. With a rank it is shown on the console."""
         folder = self._place(attempt, place)
+        self._note_folder(worker, folder)
         if folder is not None:
             with contextlib.suppress(OSError):
                 (folder / "error.json").unlink(missing_ok=True)
@@ -159,6 +163,25 @@ class WorkerLogs:
         return next(
             (pipe.tail_lines() for pipe in self._pipes.get(worker, ()) if pipe.stream == STDERR), ()
         )
+
+    def _note_folder(self, worker: int, folder: Path | None) -> None:
+        self._folders.pop(worker, None)
+        path = "" if folder is None else os.path.abspath(folder)
+        if 0 < len(os.fsencode(path)) <= LOG_FOLDER_MAX_BYTES:
+            self._folders[worker] = path
+        while len(self._folders) > LOG_FOLDERS_COUNT:
+            del self._folders[next(iter(self._folders))]
+
+    def folders(self) -> dict[int, str]:
+        """Return the absolute paths of the folders with the output of workers.
+
+        There are none without files. Only the newest LOG_FOLDERS_COUNT workers are known.
+        """
+        return dict(self._folders)
+
+    def folder_of(self, worker: int) -> str:
+        """Return the folder with the output of one worker; "" if there is none."""
+        return self._folders.get(worker, "")
 
     def paths(self, worker: int) -> dict[str, Path]:
         """Return the files to which the worker's streams are written, by name.

@@ -37,6 +37,7 @@ from outlast.model.messages import (
     Leave,
     Lived,
     Logged,
+    LogsAt,
     Message,
     ParityKept,
     Preempted,
@@ -89,6 +90,7 @@ class _Told:
     hung       workers that were reported to hang
     overdue    workers that the newest report of progress has shown as overdue
     preempted  whether it was told that this node is about to be taken away
+    logs       where the logs of this node's workers are; None: not told over this connection
     """
 
     lives: dict[tuple[int, int], Lived] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class _Told:
     hung: set[int] = field(default_factory=set)
     overdue: set[int] = field(default_factory=set)
     preempted: bool = False
+    logs: LogsAt | None = None
 
 
 class RemoteAgent:
@@ -237,6 +240,7 @@ class RemoteAgent:
         for life in self._parts.beacons.lives():
             self.tell_life(life)
         self._tell_logged()
+        self._tell_logs()
         if self._outside.standby is not None:
             self._outside.standby.flush()
         if self._session.is_in:
@@ -269,6 +273,14 @@ class RemoteAgent:
             self._told.logged = message
             self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
 
+    def _tell_logs(self) -> None:
+        """Tell where the logs of this node's workers are, if that has changed."""
+        folders = self._parts.logs.folders()
+        message = LogsAt(tuple(folders), tuple(folders.values()))
+        if self._session.is_in and message != self._told.logs:
+            self._told.logs = message
+            self.say(message)
+
     def _on_copy_kept(self, message: CopyKept | ParityKept) -> None:
         if self.over is None:
             self._do(self._session.pass_on([ToCoordinator(message)], now_s=clock.now_s()))
@@ -280,6 +292,7 @@ class RemoteAgent:
             self.leave(1, f"another run is led there now: {facts.run}")
             return
         self._told.logged = None  # this may be another coordinator, which does not know it
+        self._told.logs = None
         vault = self._parts.vault
         images = tuple(Images(rank, vault.steps(rank)) for rank in vault.ranks())
         transfer, keeper = vault.newest_transfer(), self._parts.keeper

@@ -41,6 +41,7 @@ from outlast.model.messages import (
     Grant,
     Kept,
     Knock,
+    LogsAt,
     Message,
     Proof,
     RemoteRequest,
@@ -313,7 +314,7 @@ class AgentListener:
         if connection.person is not None:
             connection.person(message)
         elif connection.enrolled:
-            if isinstance(message, Kept | EvidenceFiles | EvidencePiece):
+            if isinstance(message, Kept | EvidenceFiles | EvidencePiece | LogsAt):
                 self._options.heard(connection.node, message)
             elif isinstance(message, (Beat, FromNode)):
                 self._options.heard(connection.node, message)

@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
 
@@ -45,6 +45,8 @@ class Bookkeeping:
     start_step   the step from which this session goes on
     living       returns the lives that have not ended
     gauges       returns what rank 0 reports about its training
+    log_of       returns the folder with the output of a worker, by its node and its number; "" if
+                 it is not known
     show         gets each snapshot
     also         gets each record that is written
     """
@@ -58,12 +60,13 @@ class Bookkeeping:
         living: Callable[[], list[Life]],
         gauges: Callable[[], Gauges | None],
         show: Callable[[Mapping[str, object]], None],
+        log_of: Callable[[str, int], str] = lambda node, worker: "",
         also: Callable[[Record], object] = lambda record: None,
     ) -> None:
         self._ledger = ledger
         self._also = also
         self._show = show
-        self._living, self._gauges = living, gauges
+        self._seen = _Seen(living, gauges, log_of)
         self._session = records.sessions[-1]
         self._steps = _Steps(clock.now_s(), start_step)
         self._interruptions = _Interruptions()
@@ -106,9 +109,9 @@ class Bookkeeping:
 
         Raises OutlastError if the disk refuses.
         """
-        for life in self._living():
+        for life in self._seen.living():
             self.record(life)
-        for bucket in self._steps.buckets(self._gauges()):
+        for bucket in self._steps.buckets(self._seen.gauges()):
             self.record(bucket)
         snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
@@ -127,7 +130,7 @@ class Bookkeeping:
 
         If the ledger cannot be written, that does not change how the run ends.
         """
-        for bucket in self._steps.buckets(self._gauges()):
+        for bucket in self._steps.buckets(self._seen.gauges()):
             self.record(bucket)
         self._ledger.end_session(
             ended_s=clock.now_s(), state=end.state, exit_code=end.exit_code, reason=end.reason
@@ -137,7 +140,7 @@ class Bookkeeping:
         self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
     ) -> dict[str, object]:
         """Return what `outlast status --json` prints."""
-        lives = [life for life in self._living() if life.rank >= 0]
+        lives = [life for life in self._seen.living() if life.rank >= 0]
         members = sorted(coordinator.roster.members(), key=lambda member: member.rank)
         plain = coordinator.runs_plain
         last = self._interruptions.kept()[-_SHOWN:]
@@ -145,7 +148,7 @@ class Bookkeeping:
         seen = calls_outlast or self._steps.newest > 0
         measured = calls_outlast or (seen and self._interruptions.cost_is_known)
         step = max(self._steps.newest, coordinator.step)
-        self._outlook.note_gauges(self._gauges())
+        self._outlook.note_gauges(self._seen.gauges())
         return {
             "run": self._outlook.run,
             "state": _state_of_run(coordinator),
@@ -159,6 +162,7 @@ class Bookkeeping:
                     "pid": m.process.pid,
                     "node": m.process.node,
                     "state": _state(m, at_work=m.path.joined or plain),
+                    "log": self._seen.log_of(m.process.node, m.worker) or None,
                 }
                 for m in members
             ],
@@ -182,6 +186,15 @@ class Bookkeeping:
             ],
             **self._outlook.facts(step, coordinator, now_s=now_s),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the nodes show of their workers. The fields are those of `Bookkeeping`."""
+
+    living: Callable[[], list[Life]]
+    gauges: Callable[[], Gauges | None]
+    log_of: Callable[[str, int], str]
 
 
 class _Interruptions:

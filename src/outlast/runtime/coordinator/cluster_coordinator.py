@@ -27,6 +27,7 @@ from outlast.model.messages import (
     Kept,
     Knock,
     Logged,
+    LogsAt,
     Message,
     Progress,
     RunOver,
@@ -201,12 +202,14 @@ class ClusterCoordinator:
             self._carry_out(Tell(text))
 
     def _heard(self, node: str, message: Message) -> None:
-        """Note committed steps, what rank 0 has logged, evidence, and what voters report.
+        """Note committed steps, what rank 0 has logged, evidence, logs, and what voters report.
 
         Steps and logged values are for people, and for the ledger.
         """
         if isinstance(message, Kept):
             self.quorum.hear(node, message)
+        elif isinstance(message, LogsAt):
+            self._lives.note_logs(node, message)
         elif isinstance(message, EvidenceFiles | EvidencePiece):
             if self._parts.gatherer is not None:
                 self._parts.gatherer.hear(node, message)
@@ -283,8 +286,17 @@ class ClusterCoordinator:
         self.quorum.close()  # if voters leave now, this must not count as the loss of the majority
         self._launchers.close()
         reason = end.reason if not end.traceback else f"{end.reason}\n\n{end.traceback}"
-        self._listener.tell_all(RunOver(end.exit_code, end.state, reason))
+        node, log = self._log_of_rank_0()
+        self._listener.tell_all(RunOver(end.exit_code, end.state, reason, node, log))
         self._wait(clock.now_s() + limits.END_WAIT_S)
+
+    def _log_of_rank_0(self) -> tuple[str, str]:
+        """Return the node that rank 0 was on last, and the folder of its log there."""
+        for member in self.driver.coordinator.roster.members():
+            if member.rank == 0:
+                node = member.process.node
+                return node, self._lives.log_of(node, member.worker)
+        return "", ""
 
     def _wait(self, until_s: float) -> None:
         now_s = clock.now_s()

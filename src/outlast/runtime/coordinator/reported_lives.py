@@ -1,4 +1,4 @@
-"""`ReportedLives`: the lives of workers on all nodes, as their agents report them.
+"""`ReportedLives`: the lives and the logs of workers on all nodes, as their agents report them.
 
 A lost node reports nothing more, so its lives end with the last report that came from it. What the
 script of rank 0 says of its training comes from the agent of rank 0, on whichever node that is. If
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from outlast.model import limits
 from outlast.model.gauges import Gauges
+from outlast.model.messages import LogsAt
 from outlast.model.records import Life
 
 
@@ -22,6 +24,7 @@ class ReportedLives:
     def __init__(self) -> None:
         self.gauges: Gauges | None = None
         self._lives: dict[tuple[int, int], tuple[Life, float]] = {}  # with the time of the report
+        self._logs: dict[str, dict[int, str]] = {}  # by node and worker: the folder of its log
 
     def note(self, life: Life, *, now_s: float) -> None:
         """Note a report on one life. A life that has ended is forgotten."""
@@ -43,3 +46,12 @@ class ReportedLives:
         return [
             replace(life, ended_s=heard_s, end="lost with its node") for _, life, heard_s in gone
         ]
+
+    def note_logs(self, node: str, message: LogsAt) -> None:
+        """Note where the logs of a node's workers are."""
+        pairs = list(zip(message.workers, message.folders, strict=False))
+        self._logs[node] = dict(pairs[-limits.LOG_FOLDERS_COUNT :])
+
+    def log_of(self, node: str, worker: int) -> str:
+        """Return the folder with the output of a worker on its node; "" if it is not known."""
+        return self._logs.get(node, {}).get(worker, "")
