@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app import drill, drill_fit
+from outlast.app import drill, drill_fit, drill_place
 from outlast.app.drill_page import drill_page
 from outlast.app.drill_place import DrillPlace, refuse_missing
 from outlast.app.drill_predict import TYPICAL, TYPICAL_RANGE, Prediction
@@ -21,6 +21,7 @@ from outlast.model.drill_faults import HOST_KINDS, KINDS
 from outlast.model.drill_plan import NAMED
 from outlast.model.drill_redundancy import InForce
 from outlast.model.drill_score import Ended, Outcome, Struck, score
+from outlast.runtime import drill_disk
 from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_runs import DrilledRun
 from outlast.sim.drill_calendar import draw
@@ -77,9 +78,9 @@ def test_a_plan_longer_than_the_training_is_refused_with_its_steps() -> None:
 def test_faults_faster_than_a_recovery_are_refused_with_a_scale() -> None:
     plan = drill.drill_plan.scaled(NAMED["smoke"], 20.0)
     calendar = draw(plan, seed=1, world_size=4, spares=1)
-    with pytest.raises(UsageError, match=r"--time-scale 6 or less"):
+    with pytest.raises(UsageError, match=r"--time-scale 5\.71 or less"):
         drill_fit.refuse_pace(calendar, plan, calm())
-    fitting = drill.drill_plan.scaled(NAMED["smoke"], 6.0)
+    fitting = drill.drill_plan.scaled(NAMED["smoke"], 5.71)
     drill_fit.refuse_pace(draw(fitting, seed=1, world_size=4, spares=1), fitting, calm())
 
 
@@ -152,12 +153,36 @@ def test_without_permission_the_faults_of_hosts_are_named_and_counted() -> None:
     refuse_missing(place, plan, allowed, seed=1)
     calendar = place.left_out(draw(plan, seed=1, world_size=4, spares=1))
     assert set(calendar.left_out) == set(HOST_KINDS)
-    (note, *_) = left_out_notes({"cut": 1}, place.reasons)
+    (note, *_) = left_out_notes({"cut": 1}, place.reasons({"cut"}))
     assert note == f"Left out: 1 x cut, because {why}."
 
 
+def test_without_permission_the_faults_of_disks_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With --allow-missing they are left out and counted. On hosts they are left out, too."""
+    monkeypatch.setattr(drill_disk, "may_be_filled", lambda: "a small file system needs root")
+    monkeypatch.setattr(drill_disk, "may_be_slowed", lambda folder: "no control groups")
+    monkeypatch.setattr(drill_place, "may_be_slowed", lambda: "")
+    kinds = "full_disk = 1\nslow_disk = 1\nkill = 1"
+    text = f"schema = 1\n[draw]\ncount = 60\nover_s = 60\n[draw.kinds]\n{kinds}"
+    plan, place = drill.drill_plan.parse(text, source="x"), DrillPlace(None, 4)
+    with pytest.raises(UsageError) as refused:
+        refuse_missing(place, plan, drill.parser().parse_args(["x"]), seed=1)
+    assert "a small file system needs root; the plan's" in str(refused.value)
+    assert "no control groups; the plan's" in str(refused.value)
+    assert "x full_disk" in str(refused.value)
+    refuse_missing(place, plan, drill.parser().parse_args(["x", "--allow-missing"]), seed=1)
+    calendar = draw(plan, seed=1, world_size=4, spares=1)
+    assert set(place.left_out(calendar).left_out) == {"full_disk", "slow_disk"}
+    layout = HostLayout(5, 1)
+    on_hosts = DrillPlace(layout, 1, layout)
+    assert set(on_hosts.left_out(calendar).left_out) == {"full_disk", "slow_disk"}
+    assert list(on_hosts.missing_permissions(calendar)) == []
+
+
 def result(*, wrong: tuple[str, ...] = (), lost: int = 0) -> Result:
-    then = InForce(10, False, 4, 1, 1, 8, 0, 0)
+    then = InForce(10, False, 4, 1, 1, 8, 0, 0, 0)
     kind = KINDS["kill"]
     struck = Struck("1", kind, kind.stands_for, 1, 77, 5.0, 10, in_force=then)
     found = (Outcome(struck, 1, 0.25, True, "unknown", 0.2, "unknown"),)

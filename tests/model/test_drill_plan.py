@@ -6,7 +6,7 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.model import drill_plan
-from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3, NOT_HERE, PLANNED
+from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3, NOT_HERE, ON_ONE_HOST, PLANNED
 from outlast.model.fault_plan import KINDS as PLAN_KINDS
 from outlast.model.terms import Mechanism
 
@@ -102,15 +102,42 @@ def test_the_table_of_llama_3_is_whole() -> None:
 
 
 def test_every_kind_of_the_simulator_is_had_or_left_out_by_name() -> None:
-    assert set(PLAN_KINDS) <= set(KINDS) | set(NOT_HERE)
-    assert not set(KINDS) & set(NOT_HERE)
+    assert set(PLAN_KINDS) <= set(ON_ONE_HOST) | set(NOT_HERE)
+    assert not set(ON_ONE_HOST) & set(NOT_HERE)
 
 
 def test_every_kind_says_how_it_shows() -> None:
-    for one in KINDS.values():
+    for one in ON_ONE_HOST.values():
         assert one.how
         assert set(one.shows) <= {mechanism.value for mechanism in Mechanism}
         assert one.interrupts or one.passes or one.struck != "rank"
+
+
+def test_a_plan_may_name_disks_and_damaged_images() -> None:
+    """There is one disk. A disk is no process, so no rank is struck."""
+    text = """
+schema = 1
+[[fault]]
+kind = "full_disk"
+target = { disk = 0 }
+when = { at_s = 1.0 }
+for_s = 2.0
+[[fault]]
+kind = "torn_image"
+target = { rank = 1 }
+when = { at_step = 9 }
+"""
+    plan = drill_plan.parse(text, source="x")
+    assert [(one.kind, one.rank, one.for_s) for one in plan.fixed] == [
+        ("full_disk", None, 2.0),
+        ("torn_image", 1, 4.0),
+    ]
+    with pytest.raises(UsageError, match="there is no disk 1"):
+        drill_plan.parse(text.replace("disk = 0", "disk = 1"), source="x")
+    with pytest.raises(UsageError, match="full_disk cannot strike rank"):
+        drill_plan.parse(text.replace("disk = 0", "rank = 0"), source="x")
+    drawn = "schema = 1\n[draw]\ncount = 4\nover_s = 9\n[draw.kinds]\nslow_disk = 1"
+    assert drill_plan.parse(drawn, source="x").count == 4
 
 
 def test_on_several_hosts_a_plan_keeps_the_faults_of_hosts() -> None:

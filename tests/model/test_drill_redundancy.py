@@ -11,8 +11,8 @@ from outlast.model.drill_faults import ALL_KINDS
 from outlast.model.drill_redundancy import InForce, least, lost_beyond, may_lose, nodes_survived
 
 # four ranks on one node at step 50, with a copy of step 40 in shared memory and a checkpoint of 30
-DDP = InForce(50, False, 4, 1, 1, 40, 30, 0)
-SHARDED = InForce(50, True, None, None, 1, 49, 30, 1)
+DDP = InForce(50, False, 4, 1, 1, 40, 0, 30, 0)
+SHARDED = InForce(50, True, None, None, 1, 49, 48, 30, 1)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ SHARDED = InForce(50, True, None, None, 1, 49, 30, 1)
         ("raise", (1,), SHARDED, 1),
         ("lose_node", (1,), SHARDED, 1),
         ("lose_node", (1,), replace(SHARDED, nodes_survived=0), 20),
+        ("torn_image", (1,), SHARDED, 2),  # the image before it
+        ("torn_image", (1,), DDP, 0),  # only random state is in it
         ("kill", (1,), replace(DDP, sharded=None, copies=None), 0),
         ("kill", (1,), None, 0),
     ],

@@ -40,6 +40,8 @@ def fault(kind: str, at_s: float = 5.0, for_s: float = 0.0) -> Scheduled:
         ("lose_agent", 3.0, ON_HOSTS, 0.25 + HALF_S + RECOVERY_S["move, hosts"]),
         ("slow_link", 3.0, ON_HOSTS, 0.0),
         ("flip_weights", 0.0, CALM, 0.0),
+        ("full_disk", 3.0, CALM, 0.0),  # training does not wait for a save
+        ("torn_image", 0.0, CALM, HALF_S + REPLACE_S),
     ],
 )
 def test_a_fault_costs_half_a_step_its_detection_and_its_recovery(

@@ -80,7 +80,7 @@ def test_a_living_rank_that_has_the_newest_step_is_a_copy(
     works(vault, 1, 0, 50)
     works(vault, 2, 1, 49)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS, process(9, "outlast-hot")), ())
-    assert seen == InForce(50, False, 2, 1, 1, 0, 30, 0)
+    assert seen == InForce(50, False, 2, 1, 1, 0, 0, 30, 0)
     works(vault, 3, 1, 0)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
@@ -93,6 +93,10 @@ def test_a_living_rank_that_has_the_newest_step_is_a_copy(
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
     assert (seen.kept_step, seen.behind_steps) == (45, 5), "not all ranks have copied step 48"
+    copies.write(1, generation=1, step=48, pieces=PIECES, world_size=world)
+    seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
+    assert seen is not None
+    assert (seen.kept_step, seen.kept_before) == (48, 45)
     copies.close()
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.drill_faults import KINDS
+from outlast.model.drill_faults import ALL_KINDS, KINDS
 from outlast.model.drill_redundancy import InForce
 from outlast.runtime.drill_redundancy import InForceLooks
-from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes
+from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes, Means
 from outlast.runtime.striking import RunProcess, Target
 from outlast.sim.drill_calendar import Scheduled
 
@@ -124,7 +124,7 @@ class Looks(InForceLooks):
 
     def now(self, now_s: float, struck: Collection[int]) -> InForce:
         self.struck.append(set(struck))
-        seen = InForce(len(self.struck), False, 4, 1, 1, 0, 0, 0)
+        seen = InForce(len(self.struck), False, 4, 1, 1, 0, 0, 0, 0)
         self._looks.append((now_s, seen))
         return seen
 
@@ -146,3 +146,31 @@ def test_what_there_was_to_fall_back_on_is_recorded_with_each_fault(tmp_path: Pa
     lines = [json.loads(line) for line in truth.read_text().splitlines()]
     assert [line["in_force"]["step"] for line in lines] == [1, 3]
     assert lines[0]["in_force"]["copies"] == 4
+
+
+class Disk:
+    """A disk that is struck, and cannot be at first."""
+
+    def __init__(self) -> None:
+        self.struck: list[tuple[str, float]] = []
+        self.ready = False
+
+    def strike(self, kind: str, until_s: float) -> bool:
+        if self.ready:
+            self.struck.append((kind, until_s))
+        return self.ready
+
+    def look(self, now_s: float) -> None:
+        self.ready = now_s >= 101.0
+
+
+def test_a_disk_is_struck_once_it_can_be(tmp_path: Path) -> None:
+    disk, kind = Disk(), ALL_KINDS["full_disk"]
+    due = Scheduled("1", kind, kind.stands_for, -1, 0.0, for_s=2.0)
+    truth = tmp_path / "truth.jsonl"
+    means = Means(disk=disk)  # type: ignore[arg-type]
+    made = DrillStrikes(Noted(), [due], orders=tmp_path, truth=truth, means=means)
+    for now_s in (100.0, 101.0, 102.0):
+        made.look(now_s, since_s=100.0, step=5)
+    assert disk.struck == [("full_disk", 103.0)]
+    assert [(one.at_s, one.pid) for one in made.fired] == [(101.0, 0)]

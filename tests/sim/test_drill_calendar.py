@@ -13,9 +13,11 @@ from outlast.model.terms import FailureClass
 from outlast.sim.drill_calendar import (
     draw,
     why_left_out,
+    without_disks,
     without_hangs,
     without_hosts,
     without_loaders,
+    without_slow_disk,
 )
 
 
@@ -91,7 +93,7 @@ def test_faults_that_are_drawn_over_steps_have_a_step_each_and_no_time() -> None
 
 def test_where_no_hang_is_noticed_none_is_made_and_that_is_said() -> None:
     calendar = without_hangs(draw(NAMED["smoke"], seed=9, world_size=2, spares=1))
-    assert calendar.left_out == {"deaf": 1, "hang": 1, "spin": 1}
+    assert calendar.left_out == {"deaf": 1, "hang": 1, "order": 1, "spin": 1}
     assert not {one.kind.name for one in calendar.faults} & set(calendar.left_out)
     assert "--hang-after" in why_left_out("spin")
     assert "more than one host" in why_left_out("lose_node")
@@ -142,3 +144,29 @@ def test_without_hosts_their_faults_are_counted_and_the_others_stay() -> None:
     calendar = without_hosts(draw(plan, seed=1, world_size=4, spares=1))
     assert calendar.left_out == dict.fromkeys(HOST_KINDS, 1)
     assert sorted(one.kind.name for one in calendar.faults) == sorted(KINDS)
+
+
+def test_a_disk_is_full_or_slow_and_not_both() -> None:
+    """A full disk takes the run's checkpoints into memory. A run without any has neither."""
+    text = """
+schema = 1
+[draw]
+count = 40
+over_s = 60
+[draw.kinds]
+{kinds}
+"""
+    both, slow = (
+        draw(parse(text.format(kinds=kinds), source="x"), seed=1, world_size=4, spares=1)
+        for kinds in ("full_disk = 1\nslow_disk = 1\nkill = 1", "slow_disk = 1\nkill = 1")
+    )
+    counts = Counter(one.kind.name for one in both.faults)
+    assert set(counts) == {"full_disk", "slow_disk", "kill"}
+    assert {one.rank for one in both.faults if one.kind.struck == "disk"} == {-1}
+    kept = without_slow_disk(both)
+    assert kept.left_out == {"slow_disk": counts["slow_disk"]}
+    assert without_slow_disk(slow) == slow
+    left = without_disks(both).left_out
+    assert left == {name: counts[name] for name in ("full_disk", "slow_disk")}
+    for name in left:
+        assert "writes no checkpoints" in why_left_out(name)

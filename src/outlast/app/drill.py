@@ -38,7 +38,14 @@ from outlast.runtime import clock, drill_verdicts, stop_signals
 from outlast.runtime.drill_runs import DrilledRun, DrillFolder
 from outlast.runtime.given import check_page, read_text, write_page
 from outlast.runtime.ledger.view import RunView, look
-from outlast.sim.drill_calendar import Calendar, draw, without_hangs, without_loaders
+from outlast.sim.drill_calendar import (
+    Calendar,
+    draw,
+    without_disks,
+    without_hangs,
+    without_loaders,
+    without_slow_disk,
+)
 
 UNDETERMINED = 3
 TAIL_LINES = 12
@@ -233,8 +240,12 @@ class _Drill:
         calendar = self._place.left_out(
             draw(plan, seed=self._seed, world_size=size, spares=self._args.spares)
         )
-        if self._plain and "--hang-after" not in _options_of_run(self._words):
+        given = {word.partition("=")[0] for word in _options_of_run(self._words)}
+        if self._plain and "--hang-after" not in given:
             calendar = without_hangs(calendar)
+        if given & {"--checkpoint-dir", "--checkpoint_dir"} or not _saves(calm):
+            calendar = without_disks(calendar)
+        calendar = without_slow_disk(calendar)
         return calendar if calm.processes.has_loaders else without_loaders(calendar)
 
     def under_fire(self, calm: DrilledRun, calendar: Calendar) -> DrilledRun:
@@ -274,7 +285,7 @@ class _Drill:
         found = outcomes(struck, report, ended)
         equal, varies = None, False
         if not any(one.kind.is_silent for one in struck):
-            equal, varies = self._compared(calm, fire, ended, report["warnings"])
+            equal, varies = self._compared(calm, fire, ended, report["warnings"], struck)
         facts = score(
             found,
             report,
@@ -302,7 +313,12 @@ class _Drill:
         )
 
     def _compared(
-        self, calm: DrilledRun, fire: DrilledRun, ended: Ended, warnings: Sequence[str]
+        self,
+        calm: DrilledRun,
+        fire: DrilledRun,
+        ended: Ended,
+        warnings: Sequence[str],
+        fired: Sequence[Struck],
     ) -> tuple[bool | None, bool]:
         """Compare the states. If they differ, see whether those of two undisturbed runs do, too.
 
@@ -317,7 +333,7 @@ class _Drill:
         inexact = next((one for one in warnings if "not bit-exact" in one), "")
         if inexact:
             self._said.append(f"The states differ, and the run has warned of that: {inexact}.")
-        if inexact and self._place.layout:
+        if inexact and (self._place.layout or any(one.kind.damages for one in fired)):
             return None, False
         again = self.undisturbed("undisturbed-again")
         return (False, False) if again.ends == calm.ends else (None, True)
@@ -326,7 +342,9 @@ class _Drill:
         notes = [*self._said]
         if self._foreseen is not None:
             notes.append(drill_text.predicted_note(self._foreseen.facts()))
-        notes += drill_text.left_out_notes(calendar.left_out, self._place.reasons)
+        notes += drill_text.left_out_notes(
+            calendar.left_out, self._place.reasons(calendar.left_out)
+        )
         if self._plan.name.startswith("llama3") and not self._place.asked:
             notes.append(drill_text.ONE_HOST)
         if self._plain:
@@ -380,6 +398,12 @@ def _ended(fire: DrilledRun, view: RunView) -> Ended:
     if fire.stood_still_s:
         reason = f"no step was committed for {fire.stood_still_s:.0f} s, so it was stopped"
     return Ended(False, view.step, reason)
+
+
+def _saves(calm: DrilledRun) -> bool:
+    """Return whether a run has written checkpoints to its folder before its last step."""
+    saved = report_facts(look(str(calm.path)))["checkpoints"]
+    return any(one["step"] is not None and one["step"] < calm.step for one in saved)
 
 
 def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:

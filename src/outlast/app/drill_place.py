@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.app.command_line import Parser, whole
 from outlast.errors import UsageError
-from outlast.model.drill_faults import HOST_KINDS, MEMORY_KINDS
+from outlast.model.drill_faults import DISK_KINDS, HOST_KINDS, MEMORY_KINDS
 from outlast.model.drill_plan import DrillPlan
 from outlast.model.texts import count
-from outlast.runtime import drill_memory
+from outlast.runtime import drill_disk, drill_memory
 from outlast.runtime.drill_host_launchers import HostLayout
 from outlast.runtime.drill_host_strikes import launch
 from outlast.runtime.drill_hosts import may_be_made, may_be_slowed
@@ -38,6 +38,7 @@ class DrillPlace:
 
     layout    the hosts; None: this one
     ranks     --nproc-per-node of the run
+    folder    in which the folders of both runs will be, or one above it
     asked     the hosts that were asked for; None: none were
     missing   why those cannot be had; ""
     """
@@ -46,6 +47,7 @@ class DrillPlace:
     ranks: int
     asked: HostLayout | None = None
     missing: str = ""
+    folder: Path = Path()
 
     @property
     def launch(self) -> Callable[..., Launched]:
@@ -54,16 +56,34 @@ class DrillPlace:
 
     def left_out(self, calendar: Calendar) -> Calendar:
         """Leave faults out of a calendar that cannot be had here."""
-        return without(calendar, self.reasons)
+        return without(calendar, self.reasons({one.kind.name for one in calendar.faults}))
 
-    @property
-    def reasons(self) -> dict[str, str]:
-        """Return why kinds of faults cannot be had here, by their names."""
+    def reasons(self, names: Collection[str]) -> dict[str, str]:
+        """Return why kinds of faults of these names cannot be had here, by their names."""
         reasons = dict.fromkeys(HOST_KINDS, self.missing)
-        reasons |= dict.fromkeys(MEMORY_KINDS, drill_memory.may_be_made())
+        for kinds, _, may_be_had in self._permissions():
+            if wanted := [name for name in kinds if name in names]:
+                reasons |= dict.fromkeys(wanted, may_be_had())
         if self.layout is not None:
-            reasons["slow_link"] = may_be_slowed()
+            reasons |= dict.fromkeys(DISK_KINDS, "hosts of one machine share its disk")
+            reasons |= {"slow_link": may_be_slowed()} if "slow_link" in names else {}
         return {name: why for name, why in reasons.items() if why}
+
+    def missing_permissions(self, calendar: Calendar) -> Iterator[str]:
+        """Yield a sentence for each permission that a calendar needs and this process lacks."""
+        for kinds, what, may_be_had in self._permissions():
+            struck = [one.kind.name for one in calendar.faults if one.kind.name in kinds]
+            if struck and (why := may_be_had()):
+                named = ", ".join(f"{struck.count(name)} x {name}" for name in sorted({*struck}))
+                faults = count(len(struck), "fault")
+                yield f"{why}; the plan's {faults} of {what} cannot be had ({named})"
+
+    def _permissions(self) -> Iterator[tuple[Collection[str], str, Callable[[], str]]]:
+        """Yield kinds that need a permission, what they strike, and why they cannot be had here."""
+        yield MEMORY_KINDS, "memory", drill_memory.may_be_made
+        if self.layout is None:
+            yield ("full_disk",), "disks", drill_disk.may_be_filled
+            yield ("slow_disk",), "disks", lambda: drill_disk.may_be_slowed(self.folder)
 
     @property
     def tail_s(self) -> float:
@@ -133,8 +153,9 @@ def place_of(args: argparse.Namespace) -> DrillPlace:
     each = args.nproc_per_node
     if each is not None and each < 1:
         raise UsageError("--nproc-per-node 0: no rank", hint="give 1 or more")
+    folder = Path(args.run_dir or ".")
     if args.hosts is None:
-        return DrillPlace(None, RANKS if each is None else each)
+        return DrillPlace(None, RANKS if each is None else each, folder=folder)
     if not HOSTS_LEAST <= args.hosts <= HOSTS_MOST:
         raise UsageError(
             f"--hosts {args.hosts}: a drill takes {HOSTS_LEAST} to {HOSTS_MOST} hosts",
@@ -142,7 +163,7 @@ def place_of(args: argparse.Namespace) -> DrillPlace:
         )
     layout = HostLayout(args.hosts, 1 if each is None else each)
     if missing := may_be_made():
-        return DrillPlace(None, layout.world_size, layout, missing)
+        return DrillPlace(None, layout.world_size, layout, missing, folder)
     return DrillPlace(layout, layout.ranks, layout)
 
 
@@ -157,20 +178,17 @@ def refuse_missing(
         return
     size = place.ranks if place.layout is None else place.layout.world_size
     calendar = draw(plan, seed=seed, world_size=size, spares=args.spares)
-    starved = sum(one.kind.name in MEMORY_KINDS for one in calendar.faults)
-    if starved and (why := drill_memory.may_be_made()):
+    if lacks := "; ".join(place.missing_permissions(calendar)):
         raise UsageError(
-            f"{why}; the plan's {count(starved, 'fault')} of memory cannot be had"
-            f" ({starved} x oom)",
-            hint="run it as root, or give --allow-missing to drill without these faults",
+            lacks, hint="run it as root, or give --allow-missing to drill without these faults"
         )
     if not place.missing:
         return
     calendar = without_hosts(calendar)
     hosts = {name: one for name, one in calendar.left_out.items() if name in HOST_KINDS}
     named = ", ".join(f"{number} x {name}" for name, number in sorted(hosts.items()))
-    lacks = f": the plan's {count(sum(hosts.values()), 'fault')} of hosts cannot be had ({named})"
+    which = f": the plan's {count(sum(hosts.values()), 'fault')} of hosts cannot be had ({named})"
     raise UsageError(
-        f"--hosts {args.hosts}: {place.missing}{lacks if hosts else ''}",
+        f"--hosts {args.hosts}: {place.missing}{which if hosts else ''}",
         hint="run it as root, or give --allow-missing to drill one host without these faults",
     )

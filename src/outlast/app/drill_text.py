@@ -180,7 +180,7 @@ def _copies(number: int | None) -> str:
 def fallback(one: Outcome) -> str:
     """Return what the run had to fall back on when a fault struck, as `3 copies, 1 spare`."""
     then = one.struck.in_force
-    if then is None:
+    if then is None or not then.is_known:
         return "not recorded"
     parts = [_copies(then.copies), count(then.spares, "spare")]
     if then.copies is None or then.copies < 2:

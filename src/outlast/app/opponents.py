@@ -135,7 +135,8 @@ class Opponents:
                     f"undisturbed, outlast did {calm.step:,} steps, and {name} {run.step:,}",
                     hint="let both scripts do the same steps, and print each of them",
                 )
-        kept = without(calendar, [name for name, one in ALL_KINDS.items() if one.struck != "rank"])
+        only_here = (one for one in ALL_KINDS.values() if one.struck != "rank" or one.damages)
+        kept = without(calendar, [one.name for one in only_here])
         if not kept.faults:
             raise UsageError(
                 "the plan strikes no rank, and other launchers have no other process to strike",

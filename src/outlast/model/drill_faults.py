@@ -43,8 +43,9 @@ class FaultKind:
     """One kind of fault.
 
     how         what is done, for people
-    struck      "rank", "spare", "store" or "zygote": the process that is struck; of several hosts
-                also a "host", its "agent" (the launcher there), or the agent that leads ("leader")
+    struck      "rank", "spare", "store" or "zygote": the process that is struck; "disk": the disk of
+                the run's folder; of several hosts also a "host", its "agent" (the launcher there),
+                or the agent that leads ("leader")
     signal      the signal that is sent from outside; "": the process does it itself
     stands_for  the class of Llama 3's table, where a plan does not say another one
     leaves      what evidence it leaves
@@ -66,12 +67,17 @@ class FaultKind:
     @property
     def inside(self) -> bool:
         """Return whether the process that is struck does it itself."""
-        return not self.signal and not self.of_host
+        return not self.signal and self.struck == "rank"
 
     @property
     def is_silent(self) -> bool:
         """Return whether it changes state and stops nothing. A run that finds it ends."""
         return self.leaves is Leaves.DIFFERENCE
+
+    @property
+    def damages(self) -> bool:
+        """Return whether an image of the rank that is struck cannot be used any more."""
+        return self.name in IMAGE_KINDS
 
     @property
     def of_host(self) -> bool:
@@ -223,18 +229,13 @@ KINDS: Mapping[str, FaultKind] = {
             Leaves.STACK,
             classes=_CODE,
         ),
-    )
-}
-
-# A run does not notice this one as a hang: the rank waits for its peers, and they for its vote. It
-# goes on after torch's own time-out. So only a plan that names it has it.
-ORDER_KINDS: Mapping[str, FaultKind] = {
-    "order": FaultKind(
-        "order",
-        "a collective that no other rank calls",
-        C.SOFTWARE_BUG,
-        Leaves.STACK,
-        classes=_CODE,
+        FaultKind(
+            "order",
+            "a collective that no other rank calls",
+            C.SOFTWARE_BUG,
+            Leaves.STACK,
+            classes=_CODE,
+        ),
     )
 }
 
@@ -253,6 +254,41 @@ MEMORY_KINDS: Mapping[str, FaultKind] = {
         C.SYSTEM_MEMORY,
         Leaves.COUNTER,
         classes=frozenset({C.HOST_MEMORY}),
+    )
+}
+
+# An image in shared memory is damaged, and then needed: its rank is killed. Replicated state goes on
+# with older random state then, and is not bit-exact any more. So only a plan that names them has
+# these.
+IMAGE_KINDS: Mapping[str, FaultKind] = {
+    name: FaultKind(
+        name,
+        f"SIGKILL from outside, to a rank whose newest image in shared memory {damage}",
+        C.SYSTEM_MEMORY,
+        signal="SIGKILL",
+        classes=frozenset({C.HOST_MEMORY, C.SYSTEM_MEMORY}),
+    )
+    for name, damage in (
+        ("corrupt_image", "has flipped bits"),
+        ("torn_image", "was written by half, though its seal says that it is whole"),
+    )
+}
+
+# Faults of the disk, for runs that write checkpoints to it. A disk is full in a file system that the
+# drill mounts for the run's checkpoints, and slow by a limit of a control group.
+DISK_KINDS: Mapping[str, FaultKind] = {
+    name: FaultKind(
+        name,
+        how,
+        C.SSD,
+        struck="disk",
+        classes=frozenset({C.STORAGE, C.SSD}),
+        passes=True,
+        interrupts=False,
+    )
+    for name, how in (
+        ("full_disk", "the file system of the run's checkpoints has no room left, for for_s"),
+        ("slow_disk", "the run's processes may write 1 MiB a second to its disk, for for_s"),
     )
 }
 
@@ -353,7 +389,7 @@ SILENT_KINDS: Mapping[str, FaultKind] = {
         ("optimizer", "the optimizer's state"),
     )
 }
-ON_ONE_HOST: Mapping[str, FaultKind] = {**KINDS, **MEMORY_KINDS, **ORDER_KINDS}
+ON_ONE_HOST: Mapping[str, FaultKind] = {**KINDS, **MEMORY_KINDS, **IMAGE_KINDS, **DISK_KINDS}
 ON_HOSTS: Mapping[str, FaultKind] = {**ON_ONE_HOST, **HOST_KINDS}
 ALL_KINDS: Mapping[str, FaultKind] = {**ON_HOSTS, **SILENT_KINDS}
 
@@ -364,8 +400,9 @@ NOT_HERE: Mapping[str, str] = {
     **dict.fromkeys(SILENT_KINDS, "a run that finds it ends: see the plan silent-corruption"),
     **dict.fromkeys(("lag", "freeze", "part", "snap"), "no drill can have it"),
     **dict.fromkeys(
-        ("slow_disk", "full_disk", "torn_write", "corrupt_disk"),
-        "it needs a disk that can be made to fail",
+        ("torn_write", "corrupt_disk"),
+        "only the simulated world can have it; torn_image and corrupt_image damage what is in"
+        " memory",
     ),
     **dict.fromkeys(
         ("starve", "hold", "mute", "repeat", "linger"), "only the simulated world can have it"

@@ -229,6 +229,8 @@ def _fixed(
 def _meant_for(one: PlannedFault, where: str) -> PlannedFault:
     """Return the fault. One that strikes a spare has a kind of its own."""
     kind = ALL_KINDS[one.kind]
+    if one.disk:
+        raise UsageError(f"{where}: there is no disk {one.disk}", hint="target = { disk = 0 }")
     if one.rank != -1 or kind.struck == "spare":
         return one
     if one.kind != "kill":

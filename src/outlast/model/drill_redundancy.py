@@ -8,6 +8,7 @@ each fault what there was at that moment, and a lost step counts against the run
     replicated       another rank that lives                no step
                      nobody else, copies in shared memory   the steps since the newest copy
     sharded          images in shared memory                the steps since the newest image
+                     one of these images is damaged         the steps since the image before it
                      the images went with their host        the steps since the newest checkpoint
 
 Limits     A rank that was struck before, and has no new process yet, holds nothing here. Replicas
@@ -37,6 +38,7 @@ class InForce:
     nodes            on how many nodes these are; None: the same
     spares           processes that stand ready to take a rank
     kept_step        the newest step of which shared memory has an image of all ranks; 0: none
+    kept_before      the newest such step before that one; 0: none
     checkpoint_step  the newest checkpoint; 0: there is none
     nodes_survived   how many nodes, whichever they are, could be lost now without losing a step
                      that is kept in memory, and without the end of the run; None: not known
@@ -48,8 +50,14 @@ class InForce:
     nodes: int | None
     spares: int
     kept_step: int
+    kept_before: int
     checkpoint_step: int
     nodes_survived: int | None
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the run has said what kind of state it has."""
+        return self.sharded is not None
 
     @property
     def behind_steps(self) -> int:
@@ -84,11 +92,13 @@ def may_lose(kind: FaultKind, ranks: Iterable[int], then: InForce | None) -> int
     then    None: it was not recorded, so the run is held to the whole promise
     """
     struck = len(set(ranks))
-    if then is None or then.sharded is None or not struck or kind.struck in _HELPERS:
+    if then is None or not then.is_known or not struck or kind.struck in _HELPERS:
         return 0
     if then.sharded:
         if not kind.interrupts and not kind.passes:
             return 0
+        if kind.damages:
+            return max(0, then.step - max(then.kept_before, then.checkpoint_step))
         lost_images = kind.of_host and not then.nodes_survived
         return then.behind_checkpoint_steps if lost_images else then.behind_steps
     if kind.leaves is Leaves.TRACEBACK or (then.copies or 0) > struck:

@@ -319,12 +319,12 @@ def score(
 def _redundancy(found: Sequence[Outcome], report: Facts) -> dict[str, Any]:
     """Return what there was when faults struck, and whether more was lost than that allowed.
 
-    recorded           with how many faults it was recorded
+    recorded           with how many faults it was recorded; a script without outlast calls has none
     least              the least that there was at any of them
     steps_lost_beyond  committed steps that were lost, and by what there was should not have been;
                        None: it is not known how many were lost
     """
-    recorded = [one.struck.in_force for one in found if one.struck.in_force is not None]
+    recorded = [then for one in found if (then := one.struck.in_force) and then.is_known]
     allowed: dict[int, int] = {}
     for one in found:
         if one.interruption is not None:

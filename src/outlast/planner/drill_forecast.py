@@ -115,7 +115,7 @@ def cost_s(one: ForeseenFault, calm: Undisturbed, *, factor: float = 1.0) -> flo
     factor   how much longer a recovery takes than is assumed
     """
     kind = one.kind
-    if kind.struck in ("spare", "store", "zygote") or kind.is_silent:
+    if kind.struck in ("spare", "store", "zygote", "disk") or kind.is_silent:
         return 0.0
     if kind.of_host:
         return _host_s(one, calm, factor)

@@ -62,15 +62,22 @@ class OneLauncher:
     """A run on this host: one launcher, in a session of its own (`Launched`)."""
 
     def __init__(
-        self, run: Path, words: Sequence[str], *, environment: Mapping[str, str], log: Path
+        self,
+        run: Path,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        before: Sequence[str] = (),
     ) -> None:
+        """Start it. `before`: words in front of the command, which end by becoming the command."""
         self.hosts: HostFaults | None = None
         self._run = run
         self._vault: Vault | None = None
         mine = os.getpid()
         with log.open("wb") as out:
             self._process = subprocess.Popen(
-                [*COMMAND, "--run-dir", str(run), *words],
+                [*before, *COMMAND, "--run-dir", str(run), *words],
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -78,7 +85,8 @@ class OneLauncher:
                 start_new_session=True,
                 preexec_fn=lambda: linux.stop_with(mine),
             )
-        self.target = Target(self._process.pid)
+        self.launcher = self._process.pid
+        self.target = Target(self.launcher)
 
     def poll(self) -> int | None:
         return self._process.poll()

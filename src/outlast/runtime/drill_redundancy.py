@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.engine.durable import newest_common
 from outlast.model.drill_redundancy import InForce, nodes_survived
 from outlast.runtime.ledger.node_events import read_nodes
 from outlast.runtime.striking import RunProcess
@@ -71,13 +70,15 @@ def look(memory: RunMemory, struck: Collection[int]) -> InForce | None:
         for node in memory.nodes
         for one in node.processes
     )
+    kept_step, kept_before = _kept_steps(memory, world_size, sharded=bool(sharded))
     return InForce(
         step=step,
         sharded=sharded,
         copies=copies,
         nodes=nodes,
         spares=spares,
-        kept_step=_kept_step(memory, world_size, sharded=bool(sharded)),
+        kept_step=kept_step,
+        kept_before=kept_before,
         checkpoint_step=_number((snapshot.get("last_checkpoint") or {}).get("step")),
         nodes_survived=nodes_survived(
             sharded=sharded,
@@ -128,8 +129,8 @@ def _holders(node: NodeMemory, step: int, struck: Collection[int]) -> int:
     )
 
 
-def _kept_step(memory: RunMemory, world_size: int, *, sharded: bool) -> int:
-    """Return the newest step of which shared memory has an image of every rank; 0: none.
+def _kept_steps(memory: RunMemory, world_size: int, *, sharded: bool) -> tuple[int, int]:
+    """Return the two newest steps of which shared memory has an image of every rank; 0: none.
 
     Of replicated state these are the copies that ranks make for the case that all are lost.
     """
@@ -142,10 +143,10 @@ def _kept_step(memory: RunMemory, world_size: int, *, sharded: bool) -> int:
             for rank in areas.ranks():
                 steps.setdefault(rank, set()).update(areas.steps(rank))
         areas.close()
-    if not steps:
-        return 0
-    by_rank = [tuple(some) for rank, some in steps.items() if rank < world_size]
-    return newest_common(by_rank, is_whole=lambda step: True) or 0
+    some = [set(steps[rank]) for rank in range(world_size)]
+    common = sorted(set.intersection(*some), reverse=True) if some else []
+    newest, before, *_ = (*common, 0, 0)
+    return newest, before
 
 
 class InForceLooks:

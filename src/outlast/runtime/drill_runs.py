@@ -11,6 +11,7 @@ remains.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -20,9 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from outlast.errors import RunFolderError
+from outlast.model.drill_faults import DISK_KINDS
 from outlast.model.drill_sides import FIRST_STEPS, SeenStep
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock
+from outlast.runtime.drill_disk import RunDisk, mounting
+from outlast.runtime.drill_images import DamagedImages
 from outlast.runtime.drill_launch import Launched, OneLauncher
 from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.drill_redundancy import InForceLooks
@@ -162,15 +166,23 @@ class DrillFolder:
             Path(files).mkdir()
         given = [word.replace(RUN_WORD, files) for word in words]
         out, truth = DrilledRun(own), self.path / f"{name}.jsonl"
-        run = launch(own, given, environment=environment, log=self.path / f"{name}.log")
-        with MemoryGroups() as memory:
+        kinds = {one.kind.name for one in faults}
+        before = {"before": mounting(own / "checkpoints")} if "full_disk" in kinds else {}
+        log = self.path / f"{name}.log"
+        with contextlib.ExitStack() as closing:
+            memory = closing.enter_context(MemoryGroups())
+            run = launch(own, given, environment=environment, log=log, **before)
             try:
+                disk = None
+                if isinstance(run, OneLauncher) and kinds & set(DISK_KINDS):
+                    slowed = "slow_disk" in kinds
+                    disk = closing.enter_context(RunDisk(run.launcher, own, slowed=slowed))
                 strikes = DrillStrikes(
                     run.target,
                     faults,
                     orders=orders,
                     truth=truth,
-                    means=Means(run.hosts, memory),
+                    means=Means(run.hosts, memory, DamagedImages(run.memory), disk),
                     looks=InForceLooks(run.memory),
                 )
                 notes = _StepNotes(self.steps_file(name))

@@ -21,6 +21,8 @@ from typing import Any, Protocol
 from outlast.model.drill_faults import FaultKind, Leaves
 from outlast.model.drill_redundancy import InForce
 from outlast.runtime import clock
+from outlast.runtime.drill_disk import RunDisk
+from outlast.runtime.drill_images import DamagedImages
 from outlast.runtime.drill_memory import MemoryGroups
 from outlast.runtime.drill_redundancy import InForceLooks
 from outlast.runtime.striking import RunProcess, Target
@@ -102,10 +104,14 @@ class Means:
 
     hosts    strikes at whole hosts
     memory   takes memory away from processes
+    images   damages images in shared memory
+    disk     lets the run's disk be full or slow
     """
 
     hosts: HostFaults | None = None
     memory: MemoryGroups | None = None
+    images: DamagedImages | None = None
+    disk: RunDisk | None = None
 
     def look(self, now_s: float) -> None:
         """End what has lasted long enough."""
@@ -113,6 +119,8 @@ class Means:
             self.hosts.look(now_s)
         if self.memory is not None:
             self.memory.look()
+        if self.disk is not None:
+            self.disk.look(now_s)
 
 
 @dataclass(slots=True)
@@ -209,6 +217,8 @@ class DrillStrikes:
         for one in [due for due in self._waiting if _is_due(due, now_s - since_s, step)]:
             if one.kind.of_host:
                 done = self._strike_host(one, now_s, step)
+            elif one.kind.struck == "disk":
+                done = self._strike_disk(one, now_s, step)
             else:
                 done = self._order(one) if one.kind.inside else self._strike(one, now_s, step)
             if done:
@@ -223,7 +233,7 @@ class DrillStrikes:
         if process is None or any(held.process == process for held in self._held):
             return False
         in_force, now_s = self._in_force(now_s)
-        if not self._target.send(process, signal.Signals[one.kind.signal]):
+        if not self._send(one, process):
             return False
         if one.kind.passes:
             stops_s = (1.0 - one.share) * SLOW_TURN_S
@@ -231,6 +241,22 @@ class DrillStrikes:
             turns = (stops_s, SLOW_TURN_S - stops_s) if slow else None
             self._held.append(_Held(process, now_s + one.for_s, turns, now_s + stops_s))
         self._note(one, Fired(one.id, now_s, process.pid, step, in_force=in_force))
+        return True
+
+    def _send(self, one: Due, process: RunProcess) -> bool:
+        """Send a process the signal of its fault, once its image is damaged if the fault does that."""
+        if not one.kind.damages:
+            return self._target.send(process, signal.Signals[one.kind.signal])
+        images = self._means.images
+        torn = one.kind.name == "torn_image"
+        return images is not None and images.strike(self._target, process, torn=torn)
+
+    def _strike_disk(self, one: Due, now_s: float, step: int) -> bool:
+        disk = self._means.disk
+        if disk is None or not disk.strike(one.kind.name, now_s + one.for_s):
+            return False
+        in_force, _ = self._in_force(now_s)
+        self._note(one, Fired(one.id, now_s, 0, step, in_force=in_force))
         return True
 
     def _strike_host(self, one: Due, now_s: float, step: int) -> bool:

@@ -14,11 +14,14 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from outlast.model.drill_faults import ALL_KINDS, NOT_HERE, FaultKind, Leaves, Portion
+from outlast.model.drill_faults import ALL_KINDS, DISK_KINDS, NOT_HERE, FaultKind, Leaves, Portion
 from outlast.model.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
 FROM_PLAN = "plan-"  # the ids of faults that a plan names; those that are drawn are numbers
+_NO_CHECKPOINTS = (
+    "the run writes no checkpoints into its folder while it trains (`--keep disk:10s` does)"
+)
 FIRST_STEP = 4  # a run that has done fewer does not train yet
 WAVE_SHARE = 0.25  # of the mean distance: how far a fault of a wave is after the one before
 # a rank that is stopped for longer than this, in seconds, hangs: it is replaced
@@ -112,6 +115,20 @@ def without_loaders(calendar: Calendar) -> Calendar:
     return without(calendar, ["loader"])
 
 
+def without_disks(calendar: Calendar) -> Calendar:
+    """Return the calendar for a run that writes no checkpoint to a disk while it trains."""
+    return without(calendar, DISK_KINDS)
+
+
+def without_slow_disk(calendar: Calendar) -> Calendar:
+    """Return a calendar that does not have both a full disk and a slow one.
+
+    For a full disk the run's checkpoints are in memory, where a limit of writes does nothing.
+    """
+    full = any(one.kind.name == "full_disk" for one in calendar.faults)
+    return without(calendar, ["slow_disk"]) if full else calendar
+
+
 def without(calendar: Calendar, names: Collection[str]) -> Calendar:
     """Return the calendar without the kinds of these names, and count them as left out."""
     left_out = dict(calendar.left_out)
@@ -131,6 +148,10 @@ def why_left_out(name: str) -> str:
     """Return the reason why a kind was left out of a calendar."""
     if name == "loader":
         return "the script has no DataLoader with workers"
+    if name == "slow_disk":
+        return f"{_NO_CHECKPOINTS}, or keeps them in memory for a full disk"
+    if name == "full_disk":
+        return _NO_CHECKPOINTS
     if name in ALL_KINDS and ALL_KINDS[name].leaves is Leaves.STACK:
         return "a script without outlast calls needs --hang-after for it"
     if name in ALL_KINDS and ALL_KINDS[name].struck in ("spare", "store", "zygote"):
