@@ -264,6 +264,13 @@ VALUES: Mapping[str, Mapping[str, tuple[Case, ...]]] = {
         "--parity": (
             of("--parity", "1+1", "--peer-copies", "--nodes", "2", "--recovery-mode", "sharded"),
         ),
+        "--peers": (
+            of("--peers", "2", "--peer-copies", "--nodes", "3", "--recovery-mode", "sharded"),
+            of("--peers", "0", code=2),
+        ),
+        "--domains": (
+            of("--domains", "2", "--peer-copies", "--nodes", "3", "--recovery-mode", "sharded"),
+        ),
         "--beat-s": (of("--beat-s", "0.3"),),
         "--drift": (of("--drift", "0.001"),),
         "--step-s": (of("--step-s", "0.1"),),
