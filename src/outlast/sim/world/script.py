@@ -305,7 +305,8 @@ class Main:
         """Rebuild this rank's image from images of other ranks and rows of parity."""
         nodes = {node.name: node for node in self.world.population.nodes}
         for part in sorted({source.part for source in plan.sources}):
-            rows, images = [], set()
+            rows: list[KeptRow] = []
+            images: set[int] = set()
             for source in (one for one in plan.sources if one.part == part):
                 node = nodes[source.at]
                 yield from self.reach(node, "what a lost image is rebuilt from cannot be reached")
