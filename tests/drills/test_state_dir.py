@@ -64,7 +64,7 @@ def test_a_run_goes_on_from_its_ledger_or_from_the_copy(
     assert list(state.iterdir()) == []
     view = look(str(run))
     assert (view.state, view.step, len(view.records.sessions)) == ("ended", STEPS, 2), outcome
-    outcome.ledger_is_sound()
+    outcome.ledger_is_sound(lossless=False)  # steps after the checkpoint are done again
 
 
 def _steps_of_copy(run: Path) -> int:

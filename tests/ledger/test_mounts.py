@@ -16,10 +16,10 @@ from outlast.runtime.state_folder import state_root
 TABLE = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
-41 27 0:50 / /home rw,relatime shared:20 master:3 - nfs4 filer:/home rw,vers=4.2
+41 27 0:50 / /users rw,relatime shared:20 master:3 - nfs4 filer:/users rw,vers=4.2
 42 27 0:51 / /scratch rw - lustre 10.0.0.1@o2ib:/fs rw
 43 42 8:1 / /scratch/local rw - xfs /dev/nvme0n1 rw
-44 27 0:52 / /mnt/with\040space rw - fuse.sshfs host:/x rw
+44 27 0:52 / /net/with\040space rw - fuse.sshfs host:/x rw
 45 27 0:53 / /data rw - autofs /etc/auto.data rw
 46 45 0:54 / /data rw - nfs filer:/data rw
 47 27 0:55 / /stacked rw - nfs filer:/stacked rw
@@ -32,12 +32,12 @@ a line of another kind
 @pytest.mark.parametrize(
     ("path", "kind"),
     [
-        ("/root/runs", "ext4"),
-        ("/home/a/runs", "nfs4"),
-        ("/homes", "ext4"),
+        ("/srv/runs", "ext4"),
+        ("/users/a/runs", "nfs4"),
+        ("/userspace", "ext4"),
         ("/scratch/runs/x", "lustre"),
         ("/scratch/local/x", "xfs"),
-        ("/mnt/with space/runs", "fuse.sshfs"),
+        ("/net/with space/runs", "fuse.sshfs"),
         ("/data", "nfs"),
         ("/stacked/x", "tmpfs"),
         ("/cut/x", "ext4"),
@@ -50,7 +50,7 @@ def test_the_deepest_mount_of_a_path_counts(path: str, kind: str) -> None:
 
 def test_nothing_is_known_without_a_table() -> None:
     assert parse("") == []
-    assert kind_at("/home", []) == ""
+    assert kind_at("/users", []) == ""
     assert not is_network("")
 
 
@@ -98,16 +98,16 @@ def kinds(*network: str) -> object:
     [
         ((), "", None),
         ((), "/state", "/state"),
-        (("/shared",), "", "/home/a/.local/state/outlast"),
-        (("/shared", "/home"), "", "/var/tmp/outlast-7"),
-        (("/shared", "/home"), "/state", "/state"),
+        (("/shared",), "", "/users/a/.local/state/outlast"),
+        (("/shared", "/users"), "", "/var/tmp/outlast-7"),
+        (("/shared", "/users"), "/state", "/state"),
     ],
 )
 def test_the_ledger_lies_on_a_disk_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, network: tuple[str, ...], given: str, root: str | None
 ) -> None:
     """Without --state-dir it lies in the run's folder, unless that is on a network file system."""
-    monkeypatch.setenv("HOME", "/home/a")
+    monkeypatch.setenv("HOME", "/users/a")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setattr("os.getuid", lambda: 7)
     kind_of = kinds(*network)
@@ -117,9 +117,9 @@ def test_the_ledger_lies_on_a_disk_of_this_machine(
 
 def test_the_variable_names_the_users_folder_of_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path in it does not count, as its specification says."""
-    monkeypatch.setenv("HOME", "/home/a")
+    monkeypatch.setenv("HOME", "/users/a")
     kind_of = kinds("/shared")
-    for given, root in (("/disk", "/disk/outlast"), ("disk", "/home/a/.local/state/outlast")):
+    for given, root in (("/disk", "/disk/outlast"), ("disk", "/users/a/.local/state/outlast")):
         monkeypatch.setenv("XDG_STATE_HOME", given)
         found = state_root("", Path("/shared/x"), kind_of=kind_of)  # type: ignore[arg-type]
         assert found == Path(root)
@@ -129,13 +129,13 @@ def test_the_variable_names_the_users_folder_of_state(monkeypatch: pytest.Monkey
     ("network", "given", "said"),
     [
         (("/state",), "/state", "--state-dir /state lies on nfs"),
-        (("/shared", "/home", "/var"), "", "and so do the home folder and /var/tmp"),
+        (("/shared", "/users", "/var"), "", "and so do the home folder and /var/tmp"),
     ],
 )
 def test_a_ledger_without_a_disk_is_refused(
     monkeypatch: pytest.MonkeyPatch, network: tuple[str, ...], given: str, said: str
 ) -> None:
-    monkeypatch.setenv("HOME", "/home/a")
+    monkeypatch.setenv("HOME", "/users/a")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     kind_of = kinds(*network)
     with pytest.raises(UsageError) as caught:

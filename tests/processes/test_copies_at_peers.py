@@ -8,7 +8,7 @@ import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,17 @@ class Peer:
         self._loop.close()
 
 
+@dataclass
+class FakeMachine:
+    """The parts of a worker's machine that a sender needs."""
+
+    broken: bool = False
+    generation: int = 1
+
+    def stands_still_in(self, generation: int) -> bool:
+        return self.broken and self.generation == generation
+
+
 class FakeSession:
     """The parts of a worker's session that a sender needs."""
 
@@ -73,7 +84,7 @@ class FakeSession:
         self.vault = vault
         self.warned: list[str] = []
         self.phases: list[Phase] = []
-        self.machine = types.SimpleNamespace(broken=False, generation=1)
+        self.machine = FakeMachine()
         self.beacon = types.SimpleNamespace(phase=Phase.VOTE)
         self.book = types.SimpleNamespace(cause=Cause.PRODUCTIVE)
         self.image_key = KEY

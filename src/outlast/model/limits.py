@@ -202,8 +202,8 @@ INTERRUPTIONS_KNOWN_COUNT = 1_000
 
 # A drain that something interrupts is tried this many times. After that, ranks stay on the node.
 DRAIN_TRIES_COUNT = 3
-# Before ranks of sharded state leave a node, their images have to reach another one. All ranks stand
-# still for this long at most.
+# Before ranks of sharded state leave a node, their images have to reach another one. All ranks
+# stand still for this long at most.
 IMAGES_MOVE_S = 120.0
 # A notice that a node is taken away often comes 30 s before. Ranks of sharded state that have not
 # left the node by then stay, and the run stops with a last checkpoint.

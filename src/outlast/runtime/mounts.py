@@ -17,8 +17,8 @@ TABLE = Path("/proc/self/mountinfo")
 # names as in mountinfo, of file systems whose files other machines can change
 NETWORK = frozenset(
     (
-        "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4", "orangefs",
-        "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
+        "9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre", "nfs", "nfs4",
+        "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs",
     )
 )  # fmt: skip  # one name a line would fill a page
 # what a program serves may be anywhere, except for these, which lie on a disk of this machine

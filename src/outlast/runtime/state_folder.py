@@ -40,7 +40,8 @@ def state_root(given: str, folder: Path, *, kind_of: Kind = network_kind) -> Pat
         if not kind_of(one):
             return one
     raise UsageError(
-        f"{folder} lies on {kind}, where SQLite is not safe, and so do the home folder and /var/tmp",
+        f"{folder} lies on {kind}, where SQLite is not safe, and so do the home folder and"
+        " /var/tmp",
         hint="name a folder on a disk of this machine with --state-dir",
     )
 

@@ -328,7 +328,7 @@ class Coordinator:
         if message.generation != self.generation:
             return []  # this message is of a generation that is over
         for member in members:
-            member.path.seals_each = True
+            member.script.seals_in = message.generation
         return [*self.policy.look_at_departures(now_s), *self.requests.advance(now_s)]
 
     def _on_store(self, now_s: float, message: StoreUp | StoreLost) -> list[Output]:

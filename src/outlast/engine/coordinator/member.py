@@ -36,6 +36,7 @@ class MemberScript:
     finished       it is past the last step
     left_in_step   it has ended well in the middle of a step, where its peers may wait for it
     lingers        it is over, but its process does not end
+    seals_in       the newest generation in which it seals an image after each step; -1: none
     """
 
     registration: Registered | None = None
@@ -43,6 +44,7 @@ class MemberScript:
     finished: bool = False
     left_in_step: bool = False
     lingers: bool = False
+    seals_in: int = -1
 
     @property
     def registered(self) -> bool:
@@ -73,7 +75,6 @@ class MemberPath:
     raised            error and traceback, if its script raised in this generation; else None
     collateral        it reports that a collective failed, so a peer may be the cause
     alone             it cannot replace a rank in place: its script needs all ranks before run.steps
-    seals_each        it seals an image after each step of this generation
     """
 
     plan: Regroup | None = None
@@ -86,7 +87,6 @@ class MemberPath:
     raised: tuple[str, str] | None = None
     collateral: bool = False
     alone: bool = False
-    seals_each: bool = False
 
     def note_break(self, mechanism: str) -> None:
         """Note why the process cannot go on in this generation: the `mechanism` of its Broke."""
@@ -101,8 +101,7 @@ class MemberPath:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
-        # these were about the last generation
-        self.collateral = self.alone = self.seals_each = False
+        self.collateral = self.alone = False  # these were about the last generation
 
 
 @dataclass(slots=True)

@@ -125,7 +125,7 @@ class NodeDrain:
         return {rank: node for rank, (_, node) in found.items()}
 
     def note_kept(self, message: CopyKept, node: str) -> bool:
-        """Note which copies of a rank's images `node` keeps. Return True if a drain waits for it."""
+        """Note which images of a rank `node` keeps. Return True if the drain waits for that."""
         if message.rank not in self._asked or self._asked[message.rank][2] != node:
             return False
         if not message.steps:

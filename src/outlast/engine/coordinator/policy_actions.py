@@ -402,7 +402,8 @@ class PolicyActions:
         """
         run = self.run
         if run.roster.sharded and departure.tries and self._who_live(node):
-            ready = run.roster.first("seals", lambda m: not m.path.seals_each) is None
+            now = run.lifecycle.generation
+            ready = run.roster.first("seals", lambda m: m.script.seals_in != now) is None
         else:
             ready = run.progress.step > departure.after_step
         return ready and self._is_calm(node)

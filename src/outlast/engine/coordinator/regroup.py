@@ -294,8 +294,9 @@ class RegroupMachine:
         return Quiesced(
             world_size=run.options.world_size,
             lost=tuple(sorted(m.rank for m in run.roster.members() if m.life.dead)),
-            raised=frozenset(faults.raised), drained=self.drains.ranks, mode=run.roster.recovery_mode,
-            attached=any(m.script.attached for m in run.roster.live()), finished=finished,
+            raised=frozenset(faults.raised), drained=self.drains.ranks,
+            mode=run.roster.recovery_mode, finished=finished,
+            attached=any(m.script.attached for m in run.roster.live()),
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=self._last_error(),
             trained=run.progress.trained, outside=self._struck_from_outside(),

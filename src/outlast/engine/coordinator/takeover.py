@@ -324,7 +324,7 @@ class Takeover:
                 run.roster.remains.note_done(member.rank, said.step)
                 run.progress.note_trained()
             case Sealed():
-                member.path.seals_each = True
+                member.script.seals_in = said.generation
             case Finished():
                 member.script.finished = True
                 member.script.left_in_step = said.in_step

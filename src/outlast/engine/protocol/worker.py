@@ -190,6 +190,10 @@ class WorkerMachine:
         """
         return now_s < lent_until_s
 
+    def stands_still_in(self, generation: int) -> bool:
+        """Return True if this worker has left `generation`, and has followed no plan since."""
+        return self.broken and self.generation == generation
+
     def in_time(self, generation: int) -> bool:
         """Return True if `generation` is still this worker's, and is not broken."""
         return not self.broken and self.generation == generation

@@ -198,7 +198,7 @@ class CopySender:
             return False
         machine = self._session.machine
         if job.departs:
-            return machine.broken and machine.generation == job.generation
+            return machine.stands_still_in(job.generation)
         return not machine.broken
 
     def _drop_if_over(self, job: _Job) -> None:

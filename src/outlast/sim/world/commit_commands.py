@@ -213,9 +213,9 @@ class CommitCommands:
         if group is not None and thread.machine.stop is not None:
             group.stops.add(number)
         if group is not None and thread.machine.saves_now:
-            group.saves.add(number)
+            group.asked.add(("save", number))
         if group is not None and thread.machine.seals_each:
-            group.seals.add(number)
+            group.asked.add(("seal", number))
         if group is not None and self._late.on:
             group.lates.add(number)
         yield "collective", None
@@ -224,9 +224,8 @@ class CommitCommands:
         if group is None:
             return Voted(stop=False, save=False)
         unsure = self._moved_apart(step) and number not in group.lates
-        return Voted(
-            number in group.stops, number in group.saves, unsure, seal=number in group.seals
-        )
+        save, seal = (("save", number) in group.asked, ("seal", number) in group.asked)
+        return Voted(number in group.stops, save, unsure, seal)
 
     def _moved_apart(self, step: int) -> bool:
         """Return True if private state was seen to change by rank before the vote of `step`."""

@@ -229,11 +229,11 @@ class SimulatedGroup:
     unheard      the members that wait, and do not know yet that a member left
     made_s       when its connections were made
     stops        the votes in which a member says that it was asked to stop
-    saves        the votes in which a member says that it was asked for a checkpoint
-    seals        the votes in which a member says that it was asked to seal after each step
+    asked        the votes in which a member says that it was asked for a checkpoint ("save"), or to
+                 seal after each step ("seal")
     lates        the votes that a member makes after its optimizer
 
-    After a vote, all members know its stops, saves, seals and lates.
+    After a vote, all members know its stops, what is asked, and its lates.
     """
 
     # in the order in which they joined; a stand-in counts as one
@@ -245,8 +245,7 @@ class SimulatedGroup:
     made_s: float = 0.0
     unheard: dict[SimulatedProcess, None] = field(default_factory=dict)
     stops: set[int] = field(default_factory=set)
-    saves: set[int] = field(default_factory=set)
-    seals: set[int] = field(default_factory=set)
+    asked: set[tuple[str, int]] = field(default_factory=set)
     lates: set[int] = field(default_factory=set)
 
 

@@ -133,7 +133,6 @@ class Verdicts:
         self._seen: set[int] = set()
         self.own: set[int] = set()  # interruptions that the policy caused
         self._barred: dict[str, set[int]] = {}  # barred nodes, and the ranks that lived there
-        self._drained: set[str] = set()  # nodes whose ranks were to move
         self._ordered: set[int] = set()  # workers whose start was ordered
         self._policy = policy_of(frame.options.policy)
 
@@ -232,16 +231,16 @@ class Verdicts:
             self._barred[node] = {
                 rank for rank, home in self._host.coordinator.roster.homes.items() if home == node
             }
-        elif event.kind == DEPARTED and data["node"] in self._drained:
-            left = data["left"]
-            assert isinstance(left, list), left
-            self._barred[str(data["node"])] = set(left)
+        elif event.kind == DEPARTED:
+            # ranks that have moved away have no state there any more
+            homes = self._host.coordinator.roster.homes
+            node = str(data["node"])
+            self._barred[node] = {rank for rank, home in homes.items() if home == node}
         elif event.kind == DRAINING:
             self.acts += 1
             number = data["interruption"]
             assert isinstance(number, int), number
             self.own.add(number)
-            self._drained.add(str(data["node"]))
             self._host.drains(str(data["node"]))
         elif event.kind == STOPPED:
             self._requested_stops.add((FAILED_EXIT, str(data["reason"])), now_s=frame.now_s)
