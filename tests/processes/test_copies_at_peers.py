@@ -27,6 +27,7 @@ from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.copy_sender import CopySender
 from outlast.runtime.worker.image_dialogue import Server
 from outlast.runtime.worker.image_fetch import Wanted, fetch
+from outlast.runtime.worker.session import GroupCalls
 from outlast.runtime.worker.shared_rows import Cut
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
@@ -242,6 +243,11 @@ def test_a_rank_that_stands_still_sends_its_image_to_its_new_node(
         peer.until_told()
         assert peer.said == [CopyKept(2, 1, (7,))]
         assert bytes(peer.server.keeper.held.read(2, 7).tensors["weights"][1]) == body
+
+
+def test_a_process_without_state_is_asked_for_an_image_in_vain() -> None:
+    """The coordinator calls the drain off after a while."""
+    GroupCalls().send_out(SendOut(1, 7, "127.0.0.1:1"))
 
 
 def test_an_image_for_a_drain_that_was_called_off_is_not_sent(

@@ -183,14 +183,14 @@ class Leadership:
         assert parts is not None and nodes is not None
         copier = copier_of(folder)
 
-        def also(record: Record) -> None:
+        def written_down(record: Record) -> None:
             copier.note(record)
             coordinator.quorum.copies.add(record)
 
         books = Bookkeeping(
             ledger=ledger, records=ledger.read(), start_step=start_step, living=lives.living,
             gauges=lambda: lives.gauges, show=place.view.update, log_of=lives.log_of,
-            also=also,
+            also=written_down,
         )  # fmt: skip  # one argument a line would hide what happens
         people = pager(place.options, folder, place.loop, books, place.view)
         control = ControlSocket(place.loop, folder.path, tell=place.view.print_line)

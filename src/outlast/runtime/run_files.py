@@ -73,7 +73,7 @@ def ledger_changed(run: Path) -> tuple[int, ...]:
     ledger = run / LEDGER
     with contextlib.suppress(RunFolderError):
         ledger = find_ledger(run).path
-    for path in (ledger, f"{ledger}-wal", run / "run.json"):
+    for path in (ledger, Path(f"{ledger}-wal"), run / "run.json"):
         found = None
         with contextlib.suppress(OSError):
             found = os.stat(path)

@@ -69,8 +69,8 @@ def _nothing() -> None:
     return None
 
 
-def _sends_nothing(_: SendOut) -> None:
-    return None
+def _unsent(_: SendOut) -> None:
+    """Send nothing: this process has no image. The coordinator calls the drain off."""
 
 
 def _minus_one() -> int:
@@ -92,7 +92,7 @@ class GroupCalls:
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
     ended: Callable[[], object] = _nothing
-    send_out: Callable[[SendOut], object] = _sends_nothing
+    send_out: Callable[[SendOut], object] = _unsent
 
 
 class WorkerSession:
