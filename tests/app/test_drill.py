@@ -12,7 +12,7 @@ import pytest
 from outlast.app import drill, drill_fit, drill_place
 from outlast.app.drill_page import drill_page
 from outlast.app.drill_place import DrillPlace, refuse_missing
-from outlast.app.drill_predict import TYPICAL, TYPICAL_RANGE, Prediction
+from outlast.app.drill_predict import TYPICAL, TYPICAL_RANGE, DrillPrediction
 from outlast.app.drill_result import Result
 from outlast.app.drill_text import by_kind, left_out_notes, predicted_note, result_text
 from outlast.diagnose.self_output import is_own_file
@@ -226,8 +226,8 @@ def test_the_score_says_what_there_was_to_fall_back_on() -> None:
     assert result_text(allowed).endswith("done again, as the redundancy in force allowed")
 
 
-def test_a_prediction_stands_beside_what_came_with_its_origin_and_its_range() -> None:
-    told = Prediction(0.97, 0.92, 0.98, TYPICAL, TYPICAL_RANGE, naive=0.975)
+def test_a_prediction_says_its_origin_its_range_and_what_came() -> None:
+    told = DrillPrediction(0.97, 0.92, 0.98, TYPICAL, TYPICAL_RANGE, naive=0.975)
     one = result()
     one.facts.update(prediction=told.facts(), predicted_ettr_training=told.ettr)
     text = result_text(replace(one, notes=(predicted_note(told.facts()),)))

@@ -18,7 +18,7 @@ import pytest
 from outlast.errors import CorruptError
 from outlast.model.beacon import Beacon, pack_into
 from outlast.runtime.drill_images import DamagedImages, damage
-from outlast.runtime.drill_redundancy import NodeMemory, RunMemory
+from outlast.runtime.drill_looks import LookedAtNode, LookedAtRun
 from outlast.runtime.striking import RunProcess, Target
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
@@ -108,5 +108,5 @@ def test_a_rank_is_killed_once_its_image_is_damaged(vault: Vault, sealed: bool) 
         assert launcher.wait(20) == 0, "its rank has ended"
 
 
-def memory(vault: Vault, process: RunProcess) -> RunMemory:
-    return RunMemory((NodeMemory(vault, (process,)),), Path("none"))
+def memory(vault: Vault, process: RunProcess) -> LookedAtRun:
+    return LookedAtRun((LookedAtNode(vault, (process,)),), Path("none"))

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from outlast.app import drill_against, drill_fit, drill_place, drill_text
 from outlast.app.command_line import Parser, add_json, finite, whole
-from outlast.app.drill_predict import Prediction, predict
+from outlast.app.drill_predict import DrillPrediction, predict
 from outlast.app.drill_result import Result
 from outlast.app.json_text import json_text
 from outlast.app.opponents import Opponents
@@ -175,7 +175,7 @@ class _Drill:
         self._folder = folder
         self._progress = drill_text.DrillProgress(sys.stderr)
         self._plain = False
-        self._foreseen: Prediction | None = None
+        self._foreseen: DrillPrediction | None = None
         self._said: list[str] = []  # what to note beside the score
 
     # --- the two runs -----------------------------------------------------------------------------

@@ -28,7 +28,7 @@ SIMULATED_RANGE = "95 and 5 % of single runs"
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class DrillPrediction:
     """What ETTR is expected, without start-up and shutdown.
 
     basis    where it comes from
@@ -70,7 +70,7 @@ def predict(
     ranks: int,
     hosts: bool,
     steps: typing.Sequence[SeenStep],
-) -> Prediction:
+) -> DrillPrediction:
     """Predict the run under fire.
 
     cluster   the cluster file of --predict
@@ -83,7 +83,7 @@ def predict(
         )
         basis = f"{cluster}, by the planner's simulation"
         low, high = expected.ettr_low, expected.ettr_high
-        return Prediction(expected.ettr_mean, low, high, basis, SIMULATED_RANGE)
+        return DrillPrediction(expected.ettr_mean, low, high, basis, SIMULATED_RANGE)
     ettr = report_facts(look(str(calm.path)))["ettr_training"]
     seen = Undisturbed(
         training_s=calm.trained_s,
@@ -93,7 +93,7 @@ def predict(
         restart_s=None if calm.ends else _start_s(steps),
     )
     found = forecast(calendar.faults, seen)
-    return Prediction(found.ettr, found.low, found.high, TYPICAL, TYPICAL_RANGE, found.naive)
+    return DrillPrediction(found.ettr, found.low, found.high, TYPICAL, TYPICAL_RANGE, found.naive)
 
 
 def _start_s(steps: typing.Sequence[SeenStep]) -> float:

@@ -28,7 +28,7 @@ from outlast.errors import OutlastError
 from outlast.runtime import clock, stop_signals
 from outlast.runtime.drill_hosts import Hosts, program_of
 from outlast.runtime.drill_launch import COMMAND
-from outlast.runtime.drill_redundancy import NodeMemory, RunMemory
+from outlast.runtime.drill_looks import LookedAtNode, LookedAtRun
 from outlast.runtime.drill_strikes import HostFaults
 from outlast.runtime.leader_file import Leader, find_leader
 from outlast.runtime.ledger.node_events import NodesIn, read_nodes
@@ -279,16 +279,16 @@ class HostLaunchers:
         vaults = filter(None, map(self.vault, self.nodes))
         return max((vault.newest_committed() for vault in vaults), default=0)
 
-    def memory(self) -> RunMemory:
+    def memory(self) -> LookedAtRun:
         """Return what the hosts have that are in the run. One that is cut off is not."""
         away, homes = () if self.hosts is None else self.hosts.away(), self.homes()
         nodes = [
-            NodeMemory(self.vault(node), homes[node.number])
+            LookedAtNode(self.vault(node), homes[node.number])
             for node in self.nodes
             if node.number not in away
         ]
         folder = self._given.run if self._led is None else self._led[0]
-        return RunMemory(nodes, folder / "ledger.db")
+        return LookedAtRun(nodes, folder / "ledger.db")
 
     def usages(self) -> Mapping[int, Usage]:
         return self.target.usages()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outlast.runtime import clock
-from outlast.runtime.drill_redundancy import RANK_TITLE, RunMemory
+from outlast.runtime.drill_looks import RANK_TITLE, LookedAtRun
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.striking import RunProcess, Target
 from outlast.runtime.tiers.area import Area
@@ -31,7 +31,7 @@ class DamagedImages:
     memory   what the run has now
     """
 
-    def __init__(self, memory: Callable[[], RunMemory]) -> None:
+    def __init__(self, memory: Callable[[], LookedAtRun]) -> None:
         self._memory = memory
 
     def strike(self, target: Target, process: RunProcess, *, torn: bool) -> bool:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from outlast.errors import OutlastError
 from outlast.runtime import linux, stop_signals
-from outlast.runtime.drill_redundancy import NodeMemory, RunMemory
+from outlast.runtime.drill_looks import LookedAtNode, LookedAtRun
 from outlast.runtime.drill_strikes import HostFaults
 from outlast.runtime.run_folder import read_card
 from outlast.runtime.striking import Target, Usage
@@ -45,7 +45,7 @@ class Launched(Protocol):
     def step(self) -> int:
         """Return the newest committed step, according to the ranks' beacons; 0 without beacons."""
 
-    def memory(self) -> RunMemory:
+    def memory(self) -> LookedAtRun:
         """Return where the run keeps its state now, and its living processes."""
 
     def usages(self) -> Mapping[int, Usage]:
@@ -97,9 +97,9 @@ class OneLauncher:
                 self._vault = Vault.open(vault_folder(str(read_card(self._run)["run"])))
         return 0 if self._vault is None else self._vault.newest_committed()
 
-    def memory(self) -> RunMemory:
-        here = NodeMemory(self._vault, self.target.children())
-        return RunMemory((here,), self._run / "ledger.db")
+    def memory(self) -> LookedAtRun:
+        here = LookedAtNode(self._vault, self.target.children())
+        return LookedAtRun((here,), self._run / "ledger.db")
 
     def usages(self) -> Mapping[int, Usage]:
         return self.target.usages()

@@ -28,8 +28,8 @@ from outlast.runtime import clock
 from outlast.runtime.drill_disk import RunDisk, mounting
 from outlast.runtime.drill_images import DamagedImages
 from outlast.runtime.drill_launch import Launched, OneLauncher
+from outlast.runtime.drill_looks import InForceLooks
 from outlast.runtime.drill_memory import MemoryGroups
-from outlast.runtime.drill_redundancy import InForceLooks
 from outlast.runtime.drill_strikes import DrillStrikes, Due, Fired, Means
 from outlast.runtime.drill_usage import UsageWatch
 from outlast.runtime.run_folder import ROOT, folder_name, stamped

@@ -6,7 +6,7 @@ file, one JSON object per line. The run's own ledger is compared with that file.
 
 A fault that is due while its rank has no process waits for the next process that takes the rank.
 
-With each fault goes what the run had to fall back on when it struck (`drill_redundancy.py`).
+With each fault goes what the run had to fall back on when it struck (`drill_looks.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from outlast.model.drill_redundancy import InForce
 from outlast.runtime import clock
 from outlast.runtime.drill_disk import RunDisk
 from outlast.runtime.drill_images import DamagedImages
+from outlast.runtime.drill_looks import InForceLooks
 from outlast.runtime.drill_memory import MemoryGroups
-from outlast.runtime.drill_redundancy import InForceLooks
 from outlast.runtime.striking import RunProcess, Target
 
 SLOW_TURN_S = 0.4  # a slow process is stopped for a part of each such time

@@ -15,11 +15,11 @@ import pytest
 
 from outlast.model.beacon import Beacon, pack_into
 from outlast.model.drill_redundancy import InForce
-from outlast.runtime.drill_redundancy import (
+from outlast.runtime.drill_looks import (
     EACH_S,
     InForceLooks,
-    NodeMemory,
-    RunMemory,
+    LookedAtNode,
+    LookedAtRun,
     look,
 )
 from outlast.runtime.ledger.store import Ledger
@@ -64,8 +64,8 @@ def process(pid: int, title: str) -> RunProcess:
     return RunProcess(pid, 1, title)
 
 
-def memory(vault: Vault, ledger: Path, *some: RunProcess) -> RunMemory:
-    return RunMemory((NodeMemory(vault, some),), ledger)
+def memory(vault: Vault, ledger: Path, *some: RunProcess) -> LookedAtRun:
+    return LookedAtRun((LookedAtNode(vault, some),), ledger)
 
 
 RANKS = (process(7, "outlast-rank0"), process(8, "outlast-rank1"))

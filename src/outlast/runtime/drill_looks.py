@@ -35,7 +35,7 @@ _SQL = (
 
 
 @dataclass(frozen=True, slots=True)
-class NodeMemory:
+class LookedAtNode:
     """One node of a run: its vault, if it has one, and its living processes."""
 
     vault: Vault | None
@@ -43,14 +43,14 @@ class NodeMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class RunMemory:
+class LookedAtRun:
     """What a run has now. `ledger`: the ledger of the launcher that leads."""
 
-    nodes: Sequence[NodeMemory]
+    nodes: Sequence[LookedAtNode]
     ledger: Path
 
 
-def look(memory: RunMemory, struck: Collection[int]) -> InForce | None:
+def look(memory: LookedAtRun, struck: Collection[int]) -> InForce | None:
     """Return the redundancy of a run now, or None if it cannot be read.
 
     struck   pids of processes that a fault has taken from the run, though they may still be there
@@ -105,11 +105,11 @@ def _number(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _vaults(memory: RunMemory) -> list[Vault]:
+def _vaults(memory: LookedAtRun) -> list[Vault]:
     return [node.vault for node in memory.nodes if node.vault is not None]
 
 
-def _holders(node: NodeMemory, step: int, struck: Collection[int]) -> int:
+def _holders(node: LookedAtNode, step: int, struck: Collection[int]) -> int:
     """Return how many ranks live on a node that hold the state of `step`, or of the step before.
 
     They hold the newest one if a vote has passed: those that have not committed it are about to.
@@ -129,7 +129,7 @@ def _holders(node: NodeMemory, step: int, struck: Collection[int]) -> int:
     )
 
 
-def _kept_steps(memory: RunMemory, world_size: int, *, sharded: bool) -> tuple[int, int]:
+def _kept_steps(memory: LookedAtRun, world_size: int, *, sharded: bool) -> tuple[int, int]:
     """Return the two newest steps of which shared memory has an image of every rank; 0: none.
 
     Of replicated state these are the copies that ranks make for the case that all are lost.
@@ -155,7 +155,7 @@ class InForceLooks:
     memory   what the run has now
     """
 
-    def __init__(self, memory: Callable[[], RunMemory]) -> None:
+    def __init__(self, memory: Callable[[], LookedAtRun]) -> None:
         self._memory = memory
         self._looks: deque[tuple[float, InForce | None]] = deque(maxlen=_LOOKS_COUNT)
 
