@@ -12,7 +12,7 @@ from outlast.model.limits import SPLIT_LEAST_BYTES
 from outlast.model.manifest import SPLIT, FileEntry, Manifest
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_chunks
 from outlast.runtime.tiers.local import CheckpointFolder, shard_name
-from outlast.runtime.tiers.split_state import Part, metadata_of, split
+from outlast.runtime.tiers.split_state import SharePart, metadata_of, split
 from outlast.runtime.tiers.tier import CheckpointTier
 
 ROW = SPLIT_LEAST_BYTES // 4 // 8  # float32 elements in an eighth of the least share
@@ -35,7 +35,7 @@ def specs_of(tensors: Mapping[str, np.ndarray[Any, Any]]) -> tuple[TensorSpec, .
 
 
 def pieces(
-    tensors: Mapping[str, np.ndarray[Any, Any]], parts: Sequence[Part], rank: int
+    tensors: Mapping[str, np.ndarray[Any, Any]], parts: Sequence[SharePart], rank: int
 ) -> list[TensorPiece]:
     """Return the pieces of a rank's file: its parts, its private state, and rank 0's text."""
     texts = {"private/text": f"rank {rank}".encode()}

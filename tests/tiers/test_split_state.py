@@ -1,4 +1,4 @@
-"""Replicated state that each rank writes a share of: the shares make the whole, or it is refused."""
+"""Replicated state of which each rank writes a share: they make the whole, or are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlast.runtime.tiers import local
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import ImageHeader, TensorPiece, TensorSpec
 from outlast.runtime.tiers.replicated import read_replicated
-from outlast.runtime.tiers.split_state import Contents, Part, metadata_of, split
+from outlast.runtime.tiers.split_state import Contents, SharePart, metadata_of, split
 from tests.tiers import split as saved
 from tests.tiers.divided import replicated as old_form
 from tests.tiers.faulty import FaultyDisk, crash, in_a_child
@@ -31,7 +31,7 @@ def specs_of(shapes: list[tuple[int, ...]]) -> tuple[TensorSpec, ...]:
     return tuple(TensorSpec(f"t{at}", "F32", shape) for at, shape in enumerate(shapes))
 
 
-def header_of(parts: tuple[Part, ...], contents: tuple[TensorSpec, ...] | None) -> ImageHeader:
+def header_of(parts: tuple[SharePart, ...], contents: tuple[TensorSpec, ...] | None) -> ImageHeader:
     specs = [part.own_spec for part in parts]
     spans = tuple((spec, 0, spec.nbytes) for spec in specs)
     return ImageHeader(metadata_of(specs, parts, contents=contents), 0, spans)

@@ -1,4 +1,4 @@
-"""Each rank writes its share of replicated state, and every reader puts the state together again."""
+"""Each rank writes its share of replicated state, and every reader puts the whole together."""
 
 from __future__ import annotations
 

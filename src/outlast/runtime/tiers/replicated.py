@@ -16,7 +16,7 @@ from outlast.model.limits import READ_BLOCK_BYTES
 from outlast.model.manifest import SPLIT, FileEntry
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, ImageHeader, TensorSpec
-from outlast.runtime.tiers.split_state import Contents, Part
+from outlast.runtime.tiers.split_state import Contents, SharePart
 
 _SHARED, _LAYOUT = "shared/", "layout/text"
 _Tensors = dict[str, tuple[TensorSpec, memoryview]]
@@ -74,7 +74,7 @@ class _Split:
                 self._read_file(self._entries[name], header, rooms)
         return Image(self._headers[self._own].metadata, self._tensors)
 
-    def _room(self, spec: TensorSpec, file: str, part: Part | None) -> memoryview:
+    def _room(self, spec: TensorSpec, file: str, part: SharePart | None) -> memoryview:
         """Return where the bytes of a tensor in a file go."""
         if part is not None:
             return part.within(self._tensors[spec.name][1])

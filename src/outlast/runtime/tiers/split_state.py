@@ -37,7 +37,7 @@ from outlast.runtime.tiers.image import ITEM_BYTES, ImageHeader, TensorSpec
 _SHARDING, _CONTENTS = "DCP_SHARDING_INFO", "outlast_contents"
 
 
-class Part(NamedTuple):
+class SharePart(NamedTuple):
     """The rows `begin` to `end` of a tensor along `dim`. `spec` is that of the whole.
 
     A tensor that is not cut is one part with all rows.
@@ -76,7 +76,7 @@ class Part(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def split(specs: tuple[TensorSpec, ...], ranks: int) -> tuple[tuple[Part, ...], ...]:
+def split(specs: tuple[TensorSpec, ...], ranks: int) -> tuple[tuple[SharePart, ...], ...]:
     """Return the parts that each of `ranks` ranks writes.
 
     Every rank that holds the same tensors gets the same answer, in whatever order it names them.
@@ -84,7 +84,7 @@ def split(specs: tuple[TensorSpec, ...], ranks: int) -> tuple[tuple[Part, ...], 
     """
     total = sum(spec.nbytes for spec in specs)
     writers = min(ranks, max(1, total // SPLIT_LEAST_BYTES))
-    shares: list[list[Part]] = [[] for _ in range(ranks)]
+    shares: list[list[SharePart]] = [[] for _ in range(ranks)]
     at = 0
     for spec in sorted(specs):
         for part in _cut(spec, at, total, writers):
@@ -101,7 +101,7 @@ def split(specs: tuple[TensorSpec, ...], ranks: int) -> tuple[tuple[Part, ...], 
 
 def metadata_of(
     specs: Iterable[TensorSpec],
-    parts: Iterable[Part],
+    parts: Iterable[SharePart],
     *,
     contents: Iterable[TensorSpec] | None = None,
 ) -> dict[str, str]:
@@ -158,7 +158,7 @@ class Contents:
             if at != count or not rows:
                 raise _not_whole(name, at, count)
 
-    def parts_of(self, file: str, header: ImageHeader) -> Iterator[Part]:
+    def parts_of(self, file: str, header: ImageHeader) -> Iterator[SharePart]:
         """Yield the parts that a file has, in the order of its bytes. Raises CorruptError."""
         offsets = _offsets(file, header)
         for spec, _, _ in header.spans:
@@ -188,7 +188,7 @@ def _rows(spec: TensorSpec) -> tuple[int, int]:
     return 0, 1
 
 
-def _cut(spec: TensorSpec, at: int, total: int, writers: int) -> Iterator[Part]:
+def _cut(spec: TensorSpec, at: int, total: int, writers: int) -> Iterator[SharePart]:
     """Yield the parts of a tensor that begins `at` bytes after the first one."""
     (dim, rows), size = _rows(spec), spec.nbytes
     begin = 0
@@ -199,9 +199,9 @@ def _cut(spec: TensorSpec, at: int, total: int, writers: int) -> Iterator[Part]:
                 break
             row = (2 * edge * rows + size) // (2 * size)  # the nearest
             if begin < row < rows:
-                yield Part(spec, dim, begin, row)
+                yield SharePart(spec, dim, begin, row)
                 begin = row
-    yield Part(spec, dim, begin, rows)
+    yield SharePart(spec, dim, begin, rows)
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -226,7 +226,7 @@ def _offsets(file: str, header: ImageHeader) -> Any:
         )
 
 
-def _part(file: str, spec: TensorSpec, whole: TensorSpec, offsets: Any) -> Part:
+def _part(file: str, spec: TensorSpec, whole: TensorSpec, offsets: Any) -> SharePart:
     """Return which part of `whole` a file has under its name. Raises CorruptError."""
     try:
         begins = tuple(offsets[spec.name]["saved_offsets"])
@@ -235,7 +235,7 @@ def _part(file: str, spec: TensorSpec, whole: TensorSpec, offsets: Any) -> Part:
         end = begin + (spec.shape[dim] if spec.shape else 1)
     except (TypeError, KeyError, IndexError):
         begins, begin, end, dim = (), -1, -1, 0
-    part = Part(whole, dim, begin, end)
+    part = SharePart(whole, dim, begin, end)
     fits = type(begin) is int and 0 <= begin <= end <= _rows(whole)[1]
     if fits and spec == part.own_spec and begins == part.offsets:
         return part

@@ -25,7 +25,7 @@ from outlast.errors import CorruptError
 from outlast.model.manifest import Seal
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, TensorPiece, TensorSpec
-from outlast.runtime.tiers.split_state import Part, metadata_of, split
+from outlast.runtime.tiers.split_state import SharePart, metadata_of, split
 from outlast.runtime.worker import devices
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import WorkerSession
@@ -333,7 +333,7 @@ def _text_piece(prefix: str, text: str) -> TensorPiece:
     return TensorPiece(TensorSpec(prefix + _TEXT, "U8", (len(data),)), memoryview(data))
 
 
-def _rows_of(tensor: torch.Tensor, part: Part) -> torch.Tensor:
+def _rows_of(tensor: torch.Tensor, part: SharePart) -> torch.Tensor:
     """Return a part of a tensor: a view of it."""
     if part.is_whole:
         return tensor
