@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlast.engine.protocol.outputs import SaveLast
 from outlast.errors import CapacityError, CorruptError
+from outlast.model.manifest import SPLIT
+from outlast.runtime.coordinator.saves import save_images
+from outlast.runtime.tiers import local, split_state
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.kept_copies import KeptCopies
+from outlast.runtime.tiers.replicated import read_replicated
 from outlast.runtime.tiers.vault import Vault
+from tests.tiers import split
 
 SHAPE = (1000,)
 
@@ -44,7 +50,9 @@ def copies(vault: Vault) -> KeptCopies:
 
 
 def keep(copies: KeptCopies, rank: int, step: int, world_size: int = 2) -> None:
-    copies.write(rank, generation=1, step=step, pieces=state(step), world_size=world_size)
+    copies.write(
+        rank, generation=1, step=step, pieces=state(step), metadata={}, world_size=world_size
+    )
 
 
 def value(copies: KeptCopies, rank: int, step: int) -> float:
@@ -85,7 +93,7 @@ def test_a_copy_that_is_there_is_not_written_again(copies: KeptCopies) -> None:
     """Where it is the only one, a writer that dies would leave none."""
     for rank in (0, 1):
         keep(copies, rank, 4)
-    copies.write(0, generation=2, step=4, pieces=state(9), world_size=2)
+    copies.write(0, generation=2, step=4, pieces=state(9), metadata={}, world_size=2)
     assert value(copies, 0, 4) == 4
     with pytest.raises(CorruptError, match="no copy of the state of rank 0 at step 3"):
         copies.read(0, 3)
@@ -126,5 +134,83 @@ def test_a_lack_of_room_is_said_before_anything_is_allocated(vault: Vault) -> No
 def test_a_state_that_has_grown_gets_a_larger_slot(copies: KeptCopies) -> None:
     grown = [*state(8), *(piece._replace(spec=piece.spec._replace(name="v")) for piece in state(9))]
     for rank in (0, 1):
-        copies.write(rank, generation=1, step=8, pieces=grown, world_size=2)
+        copies.write(rank, generation=1, step=8, pieces=grown, metadata={}, world_size=2)
     assert copies.newest_good(2) == (8, [])
+
+
+# --- replicated state that the ranks have split ---------------------------------------------------
+
+RANKS = 3
+
+
+def keep_split(vault: Vault, step: int, *, lost: str = "") -> KeptCopies:
+    """Let three ranks copy their shares. `lost`: nobody copies the last part of this tensor."""
+    copies, tensors = KeptCopies(vault), split.state(step)
+    specs = split.specs_of(tensors)
+    shares = list(split_state.split(specs, RANKS))
+    if lost:
+        last = max(
+            at for at, share in enumerate(shares) if lost in [one.spec.name for one in share]
+        )
+        shares[last] = tuple(one for one in shares[last] if one.spec.name != lost)
+    for rank, parts in enumerate(shares):
+        pieces = split.pieces(tensors, parts, rank)
+        names = [piece.spec for piece in pieces]
+        metadata = split_state.metadata_of(names, parts, contents=None if rank else specs)
+        copies.reserve(rank, image_bytes(names))
+        copies.write(
+            rank, generation=1, step=step, pieces=pieces, metadata=metadata, world_size=RANKS
+        )
+    return copies
+
+
+def test_shares_are_put_together_for_each_rank(vault: Vault) -> None:
+    copies = keep_split(vault, 4)
+    assert copies.newest_good(RANKS) == (4, [])
+    for like in range(RANKS):
+        image = copies.read_state(4, like=like, world_size=RANKS)
+        for name, one in split.state(4).items():
+            assert bytes(image.tensors[name][1]) == one.tobytes(), name
+        assert bytes(image.tensors["private/text"][1]) == f"rank {like}".encode()
+        assert bytes(image.tensors["shared/text"][1]) == b"{}"
+
+
+def test_copies_that_lack_a_part_are_refused_by_its_name(vault: Vault) -> None:
+    keep_split(vault, 4)
+    copies = keep_split(vault, 5, lost="shared/large")
+    with pytest.raises(CorruptError, match="shared/large is not whole"):
+        copies.read_state(5, like=0, world_size=RANKS)
+    newest, refused = copies.newest_good(RANKS)
+    assert newest == 4
+    assert "shared/large is not whole" in refused[0]
+
+
+def test_copies_that_rank_0_made_of_everything_are_still_read(vault: Vault) -> None:
+    """An older outlast, whose launcher was killed, has left them."""
+    copies = KeptCopies(vault)
+    for rank in (0, 1):
+        data = f"rank {rank}".encode()
+        own = TensorPiece(TensorSpec("private/text", "U8", (len(data),)), memoryview(data))
+        (spec, values) = state(6)[0]
+        shared = TensorPiece(spec._replace(name="shared/w"), values)
+        pieces = [own, shared] if rank == 0 else [own]
+        copies.reserve(rank, SLOT)
+        copies.write(rank, generation=1, step=6, pieces=pieces, metadata={}, world_size=2)
+    image = copies.read_state(6, like=1, world_size=2)
+    assert bytes(image.tensors["private/text"][1]) == b"rank 1"
+    assert image.tensors["shared/w"][0].shape == SHAPE
+
+
+def test_copies_are_saved_as_a_checkpoint_of_shares(vault: Vault, tmp_path: Path) -> None:
+    """As a run does that gives up."""
+    keep_split(vault, 4)
+    order = SaveLast(4, sharded=False, kept=True)
+    folder, error = save_images(vault, tmp_path / "saved", order, "run-1", 1, RANKS)
+    assert error == ""
+    found = local.newest_good(tmp_path / "saved").checkpoint
+    assert found is not None
+    assert (str(found.folder), found.manifest.kind) == (folder, SPLIT)
+    image = read_replicated(found, 2)
+    for name, one in split.state(4).items():
+        assert bytes(image.tensors[name][1]) == one.tobytes(), name
+    assert bytes(image.tensors["private/text"][1]) == b"rank 2"

@@ -50,7 +50,7 @@ def test_shares_have_each_row_once_and_are_about_equal(
     headers = {
         f"f{rank}": header_of(parts, None if rank else specs) for rank, parts in enumerate(shares)
     }
-    Contents.of(headers["f0"]).check(headers)
+    Contents.of(headers["f0"].metadata).check(headers)
     sizes = [sum(part.own_spec.nbytes for part in parts) for parts in shares]
     assert sum(sizes) == sum(spec.nbytes for spec in specs)
     for parts in shares:
@@ -268,7 +268,7 @@ def test_a_header_that_does_not_say_where_its_parts_are_is_refused(
 )
 def test_contents_that_cannot_be_read_are_refused(said: str) -> None:
     with pytest.raises(CorruptError, match="what was split"):
-        Contents.of(ImageHeader({"outlast_contents": said}, 0, ()))
+        Contents.of({"outlast_contents": said})
 
 
 def test_a_checkpoint_that_says_nothing_of_its_parts_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from outlast.model.manifest import OF_RUNS, SPLIT, FileEntry, Manifest
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece
 from outlast.runtime.tiers.kept_copies import KeptCopies
+from outlast.runtime.tiers.split_state import is_split
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -51,9 +52,9 @@ def save_images(
 ) -> tuple[str, str]:
     """Write the ranks' images, or their copies, as a checkpoint.
 
-    Return its folder, or "" and why it could not be written. Under replicated state, rank 0's shard
-    also contains the replicated part. Rank 0's copy has that part. Its image does not have it, so
-    the part is taken from the transfer image.
+    Return its folder, or "" and why it could not be written. Under replicated state, each rank's
+    copy has its share of the replicated part. Images do not have it. So rank 0's shard gets all of
+    it from the transfer image.
     """
     folder = local.checkpoint_folder(root, order.step)
     kind = "sharded" if order.sharded else "replicated"
@@ -70,6 +71,9 @@ def save_images(
                 }
             pieces = [TensorPiece(spec, data) for spec, data in tensors.values()]
             metadata = {"step": str(order.step)}
+            if order.kept:
+                metadata = dict(image.metadata)
+                kind = SPLIT if rank == 0 and is_split(metadata) else kind
             files.append(local.write_shard(folder, rank, pieces=pieces, metadata=metadata))
         manifest = Manifest(
             run=run_id,

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from outlast.engine.commit.image_place import STILL
 from outlast.errors import CapacityError, CorruptError
+from outlast.model.limits import METADATA_RESERVE_BYTES
 from outlast.model.manifest import SEAL_BYTES, Seal, unpack_seal
 from outlast.runtime.tiers.image import (
     Image,
@@ -97,14 +98,17 @@ class Area:
         step: int,
         pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str],
+        metadata_room: int = METADATA_RESERVE_BYTES,
     ) -> Seal:
         """Write the image of `step` into `slot`, and seal it.
 
-        Raises what `write_image` does; the slot then stays without a seal.
+        `metadata_room` is how many bytes of its header are kept for metadata. Raises what
+        `write_image` does; the slot then stays without a seal.
         """
         target = self._slot(slot)
         self._put_seal(slot, bytes(SEAL_BYTES))
-        reserved = header_bytes([piece.spec for piece in pieces])
+        specs = [piece.spec for piece in pieces]
+        reserved = header_bytes(specs, metadata_bytes=metadata_room)
         written = write_image(
             target, pieces=pieces, metadata=metadata, header_bytes_reserved=reserved
         )

@@ -151,6 +151,11 @@ def image_bytes(
     return header_bytes(specs, metadata_bytes=metadata_bytes) + _lay_out(tuple(specs)).data_bytes
 
 
+def metadata_bytes(metadata: Mapping[str, str]) -> int:
+    """Return how many bytes `metadata` takes in the header of an image."""
+    return len(_json(metadata))
+
+
 def write_image(
     target: memoryview,
     *,

@@ -1,8 +1,8 @@
 """Copies of the state of all ranks, of one step, in the vault of a node.
 
 Under replicated state every live rank has all of it. If all ranks are lost at once, they go on from
-these copies. A rank has two slots for them, beside those of its images. The slots of rank 0 contain
-the replicated state, and the slots of every rank contain its own state.
+these copies. A rank has two slots for them, beside those of its images. They contain the rank's own
+state, and its share of the replicated state (split_state.py).
 
 Promises   The newest step of which all ranks have a copy stays, until they all have a newer one.
 Limits     All ranks of the run are on this node.
@@ -10,12 +10,14 @@ Limits     All ranks of the run are on this node.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outlast.engine.durable import newest_common
 from outlast.errors import CorruptError
-from outlast.runtime.tiers.image import Image, TensorPiece
+from outlast.runtime.tiers.image import Image, TensorPiece, metadata_bytes
 from outlast.runtime.tiers.rank_areas import RankAreas
+from outlast.runtime.tiers.replicated import check_together, put_together
+from outlast.runtime.tiers.split_state import is_split
 from outlast.runtime.tiers.vault import Vault
 
 
@@ -45,17 +47,29 @@ class KeptCopies:
         generation: int,
         step: int,
         pieces: Sequence[TensorPiece],
+        metadata: Mapping[str, str],
         world_size: int,
     ) -> None:
-        """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError."""
+        """Seal a copy of `rank`'s state of `step`, unless there is one. Raises CapacityError.
+
+        `metadata` says what share of the replicated state the pieces have.
+        """
         if self._areas.find(rank, step) is not None:
             # To write it again would leave no copy if this process died meanwhile.
             return
         whole = self.newest_whole(world_size)
         used = None if whole is None else self._areas.find(rank, whole)
         slot = 0 if used is None else 1 - used[0]
-        area, metadata = self._areas.of(rank), {"step": str(step)}
-        self._vault.write_area(area, slot, generation, step, pieces, metadata)
+        metadata = {"step": str(step), **metadata}
+        self._vault.write_area(
+            self._areas.of(rank),
+            slot,
+            generation,
+            step,
+            pieces,
+            metadata,
+            metadata_room=metadata_bytes(metadata),
+        )
 
     def read(self, rank: int, step: int) -> Image:
         """Return the verified copy of `rank`'s state: views of its slot. Raises CorruptError."""
@@ -65,6 +79,13 @@ class KeptCopies:
                 f"the vault holds no copy of the state of rank {rank} at step {step}"
             )
         return self._areas.of(rank).read(*found)
+
+    def read_state(self, step: int, *, like: int, world_size: int) -> Image:
+        """Return the replicated state of `step`, and the private state of the rank `like`.
+
+        Raises CorruptError.
+        """
+        return put_together([self.read(rank, step) for rank in range(world_size)], like)
 
     def newest_whole(self, world_size: int) -> int | None:
         """Return the newest step of which all ranks have sealed a copy, unverified."""
@@ -79,8 +100,9 @@ class KeptCopies:
 
         def is_whole(step: int) -> bool:
             try:
-                for rank in range(world_size):
-                    self.read(rank, step)
+                images = [self.read(rank, step) for rank in range(world_size)]
+                if is_split(images[0].metadata):
+                    check_together(images)
             except CorruptError as error:
                 what = f"the copies of the state of step {step} in shared memory are not used"
                 refused.append(f"{what}: {error.message}")

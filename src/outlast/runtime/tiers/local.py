@@ -40,7 +40,6 @@ from outlast.runtime.tiers.image import (
     Image,
     ImageHeader,
     TensorPiece,
-    header_bytes,
     image_chunks,
     read_header,
     read_image,
@@ -149,8 +148,7 @@ def write_shard(
     Raises CapacityError, and RunFolderError if the folder already has a manifest. In that case,
     call `set_aside` first, unless the step is saved already.
     """
-    reserved = header_bytes([piece.spec for piece in pieces])
-    chunks = image_chunks(pieces=pieces, metadata=metadata, header_bytes_reserved=reserved)
+    chunks = image_chunks(pieces=pieces, metadata=metadata)
     return write_file(folder, shard_name(rank), chunks, disk=disk)
 
 

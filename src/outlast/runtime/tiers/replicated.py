@@ -9,6 +9,8 @@ memory than the state itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import xxhash
 
 from outlast.errors import CorruptError
@@ -16,7 +18,7 @@ from outlast.model.limits import READ_BLOCK_BYTES
 from outlast.model.manifest import SPLIT, FileEntry
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import Image, ImageHeader, TensorSpec
-from outlast.runtime.tiers.split_state import Contents, SharePart
+from outlast.runtime.tiers.split_state import Contents, SharePart, is_split
 
 _SHARED, _LAYOUT = "shared/", "layout/text"
 _Tensors = dict[str, tuple[TensorSpec, memoryview]]
@@ -30,9 +32,56 @@ def read_replicated(checkpoint: local.CheckpointFolder, like: int = 0) -> Image:
     if checkpoint.manifest.kind == SPLIT:
         return _Split(checkpoint, like).read()
     first = local.read_shard(checkpoint, 0)
-    if like == 0:
+    return _with_private(first, first if like == 0 else local.read_shard(checkpoint, like))
+
+
+def put_together(images: Sequence[Image], like: int) -> Image:
+    """Return the same, of images in memory, one for each rank. Tensors that are not cut are views.
+
+    Raises CorruptError unless they have the whole state.
+    """
+    if not is_split(images[0].metadata):
+        return _with_private(images[0], images[like])
+    contents, headers = check_together(images)
+    whole: _Tensors = {}
+    for (file, header), image in zip(headers.items(), images, strict=True):
+        for part in contents.parts_of(file, header):
+            name, (_, data) = part.spec.name, image.tensors[part.spec.name]
+            if part.is_whole:
+                whole[name] = (part.spec, data)
+                continue
+            if name not in whole:
+                whole[name] = (part.spec, memoryview(bytearray(part.spec.nbytes)))
+            part.within(whole[name][1])[:] = data
+    common = {
+        name: one
+        for name, one in images[0].tensors.items()
+        if _is_common(name) and name not in contents.tensors
+    }
+    private = {name: one for name, one in images[like].tensors.items() if not _is_common(name)}
+    return Image(images[like].metadata, {**common, **whole, **private})
+
+
+def check_together(images: Sequence[Image]) -> tuple[Contents, dict[str, ImageHeader]]:
+    """Return what was split among images, and their headers, by the names of files.
+
+    Raises CorruptError unless they have all of it.
+    """
+    headers = {
+        local.shard_name(rank): ImageHeader(
+            image.metadata, 0, tuple((spec, 0, 0) for spec, _ in image.tensors.values())
+        )
+        for rank, image in enumerate(images)
+    }
+    contents = Contents.of(images[0].metadata)
+    contents.check(headers)
+    return contents, headers
+
+
+def _with_private(first: Image, own: Image) -> Image:
+    """Return what rank 0's image has for all ranks, with the private state of another rank."""
+    if own is first:
         return first
-    own = local.read_shard(checkpoint, like)
     common = {name: one for name, one in first.tensors.items() if _is_common(name)}
     return Image(own.metadata, {**common, **own.tensors})
 
@@ -59,7 +108,7 @@ class _Split:
             for name, entry in self._entries.items()
         }
         local.check_split(checkpoint, self._headers)
-        self._contents = Contents.of(self._headers[local.shard_name(0)])
+        self._contents = Contents.of(self._headers[local.shard_name(0)].metadata)
         self._tensors: _Tensors = {
             name: (spec, memoryview(bytearray(spec.nbytes)))
             for name, spec in self._contents.tensors.items()

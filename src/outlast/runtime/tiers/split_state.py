@@ -125,17 +125,17 @@ def metadata_of(
 class Contents:
     """The tensors of the state that was split, by name, as the header of rank 0's file names them.
 
-    contents = Contents.of(headers["rank-0.safetensors"])
+    contents = Contents.of(headers["rank-0.safetensors"].metadata)
     contents.check(headers)
     """
 
     tensors: Mapping[str, TensorSpec]
 
     @classmethod
-    def of(cls, header: ImageHeader) -> Contents:
+    def of(cls, metadata: Mapping[str, str]) -> Contents:
         """Read them from the header of rank 0's file. Raises CorruptError."""
         try:
-            body: Any = json.loads(header.metadata[_CONTENTS])
+            body: Any = json.loads(metadata[_CONTENTS])
             return cls({name: _spec(name, *one) for name, one in body.items()})
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptError(f"no header says what was split among the ranks: {error}") from None
@@ -171,7 +171,12 @@ def check_files(headers: Mapping[str, ImageHeader], first: str) -> None:
     """Raise CorruptError unless files have the whole split state. `first` is rank 0's file."""
     if first not in headers:
         raise CorruptError(f"the checkpoint has no {first}")
-    Contents.of(headers[first]).check(headers)
+    Contents.of(headers[first].metadata).check(headers)
+
+
+def is_split(metadata: Mapping[str, str]) -> bool:
+    """Return whether the image of rank 0 with this metadata has a share, and not all."""
+    return _CONTENTS in metadata
 
 
 # --- splitting ------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from outlast.errors import CapacityError, CorruptError, OutlastError, RunFolderError
 from outlast.model.beacon import BEACON_BYTES, Beacon, unpack
-from outlast.model.limits import SLOTS_COUNT, VAULT_SPARE_BYTES
+from outlast.model.limits import METADATA_RESERVE_BYTES, SLOTS_COUNT, VAULT_SPARE_BYTES
 from outlast.model.manifest import NO_RANK, Seal, run_hash
 from outlast.runtime.cgroups import Hierarchy, memory_hierarchies
 from outlast.runtime.tiers.area import Area, allocate, map_file
@@ -360,17 +360,29 @@ class Vault:
         step: int,
         pieces: Sequence[TensorPiece],
         metadata: Mapping[str, str],
+        *,
+        metadata_room: int = METADATA_RESERVE_BYTES,
     ) -> Seal:
         """Seal an image in one slot of an area. Slots that it has outgrown are made larger.
 
         Raises CapacityError if there is no room for that.
         """
-        try:
+
+        def write() -> Seal:
             return area.write(
-                slot, generation=generation, step=step, pieces=pieces, metadata=metadata
+                slot,
+                generation=generation,
+                step=step,
+                pieces=pieces,
+                metadata=metadata,
+                metadata_room=metadata_room,
             )
+
+        try:
+            return write()
         except CapacityError:
-            sizes, needed = area.allocated(), image_bytes([piece.spec for piece in pieces])
+            specs = [piece.spec for piece in pieces]
+            sizes, needed = area.allocated(), image_bytes(specs, metadata_bytes=metadata_room)
         if needed > sizes[slot]:
             larger = int(needed * _GROWTH)
             self.need_room(
@@ -381,7 +393,7 @@ class Vault:
         else:
             # Another process has made the slot larger since this one mapped it.
             area.map_ahead(slot, needed)
-        return area.write(slot, generation=generation, step=step, pieces=pieces, metadata=metadata)
+        return write()
 
     def _transfers_of(self, generation: int | None, step: int) -> list[tuple[Seal, Area]]:
         """Return the transfer images, the newest first."""

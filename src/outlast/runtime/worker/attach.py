@@ -347,8 +347,7 @@ class Attachment:
         if plan.checkpoint:
             self._load_checkpoint(plan)
         elif plan.private == "kept":
-            for image in self.copies.read(plan.step):
-                load_parts(self.state, image)
+            load_parts(self.state, self.copies.read(plan.step))
         elif plan.private == "slot":
             self._load_slot(plan, donated)
         elif plan.private == "twin":

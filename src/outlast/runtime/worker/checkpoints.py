@@ -10,7 +10,6 @@ wait for that.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from outlast.errors import OutlastError, StateError
 from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
 from outlast.runtime.tiers import local
-from outlast.runtime.tiers.image import TensorPiece, image_bytes, write_image
+from outlast.runtime.tiers.image import TensorPiece, image_bytes, metadata_bytes, write_image
 from outlast.runtime.tiers.replicated import read_replicated
 from outlast.runtime.worker.error_text import one_line
 from outlast.runtime.worker.images import load_parts
@@ -73,7 +72,8 @@ class Checkpoints:
                 return
         pieces, metadata = self._pieces()
         metadata = {"step": str(step), **metadata}
-        size = image_bytes([piece.spec for piece in pieces], metadata_bytes=_json_bytes(metadata))
+        specs = [piece.spec for piece in pieces]
+        size = image_bytes(specs, metadata_bytes=metadata_bytes(metadata))
         try:
             if len(self._staging) < size:
                 self._staging = bytearray(size)
@@ -157,8 +157,3 @@ def load_checkpoint(state: State, folder: str, rank: int, world_size: int) -> li
     is_sharded = manifest.kind == "sharded"
     load_parts(state, local.read_shard(found, rank) if is_sharded else read_replicated(found, rank))
     return []
-
-
-def _json_bytes(metadata: Mapping[str, str]) -> int:
-    """Return how many bytes `metadata` takes in the header of an image."""
-    return len(json.dumps(metadata, ensure_ascii=False, separators=(",", ":")).encode())

@@ -206,6 +206,11 @@ class RankImages:
         shared = self._named(SHARED, *self._state.shared_tensors())
         return [*private, *shared, self._state.layout]
 
+    def checkpoint_bytes(self, private: int, shared: int) -> int:
+        """Return about how many bytes `of_checkpoint` will have, given what `reserve` returned."""
+        share = shared if self._state.sharded else shared // self._member.world_size
+        return int(private * _SLACK + share * 1.02) + len(self._state.layout.data) + _SLACK_BYTES
+
     def of_checkpoint(self) -> tuple[list[TensorPiece], dict[str, str]]:
         """Return the pieces of this rank's file of a checkpoint, and what its header says of them.
 

@@ -6,8 +6,6 @@ sealed completely every few steps anyway, and on several nodes no vault has all 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from outlast.errors import CapacityError
 from outlast.model.keep import NEVER
 from outlast.model.messages import Checkpointed
@@ -21,8 +19,6 @@ from outlast.runtime.worker.keeping import VAULT, Keeping
 from outlast.runtime.worker.membership import Membership
 from outlast.runtime.worker.session import WorkerSession
 from outlast.runtime.worker.state import State
-
-_SLACK, _SLACK_BYTES = 1.02, 256 << 10  # loader positions and texts may grow
 
 
 class StateCopies:
@@ -68,11 +64,9 @@ class StateCopies:
             keeping.vault = NEVER
         if keeping.vault.is_never:
             return
-        rank, own = self._member.rank(), private_bytes
-        if rank == 0:
-            own += shared_bytes + len(self._state.layout.data)
+        own = self._images.checkpoint_bytes(private_bytes, shared_bytes)
         try:
-            self._vault.reserve(rank, int(own * _SLACK) + _SLACK_BYTES)
+            self._vault.reserve(self._member.rank(), own)
         except CapacityError as error:
             if not keeping.vault.auto:
                 raise
@@ -89,11 +83,13 @@ class StateCopies:
         session.mark("keeping", step)
         session.exit_if_lease_is_over()
         try:
+            pieces, metadata = self._images.of_checkpoint()
             self._vault.write(
                 rank,
                 generation=generation,
                 step=step,
-                pieces=self._images.pieces(rank == 0),
+                pieces=pieces,
+                metadata=metadata,
                 world_size=self._member.world_size,
             )
         except CapacityError as lack:
@@ -103,13 +99,10 @@ class StateCopies:
         session.say(Checkpointed(worker, generation, rank, step, "", 0, "", error, in_vault=True))
         self.keeping.copied(VAULT, cost_s=clock.now_s() - began_s)
 
-    def read(self, step: int) -> Iterator[Image]:
-        """Yield the parts of this rank's state of `step`: rank 0's copy, then its own.
-
-        Raises CorruptError.
-        """
-        for rank in sorted({0, self._member.rank()}):
-            yield self._vault.read(rank, step)
+    def read(self, step: int) -> Image:
+        """Return this rank's state of `step`, and the replicated state. Raises CorruptError."""
+        member = self._member
+        return self._vault.read_state(step, like=member.rank(), world_size=member.world_size)
 
     def forget_after(self, step: int) -> None:
         """Forget this rank's copies of later steps, which were rolled back."""
