@@ -1,6 +1,7 @@
 """Whether the live page of 16,384 ranks scrolls smoothly in a real browser.
 
     python benchmarks/scroll.py [--times 5]
+    python benchmarks/scroll.py --picture FILE   only write a picture of the page
 
 It needs outlast[web], `pip install playwright`, and Debian's chromium. A run of 16,384 ranks on
 2,048 nodes, with 300 interruptions, is written and goes on: each second its ledger gets a new step.
@@ -108,6 +109,12 @@ def scroll(page: Page) -> dict[str, list[float]]:
     return seen
 
 
+def draw(page: Page, file: Path) -> None:
+    """Write a picture of the top of the page."""
+    page.set_viewport_size({"width": 1200, "height": 1500})
+    page.screenshot(path=file)
+
+
 def clicks_to(page: Page, rank: int) -> int:
     """Go from the page of the run to that of a rank. Return the number of clicks."""
     page.get_by_role("link", name=node(rank), exact=True).last.click()
@@ -119,6 +126,7 @@ def clicks_to(page: Page, rank: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--picture", type=Path, metavar="FILE")
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="outlast-scroll-") as root,
@@ -132,6 +140,9 @@ def main() -> int:
         page.add_init_script(WATCH)
         page.goto(url)
         page.get_by_text("live", exact=True).wait_for()
+        if args.picture is not None:
+            draw(page, args.picture)
+            return 0
         found = [scroll(page) for _ in range(args.times)]
         parts = page.evaluate("window.seen.parts")
         clicks = clicks_to(page, RANK)
