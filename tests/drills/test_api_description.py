@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.test_serve import broken_runs, hostile_run
-from tests.drills.test_browser import served
+from tests.drills._served import served
 from tests.ledger import a_run
 
 pytest.importorskip("fastapi")

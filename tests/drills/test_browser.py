@@ -6,12 +6,7 @@ This needs outlast[web], `pip install playwright`, and Debian's chromium.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +14,7 @@ import pytest
 from outlast.model.records import Event
 from outlast.runtime.tiers import local
 from tests.drills._run import Drill
+from tests.drills._served import served
 from tests.ledger import a_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -32,21 +28,6 @@ Object.defineProperty(document, "hidden", {get: () => true, configurable: true})
 document.dispatchEvent(new Event("visibilitychange"));
 """
 SHOW = HIDE.replace("true,", "false,", 1)
-
-
-@contextlib.contextmanager
-def served(folder: Path, **environment: str) -> Iterator[str]:
-    """Serve a run, and yield the address of its page."""
-    command = [sys.executable, "-m", "outlast.app.cli", "serve", str(folder), "--port", "0"]
-    env = {**os.environ, **environment}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as server:
-        try:
-            assert server.stdout is not None
-            url = re.search(r"http://\S+", server.stdout.readline())
-            assert url is not None
-            yield url[0]
-        finally:
-            server.kill()
 
 
 @pytest.mark.drill
