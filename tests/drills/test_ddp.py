@@ -650,6 +650,24 @@ def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: C
     assert evaluations(outcome) == evaluations(calm_run("ddp.py", *arguments)), str(outcome)
 
 
+@pytest.mark.drill
+@pytest.mark.parametrize("rank", [-1, 1])
+def test_an_exception_that_always_comes_in_a_phase_ends_the_run(tmp_path: Path, rank: int) -> None:
+    """A restart of all ranks would leave the phase out, and the run would end well without it."""
+    outcome = drilled(
+        tmp_path,
+        "ddp.py",
+        "--evaluate",
+        3,
+        workers=2,
+        strikes=[{"at": "evaluate", "rank": rank, "step": 6, "do": "raise", "always": True}],
+    )
+    assert outcome.code == 1, str(outcome)
+    assert outcome.last_step == 6, str(outcome)
+    assert "Traceback (most recent call last)" in outcome.stderr, str(outcome)
+    assert "Struck: struck at evaluate" in outcome.stderr, str(outcome)
+
+
 # --- how the script is made -----------------------------------------------------------------------
 
 

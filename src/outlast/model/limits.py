@@ -173,6 +173,9 @@ LISTENER_KEEPALIVE_S = 60.0
 # --- budgets --------------------------------------------------------------------------------------
 # If the same step fails this often with all processes alive, a more expensive rung is taken.
 REPEATS_PER_STEP_COUNT = 3
+# If a rank's own code raises this often in one phase, the script ends by the error. After a restart
+# of all ranks the phase would be left out, so a restart must not come first.
+PHASE_ERRORS_COUNT = 3
 SETUP_FAULTS_COUNT = 2  # interruptions that are allowed before the first commit of a run
 # The budget of losses that are repaired by replacing ranks. A loss of several ranks at once counts
 # as one.
@@ -465,6 +468,7 @@ assert BATCH_WAIT_S < COMPANION_WAIT_S, (
 assert VOTERS_LEAST <= VOTERS_COUNT and VOTERS_COUNT % 2 == 1
 assert 0.2 < MISSED_SHARE < 1, "voters miss a coordinator before the leases of others are over"
 assert LEASE_BEATS >= 3, "a lost message must not cost the lease"
+assert PHASE_ERRORS_COUNT <= REPEATS_PER_STEP_COUNT
 assert REPEATS_PER_STEP_COUNT <= SAME_STEP_FAULTS_COUNT < STANDSTILL_FAULTS_COUNT
 assert SETUP_FAULTS_COUNT < SETUP_STRIKES_COUNT < STRIKES_COUNT
 assert CHANNEL_BUFFER_MAX_BYTES > 2 * MESSAGE_MAX_BYTES

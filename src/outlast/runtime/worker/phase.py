@@ -38,12 +38,16 @@ class Attempt:
 
     After an error in the block, or the loss of a rank, run.phase yields another attempt. The state
     is first put back to what it was before the phase. If all ranks start over instead, an
-    interrupted phase is not repeated.
+    interrupted phase is not repeated. An error of the rank's own that comes again and again ends
+    the script.
+
+    errors   how often this rank's own code has raised in this phase
     """
 
-    def __init__(self, transaction: PhaseOwner, name: str) -> None:
+    def __init__(self, transaction: PhaseOwner, name: str, errors: int = 0) -> None:
         self._transaction = transaction
         self.name = name
+        self.errors = errors
         self.number = 0  # how many phases were done before it since the last step
         self.done = False
 
@@ -68,8 +72,10 @@ def attempts(transaction: PhaseOwner, name: str) -> Iterator[Attempt]:
     There is none after a step that was interrupted. The step is repeated, and the script comes to
     its phase again.
     """
+    errors = 0
     while transaction.wants_phase(name):
-        attempt = Attempt(transaction, name)
+        attempt = Attempt(transaction, name, errors)
         yield attempt
         if attempt.done:
             return
+        errors = attempt.errors

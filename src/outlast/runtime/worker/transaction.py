@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from outlast.engine.commit.commit_machine import CommitMachine
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import OutlastError, Reenter, TransactionError
+from outlast.model.limits import PHASE_ERRORS_COUNT
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
@@ -346,6 +347,10 @@ class Transaction:
         if isinstance(error, _PASS_ON):
             return False
         if error is not None:
+            attempt.errors += not self.member.is_collateral(error)
+            if attempt.errors >= PHASE_ERRORS_COUNT:
+                # It would come again. If all ranks started again, the phase would be left out.
+                return False
             self.state.roll_back()
             self.attachment.images.note_private()
             self._driver.run(self._machine.recover(error))
