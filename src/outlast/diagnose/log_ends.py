@@ -48,6 +48,8 @@ CLOSING_S = 60.0  # lines so close to the end may be those of closing down
 ZONE_S, ZONE_SLACK_S = 1_800.0, 30.0  # two clocks may be in two zones, which differ by multiples
 ENDED_BY_OTHERS = (
     "slurm.time",
+    "batch.time",
+    "batch.cancelled",
     "slurm.cancelled",
     "slurm.cancelled_job",
     "stopped.by_hand",

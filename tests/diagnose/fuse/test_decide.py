@@ -14,7 +14,8 @@ from outlast.diagnose.collectives.blame import WaitingRanks
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.culprits import SILENT_CONFIDENCE
-from outlast.diagnose.fuse.words import QUIET, REPORTED
+from outlast.diagnose.fuse.reported_words import REPORTED
+from outlast.diagnose.fuse.words import QUIET
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.rules import LINE_RULES, RULES
 from outlast.model.terms import FailureClass, Mechanism

@@ -48,7 +48,7 @@ def raised(line: str, *paths: str) -> str:
                 "/srv/train.py",
                 JSON,
             ),
-            "data.broken",
+            "data.unparsed",
         ),
         (
             raised(

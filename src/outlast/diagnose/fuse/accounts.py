@@ -64,6 +64,7 @@ _SPAWNED = re.compile(
     r" (?:exit code (?P<code>\d{1,3})|signal SIG(?P<word>[A-Z]+))"
 )
 # DeepSpeed: ['python', '-u', 'train.py', '--local_rank=7'] exits with return code = -9
+# (the command is that of the last process of the node, and the code that of the one that failed)
 _RETURNED = re.compile(r"exits with return code = (?P<code>-?\d{1,3})\b")
 _SIGNALS = {"Killed": -9, "Segmentation": -11, "Bus": -7, "Aborted": -6, "Terminated": -15}
 _SIGNALS |= {"Illegal": -4, "Floating": -8}
@@ -255,7 +256,8 @@ def _aborted(
 
     A watchdog ends collateral ranks by SIGABRT too, but it says so in their logs, and seldom in
     only one. If the log of the rank was not read, all others have to have lost a peer. One that
-    received what it did not ask for may be collateral.
+    received what it did not ask for may be collateral. In a log without labels, an exception is
+    that of the only rank of which anything is told.
     """
     aborted = {rank for rank, code in codes.items() if code == -6} - not_own
     if len(aborted) != 1 or killed:
@@ -266,7 +268,11 @@ def _aborted(
     others = by_rank.keys() - {rank}
     alone = bool(others) and others <= not_own
     received = any(one.rule in OF_OTHERS and one.rank is None for one in findings)
-    has_log = has_log or (alone and not received)
+    unlabelled = not others and any(
+        one.rank is None and one.evidence.role is Role.ROOT and one.mechanism is Mechanism.EXCEPTION
+        for one in findings
+    )
+    has_log = has_log or ((alone or unlabelled) and not received)
     of_peers = any(_is_of_peer(one) for one in some)
     return {rank: table[rank]} if has_log and not of_peers else {}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE, Accounts, take_accounts
@@ -114,11 +114,29 @@ def decide(
         evidence=evidence_of(facts),
         refuted_by=refuted_by_of(facts),
         next_test=next_test_of(facts),
-        others=tuple((name, share) for name, share in shares.items() if name is not named),
+        others=_rest(shares, named, confidence),
         commands=_commands(facts, where[1], winner, scheduler),
         stacks=stacks_of(read, culprits.ranks),
         timeline=timeline_of(read, winner.at_s if winner is not None else None),
         cleared=cleared_of(accounts, culprits.ranks),
+    )
+
+
+def _rest(
+    shares: Mapping[FailureClass, float], named: FailureClass, confidence: float
+) -> tuple[tuple[FailureClass, float], ...]:
+    """Return the classes that are not named, with what is left for them at most.
+
+    A class that its rival's rule allows for competes less with it, so shares may sum to more than
+    one. A reader takes them for parts of a whole.
+    """
+    first = next(iter(shares), None)
+    rest = sum(share for name, share in shares.items() if name is not first)
+    factor = min(1.0, (1.0 - confidence) / rest) if rest > 0.0 else 1.0
+    return tuple(
+        (name, share if name is first else share * factor)
+        for name, share in shares.items()
+        if name is not named
     )
 
 
@@ -277,8 +295,12 @@ def _mechanism(
         for one in findings
         if one.mechanism is not None and one.evidence.role is not Role.ADVICE
     )
-    if Mechanism.HANG in seen and all(_is_abort(one) for one in findings if _is_signal(one)):
-        return Mechanism.HANG  # NCCL's watchdog aborts the process in which it gave up
+    signals = [one for one in findings if _is_signal(one)]
+    if all(map(_is_abort, signals)):
+        if Mechanism.HANG in seen:
+            return Mechanism.HANG  # NCCL's watchdog aborts the process in which it gave up
+        if signals and Mechanism.EXCEPTION in seen:
+            return Mechanism.EXCEPTION  # an exception of C++ that nobody catches aborts its process
     for mechanism in (Mechanism.SIGNAL, Mechanism.CORRUPT):
         if mechanism in seen and mechanism in {
             one.mechanism for one in findings if one.evidence.role is not Role.EFFECT
@@ -295,7 +317,9 @@ def _is_signal(one: Finding) -> bool:
 
 
 def _is_abort(one: Finding) -> bool:
-    return one.rule == "exit.abort" or _ABORTED.match(one.evidence.text) is not None
+    told = one.evidence.text
+    aborts = one.rule == "exit.abort" or _ABORTED.match(told) is not None
+    return aborts or (one.rule == "python.fatal" and "terminate called" in told)
 
 
 # --- where ----------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
 from outlast.diagnose.fuse.next_evidence import NEXT_TEST
+from outlast.diagnose.fuse.reported_words import HANGUP, REPORTED
 from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
 from outlast.diagnose.fuse.weigh import RuleVote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
@@ -25,7 +27,6 @@ from outlast.diagnose.fuse.words import (
     QUIET_BEHIND,
     QUIET_LEVEL,
     REFUTED,
-    REPORTED,
     WORDS,
     Words,
     healed_action,
@@ -123,17 +124,18 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         ]
     else:
         guess = (
-            f"; {WORDS[facts.best].means} is the likeliest guess."
+            f" The likeliest guess is that {WORDS[facts.best].means}."
             if facts.best is not _UNKNOWN
-            else "."
+            else ""
         )
         said, special = _first_said(facts), _reported_words(facts)
-        head = "What was read says that it failed, not why"
+        ended = "hangs" if facts.mechanism is Mechanism.HANG else "failed"
+        head = f"What was read says that the job {ended}, not why"
         if special is not None:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
         still = special in (REPORTED[STOOD_STILL], REPORTED["watch.hangs"])
         ends = _ends(facts).sentence if still else ""
-        parts = [f"{head}{guess}", said, ends, _absent(facts)]
+        parts = [f"{head}.{guess}", said, ends, _absent(facts)]
     if has_recovered(facts.findings):
         parts.append("The launcher started the job again after that, and it then finished.")
     return " ".join([*(part for part in parts if part), *(f"Noticed: {note}." for note in notes)])
@@ -156,7 +158,8 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
     )
     # The line may be of the healthy end of a link, and the verdict names the other one.
     elsewhere = bool(facts.nodes) and first.node not in (None, *facts.nodes)
-    node = some(facts.nodes, 3) if elsewhere else first.node
+    own = first.node if facts.nodes else None  # a failure of all nodes is no fault of this one
+    node = some(facts.nodes, 3) if elsewhere else own
     on = "".join(f" on {what}" for what in (first.device, node) if what)
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
     at = f", raised in {first.place}" if isinstance(first, RaisedAt) else ""
@@ -477,6 +480,9 @@ def _reported_words(facts: VerdictFacts) -> Words | None:
     if _is_quiet(facts):
         return _quiet_words(facts)
     seen = {one.rule for one in facts.findings if one.evidence.role is not Role.ADVICE}
+    outside = [one for one in facts.findings if one.rule == OUTSIDE]
+    if outside and all("SIGHUP" in one.evidence.text for one in outside):
+        return HANGUP
     return next((words for rule, words in REPORTED.items() if rule in seen), None)
 
 

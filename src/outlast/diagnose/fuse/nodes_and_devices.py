@@ -23,6 +23,8 @@ SAID_OF_THE_FAR_END = ("ib.", "nccl.")  # who reports it may be the healthy end 
 OF_THE_OWN_END = ("ib.port_error", "ib.device_fatal", "ib.local_fault")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _FROM_OUTSIDE = ("exit.outside", "exit.closing")  # the whole job was ended, on all its nodes
+# the whole job was ended, on all its nodes; Slurm names the one on which its script ran
+_OF_THE_WHOLE_JOB = ("slurm.time", "slurm.cancelled_job", "batch.time")
 _UNKNOWN = FailureClass.UNKNOWN
 _RANK_LABEL = re.compile(r"^\[rank(\d{1,6})\]:")
 _TASK_LABEL = re.compile(r"^ {0,4}(\d{1,5}): ")
@@ -38,6 +40,8 @@ def places_of(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the nodes and the devices of the verdict; `ranks` are the guilty ones."""
     rules = {vote.rule.name for vote in supporting} if named is not _UNKNOWN else set()
+    if rules and rules.issubset(_OF_THE_WHOLE_JOB) and not ranks:
+        return (), ()
     shown = [
         one
         for one in findings
@@ -52,7 +56,7 @@ def places_of(
     if not near:
         nodes = _ends_of_the_link(own or placed) or nodes
     if not nodes:
-        nodes = Counter(_hosts_by_srun(shown, findings))
+        nodes = Counter(_hosts_by_srun(shown, findings, ranks))
     if not nodes and named is not _UNKNOWN:
         nodes = Counter(_host_of_the_launcher(supporting[0].finding.evidence.file, findings))
     if len(nodes) > 1:  # a launcher's name for its own host says nothing beside a real one
@@ -145,12 +149,18 @@ def _devices(shown: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _hosts_by_srun(shown: Sequence[Finding], findings: Sequence[Finding]) -> set[str]:
-    """Return the hosts on which srun says that the tasks ended whose labelled lines are shown."""
+def _hosts_by_srun(
+    shown: Sequence[Finding], findings: Sequence[Finding], ranks: set[int]
+) -> set[str]:
+    """Return the hosts on which srun says that the guilty tasks ended.
+
+    Those are the tasks whose labelled lines are shown, and the guilty ranks.
+    """
     tasks = {found[1] for one in shown if (found := _TASK_LABEL.match(one.evidence.text))}
     if not any(one.rule.startswith("elastic.") for one in findings):
         # Without a launcher srun starts the ranks itself, so its tasks are the ranks.
         tasks |= {found[1] for one in shown if (found := _RANK_LABEL.match(one.evidence.text))}
+        tasks |= {str(rank) for rank in ranks}
     ended = (_TASK_ENDED.search(one.evidence.text) for one in findings)
     return {found[1] for found in ended if found is not None and found[2] in tasks}
 

@@ -44,7 +44,7 @@ _PORT = re.compile(r"\bport:? ?(\d{2,5})\b|:(\d{4,5})\b")
 _STAMP = re.compile(
     r"^(?:\[?[A-Z]?[a-z]{0,2} ?\d{4}[-/]?\d{0,2}[-/]?\d{0,2}[T ][\d:.,]{8,18}(?:Z"
     r"|[+-]\d\d:?\d\d)?\]?"
-    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|[IWEF]\d{4} [\d:.]{8,15})\s*"
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} [\d:]{8} \d{4}\]|[IWEF]\d{4} [\d:.]{8,15}):?\s*"
 )
 _RECOVERY = re.compile(
     r"recovery action changed from .{0,60}? to 0x[0-9a-f]{1,4} \(([\w ]{3,40})\)"

@@ -8,12 +8,15 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.weights import LATER_THAN_S, ONE_SOURCE, SAME_FAULT, Weights, explains
+from outlast.diagnose.logs.harmless import ASKED_AGAIN
+from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.rules import RULES, Grade, Rule
 from outlast.diagnose.rules.xid import EFFECT_OF
 from outlast.model.terms import FailureClass, Mechanism
@@ -21,6 +24,11 @@ from outlast.model.verdict import Role
 
 # a ledger blames the program for a hang only if no other reason was found
 LEDGER = "ledger.interruption"
+# "Caught E in replica 0": what raised stands elsewhere, with its own message. Nor is a line clear
+# into which another rank wrote the marks of its traceback
+UNCLEAR = re.compile(r"\bCaught \w{3,60} in \w|\^\^")
+# such an error ends a program at its start, so of several in one file the last one is of today
+AT_THE_START = ("config.invalid", "script.missing")
 SOFT = frozenset({FailureClass.USER_CODE, FailureClass.USER_DATA, FailureClass.SOFTWARE_BUG})
 
 
@@ -86,8 +94,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> RuleVote | No
     rule = rule_of(some[0])
     if rule is None or rule.failure_class is None or rule.role in (Role.EFFECT, Role.ADVICE):
         return None
-    # A line in doubt says less than the same line without a doubt, in any order.
-    first = min(some, key=lambda one: (bool(one.doubt), *_moment(one)))
+    first = _first(name, some)
     probability = weights.grades[
         Grade.HINT
         if name == LEDGER and rule.failure_class in SOFT and first.mechanism is Mechanism.HANG
@@ -107,6 +114,24 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> RuleVote | No
     if first.doubt:
         probability *= weights.doubts[first.doubt]
     return RuleVote(first, rule, rule.failure_class, probability)
+
+
+def _first(name: str, some: Sequence[Finding]) -> Finding:
+    """Return the finding of a rule that says most: the first one without a doubt.
+
+    A line in doubt says less than the same line without a doubt, in any order. A line that passes
+    an exception on, or that several ranks wrote at once, says less than a clear one.
+    """
+    if name in AT_THE_START and len({one.evidence.file for one in some}) == 1:
+        return min(some, key=lambda one: (bool(one.doubt), -one.order))
+    return min(
+        some,
+        key=lambda one: (
+            bool(one.doubt),
+            UNCLEAR.search(one.evidence.text) is not None,
+            *_moment(one),
+        ),
+    )
 
 
 def _moment(one: Finding) -> tuple[bool, float, int]:
@@ -164,9 +189,9 @@ def _placed(vote: RuleVote, roots: Sequence[RuleVote], weights: Weights) -> Rule
         ):
             continue
         first = before(root.finding, vote.finding)
-        if _only_slows(root, vote):
+        if _only_slows(root, vote) or _only_logged(root, vote):
             continue
-        if _only_slows(vote, root):
+        if _only_slows(vote, root) or _only_logged(vote, root):
             factor = min(factor, weights.later)
         if _tells_more(root, vote):
             factor = min(factor, weights.explained)  # both tell of one fault
@@ -191,6 +216,18 @@ def _only_slows(one: RuleVote, other: RuleVote) -> bool:
     raised = other.failure_class in SOFT and other.rule.mechanism is Mechanism.EXCEPTION
     sure = other.rule.grade in (Grade.NAMED, Grade.LIKELY, Grade.POSSIBLE)
     return one.rule.mechanism is Mechanism.SLOW and raised and sure
+
+
+def _only_logged(one: RuleVote, other: RuleVote) -> bool:
+    """Return True if `one` is a service's refusal in the log, and `other` a rank's exception.
+
+    A client of a service logs its refusal and often goes on without it. What a rank raised after
+    that ended the rank.
+    """
+    if not one.rule.name.startswith(ASKED_AGAIN) or isinstance(one.finding, RaisedAt):
+        return False
+    raised = isinstance(other.finding, RaisedAt) and other.finding.rank is not None
+    return raised and other.rule.grade in (Grade.NAMED, Grade.LIKELY, Grade.POSSIBLE)
 
 
 def _tells_more(one: RuleVote, other: RuleVote) -> bool:

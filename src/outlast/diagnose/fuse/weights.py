@@ -200,6 +200,7 @@ AFTER_HOST = (
     "metric.slower",
     "kernel.",
     "data.broken",
+    "data.unparsed",
     "fs.damaged",
     "disk.",
     "host.",

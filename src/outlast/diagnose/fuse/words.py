@@ -296,6 +296,53 @@ BY_RULE: dict[str, Words] = {
         "the job's own logs stop long before the limit",
         "sacct -j JOB --format=Elapsed,Timelimit,State; the time of the last step in the logs",
     ),
+    "batch.time": Words(
+        "the scheduler ended the job at its time limit",
+        "ask for more time, or save more often and resume; a restart with the same limit ends the"
+        " same way",
+        "the job's own logs stop long before the limit",
+        "bhist -l JOB or qstat -xf JOB: the limit and the time that was used; the time of the last"
+        " step in the logs",
+    ),
+    "config.invalid": Words(
+        "the script does not take an option or a setting that it was given",
+        "correct the option or setting in the message; a restart fails again",
+        "the same command starts on another node",
+        "the script's --help, or the definition of that setting, beside the command that was given",
+    ),
+    "script.missing": Words(
+        "the interpreter did not find the script",
+        "correct the path of the script in the command that starts the job; a restart fails again",
+        "the same path can be read from that node",
+        "ls -l of the path in the message, on that node and from the job's working folder",
+    ),
+    "data.unparsed": Words(
+        "a file that the script reads is not valid JSON, YAML or TOML",
+        "repair the file that the line in the traceback reads, or write it again; a restart fails"
+        " again",
+        "the same file can be parsed on that node",
+        "python -m json.tool FILE >/dev/null for a file of JSON: it names the line and the column",
+    ),
+    **dict.fromkeys(
+        ("cuda.index_assert", "cuda.device_assert"),
+        Words(
+            "an assertion in a kernel on the GPU failed, most often for an index or a label outside"
+            " its range",
+            "check the labels against the number of classes, and the token ids against the size of"
+            " the vocabulary; the same batch fails again",
+            "the same batch passes on the CPU",
+            "run that batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1: then the traceback ends at"
+            " the call at fault",
+        ),
+    ),
+    "ib.protection": Words(
+        "an adapter refused access to memory: a buffer was not registered, or GPUDirect is not set"
+        " up between GPU and adapter",
+        "check that nvidia-peermem is loaded and ACS is off, or start with NCCL_NET_GDR_LEVEL=LOC;"
+        " no cable causes this",
+        "the same job runs on these two nodes with NCCL_NET_GDR_LEVEL=LOC",
+        "lsmod | grep peermem and the NCCL version with its network plugin, on both nodes",
+    ),
     "files.unopened": Words(
         "a file could not be opened for writing",
         "make the folder, and check that the job's user may write there; a restart fails again",
@@ -426,99 +473,6 @@ BY_RULE: dict[str, Words] = {
         " a restart may hang there again",
         "the workers' stacks wait for the next batch to be asked for",
         "py-spy dump of the loader's workers (the child processes of that rank)",
-    ),
-}
-
-# Where no class is named: what a report of the failure asks for, by its rule. The first counts.
-_MEETING = "not all ranks met"
-REPORTED: dict[str, Words] = {
-    **dict.fromkeys(
-        ("slurm.node_failure", "kube.node_lost", "kube.tainted"),
-        Words(
-            "a node went away",
-            "restart without that node (sbatch --exclude, kubectl cordon) from the last checkpoint",
-            "",
-            "whether the node is up, and its kernel and controller logs (dmesg of the previous"
-            " boot, ipmitool sel list)",
-        ),
-    ),
-    "log.stood_still": Words(
-        "the job had stood still for long when it was ended",
-        "find out where it stands before more time is given to it: start it again with a flight"
-        " recorder (TORCH_NCCL_DEBUG_INFO_PIPE_FILE), and run outlast diagnose --collect OUT while"
-        " it hangs",
-        "",
-        "the log of every rank at the time of the last step, and dmesg -T of each node for the"
-        " minutes around it",
-    ),
-    "slurm.cancelled_job": Words(
-        "somebody cancelled the job",
-        "nothing, if that was meant; otherwise ask who cancelled it, and start it again from the"
-        " last checkpoint",
-        "",
-        "sacct -j JOB --format=JobID,User,State%30,End (CANCELLED by UID): was it its user, an"
-        " administrator, or a script?",
-    ),
-    "stopped.by_hand": Words(
-        "somebody stopped the program by Ctrl-C",
-        "nothing, if that was meant; if it was stopped because it hung, take stacks while it hangs"
-        " the next time: outlast diagnose --collect OUT",
-        "",
-        "whoever works in that terminal; if nobody does, what sends SIGINT (a scheduler, a shell"
-        " that was closed)",
-    ),
-    "exit.outside": Words(
-        "the launcher was ended from outside",
-        "ask the scheduler why it ended the job (time limit, preemption, scancel), or who did; then"
-        " restart from the last checkpoint",
-        "",
-        "sacct -j JOB or kubectl describe pod, and the audit log of that node at that minute",
-    ),
-    "watch.hangs": Words(
-        "the job stands still",
-        "keep it as it is, and take stacks and dumps on each of its nodes: pip install py-spy, then"
-        " outlast diagnose --collect OUT; restart it afterwards",
-        "",
-        "the stacks of all ranks: which one does not wait for the others?",
-    ),
-    "data.nan": Words(
-        "the loss or a gradient is no number",
-        "go back to a checkpoint from before the first such step; look at that step's batch and at"
-        " the learning rate",
-        "",
-        "repeat that step on another GPU: the same result points to data or script, another one to"
-        " the GPU",
-    ),
-    "loader.slow": Words(
-        "a data loader's workers gave no batch within its time-out",
-        "look at what its workers read (a slow or lost file system, a lock, a full queue), then"
-        " restart from the last checkpoint",
-        "",
-        "a timed read of the same files from that rank's node, and dmesg -T of it; then the same"
-        " step with num_workers=0",
-    ),
-    "rdzv.timeout": Words(
-        _MEETING,
-        "start the nodes that did not come, with the same endpoint, id and --nnodes, then restart",
-        "",
-        "the launcher's log of every node: one without a log, or with another endpoint, is the one"
-        " that is missing",
-    ),
-    "store.clients": Words(
-        _MEETING,
-        "start the ranks that did not come, with the same address and world size, then restart",
-        "",
-        "the log of every node: a rank that failed before it joined, or a node that never started",
-    ),
-    **dict.fromkeys(
-        ("store.connect", "rdzv.connection"),
-        Words(
-            _MEETING,
-            "check the address (MASTER_ADDR or --rdzv-endpoint), that rank 0's node runs, and that"
-            " its port can be reached from the other nodes",
-            "",
-            "nc -vz HOST PORT from that node, with the address in the message; the log of rank 0",
-        ),
     ),
 }
 

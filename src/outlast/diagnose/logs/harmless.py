@@ -20,6 +20,12 @@ SAID_ALSO_WHEN_HANDLED = ("data.nan", "store.broken", "python.group_down")
 _HANDLED = re.compile(
     r"\b(?:retry|retrying|will retry|re-?attempt(?:ing)?|ignor(?:ed|ing)|skipp(?:ed|ing)"
     r"|recovered|resuming|falling back)\b"
+    r"|\. setting [`'\"]?\w{1,40}[`'\"]? ?=|\busing .{1,60} instead\b"
+)
+# the next line of a program that does without what it did not get
+_DOES_WITHOUT = re.compile(
+    r"^\W{0,8}(?:will try|trying|using|loading|falling back|continuing|proceeding|retrying)\b"
+    r".{0,80}\b(?:cached?|local|offline|without|again|default|anyway|instead)\b"
 )
 _GAVE_UP = re.compile(
     r"giv(?:e|en|ing) up|gave up|exceeded|exhausted|please (?:re)?try"
@@ -46,6 +52,13 @@ def is_of_lifetime(low: str, above: Sequence[str]) -> bool:
         return False
     headings = (line.strip().lower() for line in reversed(above))
     return next((one for one in headings if one in ("volatile", "aggregate")), "") == "aggregate"
+
+
+def does_without(rule: Rule, after: Sequence[str]) -> bool:
+    """Return True if the next line says that the program does without what it did not get."""
+    if not rule.name.startswith(ASKED_AGAIN) or not after:
+        return False
+    return _DOES_WITHOUT.search(after[0].lower()) is not None
 
 
 def is_harmless(rule: Rule, low: str) -> bool:

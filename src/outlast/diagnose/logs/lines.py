@@ -32,6 +32,7 @@ from outlast.diagnose.logs import (
     headings,
     metrics,
     nccl_processes,
+    prefixes,
     process_table,
     source_echo,
     tracebacks,
@@ -40,10 +41,9 @@ from outlast.diagnose.logs import (
 )
 from outlast.diagnose.logs.device_names import OF_A_GPU, gpu_and_host
 from outlast.diagnose.logs.fingerprints import Fingerprints, read_fingerprints
-from outlast.diagnose.logs.harmless import is_harmless, is_of_lifetime
+from outlast.diagnose.logs.harmless import does_without, is_harmless, is_of_lifetime
 from outlast.diagnose.logs.headings import Heading, read_heading
 from outlast.diagnose.logs.json_lines import open_record
-from outlast.diagnose.logs.prefixes import ANSI, node_of_name, rank_of_name, read_prefix
 from outlast.diagnose.logs.raised_rules import rule_of_raised
 from outlast.diagnose.logs.sieve import Sieve
 from outlast.diagnose.logs.watchdog import AwaitedCollective, read_watchdog
@@ -103,6 +103,7 @@ _READERS = (
     IGNORED,
 ) = range(_RULES_N, _RULES_N + len(_READERS))
 _SIEVE = Sieve([*(rule.needles for rule in LINE_RULES), *_READERS])
+COMPARES = ("ddp.params",)  # such a message names the rank that raises it, and another one
 WAITS_SAID = ("c10d.timeout", "c10d.status", "c10d.told")  # with a collective's number
 _SPAWNED = re.compile(r"^-- Process (\d{1,4}) terminated with the following error:")
 _GPU_HEADER = re.compile(r"^\s{0,8}gpu (?P<device>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)")
@@ -116,8 +117,8 @@ class LineReader:
     """
 
     def __init__(self, name: str, *, node: str | None = None) -> None:
-        self._name, self._rank = name, rank_of_name(name)
-        self._node = node or node_of_name(name)
+        self._name, self._rank = name, prefixes.rank_of_name(name)
+        self._node = node or prefixes.node_of_name(name)
         self._of_file = (self._rank, self._node)  # until a heading says otherwise
         self._spawned: int | None = None  # the process of which torch's spawn prints the traceback
         self._numbers: Sequence[int] = ()  # of the block's lines in the file
@@ -250,12 +251,14 @@ class LineReader:
         before = self._before[at - count :] if at < count else []
         return [_text(line) for line in (*before, *lines[max(at - count, 0) : at])]
 
-    def _is_source(self, text: str) -> bool:
+    def _below(self, count: int) -> list[str]:
+        """Return the lines just below the one that is read, as far as its block goes."""
         lines, at = self._around
-        after = lines[at + 1 : at + 1 + source_echo.NEIGHBOURS]
-        return source_echo.is_source(
-            text, self._above(source_echo.NEIGHBOURS), [_text(line) for line in after]
-        )
+        return [_text(line) for line in lines[at + 1 : at + 1 + count]]
+
+    def _is_source(self, text: str) -> bool:
+        count = source_echo.NEIGHBOURS
+        return source_echo.is_source(text, self._above(count), self._below(count))
 
     def end(self) -> Iterator[Finding]:
         for thread in self._stacks.end():
@@ -429,7 +432,8 @@ class LineReader:
     def _is_no_failure(self, rule: Rule, text: str, low: str) -> bool:
         """Return True for a warning, or for source code that the program prints."""
         counts = rule.name.startswith("ecc.") and is_of_lifetime(low, self._above(8))
-        return counts or is_harmless(rule, low) or self._is_source(text)
+        handled = is_harmless(rule, low) or does_without(rule, self._below(1))
+        return counts or handled or self._is_source(text)
 
     def _matching(
         self, low: str, owners: tuple[int, ...]
@@ -463,7 +467,7 @@ class LineReader:
             return []
         doing = stacks.doing(thread.frames)
         rule = RULES[f"stack.{doing}"]
-        prefix = read_prefix(thread.text)
+        prefix = prefixes.read_prefix(thread.text)
         shown = informative_frame(thread.frames) or next(iter(thread.frames), thread.text)
         said = cut_at_word(f"{thread.text.strip()} {shown}", TEXT_CHARACTERS)
         evidence = Evidence(self._name, thread.line, said, rule.role)
@@ -502,7 +506,7 @@ class LineReader:
             else None
         )
         role = Role.EFFECT if code in (-15, -2, -1) else rule.role
-        stamp = read_prefix(entry.fields.get("time", ""))
+        stamp = prefixes.read_prefix(entry.fields.get("time", ""))
         text = cut_at_word(entry.text.strip(), TEXT_CHARACTERS)
         return Finding(
             Evidence(self._name, entry.line, text, role),
@@ -527,12 +531,12 @@ class LineReader:
         place: str = "",
         at: int = 0,
     ) -> Finding:
-        groups, prefix = groups or {}, read_prefix(text)
+        groups, prefix = groups or {}, prefixes.read_prefix(text)
         rank = next(
             (
                 one
                 for one in (
-                    prefix.rank,
+                    prefixes.rank_of_label(text) if rule.name in COMPARES else prefix.rank,
                     self._table.rank if self._table.active else None,
                     self._spawned,
                     self._rank,
@@ -581,7 +585,7 @@ def _shown(text: str, at: int) -> str:
         beginning = cut_at_word(" ".join(text[:at].split()), BEGINNING)
         start = text.rfind(" ", at - BEFORE, at) + 1 or at
         text = f"{beginning} {' '.join(text[start : at + TEXT_CHARACTERS].split())}"
-    return cut_at_word(ANSI.sub("", text).strip(), TEXT_CHARACTERS)
+    return cut_at_word(prefixes.ANSI.sub("", text).strip(), TEXT_CHARACTERS)
 
 
 def _kind_of(one: Finding) -> tuple[object, ...]:

@@ -37,13 +37,17 @@ _RFC1123 = re.compile(
 )
 _RANK = re.compile(
     r"^\s{0,4}(?:\[(?:rank|default|trainer|Rank |rank=)(\d{1,6})\]:?|(\d{1,5}):"
-    r" |\[\d{1,4},(\d{1,6})\]<std(?:err|out)>:|\[(\d{1,5})\]: )"
+    r" |\[(\d{1,5})\]: )"
 )
+# mpirun's label (--tag-output) has the job and the rank; a time may stand before it
+_MPI_LABEL = r"\[\d{1,6},(\d{1,6})\]<std(?:err|out)>:"
+_MPI_RANK = re.compile(rf"^[\w :.,+-]{{0,48}}{_MPI_LABEL}")
 # srun's label is the task, which is a node where srun starts a launcher, and torchrun's (--tee) is
 # a local rank: torch's own goes before both
 _RANK_IN_TASK = re.compile(
     r"^\s{0,4}(?:\d{1,5}: {1,2}|\[(?:default|trainer)\d{1,6}\]: ?)\[rank(\d{1,6})\]"
 )
+_LABELS = (_RANK_IN_TASK, _MPI_RANK, _RANK)
 _INNER_RANK = re.compile(
     r"\[rank(\d{1,6})\]|\[(?:PG [^\]]{0,80}?)?Rank (\d{1,6})\]|\brank[ =](\d{1,6})\b|\(rank"
     r" (\d{1,6})\)|ProcessExitedException: process (\d{1,4}) terminated",
@@ -58,11 +62,17 @@ _SYSLOG_HOST = re.compile(
     r" (?:kernel|[a-z][\w./@-]{0,40}\[\d{1,8}\]):"
 )
 _NCCL_HOST = re.compile(
-    r"^(?:\S{1,40} ){0,4}([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\]"
+    r"^(?:\S{1,40} {1,2}){0,5}(?:\S{0,24}\[\d{1,6},\d{1,6}\]<std(?:err|out)>:)?"
+    r"([A-Za-z0-9][\w.-]{0,80}):\d{1,8}:\d{1,8} \[[\d-]{1,4}\]"
     r" (?:[\w/.]{1,60}:\d{1,5} )?NCCL"
 )
+# The type of an exception stands before a colon too: "sqlite3.OperationalError: ..."
+_NO_TYPE = (
+    r"(?!\S{0,82}?(?:Error|Exception|Warning|Exit|Interrupt|\.(?:errors?|exceptions?)\.\w{1,40}):)"
+)
 _PDSH_HOST = re.compile(
-    r"^([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): |^(\d{1,3}(?:\.\d{1,3}){3}): "  # deepspeed, pdsh
+    rf"^{_NO_TYPE}"
+    r"([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}): |^(\d{1,3}(?:\.\d{1,3}){3}): "  # deepspeed, pdsh
     r"|^([A-Za-z][\w.-]{0,60}[-\d][\w.-]{0,20}):\d{2,8} \["  # NCCL without a thread's number
 )
 _PEER_HOST = re.compile(
@@ -189,7 +199,16 @@ def rank_of(head: str) -> int | None:
 
     The launcher's label counts first: what a library calls a rank may be a place in its group.
     """
-    for pattern in (_RANK_IN_TASK, _RANK, _INNER_RANK):
+    return _rank_by(head, *_LABELS, _INNER_RANK)
+
+
+def rank_of_label(head: str) -> int | None:
+    """Return the rank of a line that a launcher labelled, whatever ranks the message names."""
+    return _rank_by(head, *_LABELS)
+
+
+def _rank_by(head: str, *patterns: re.Pattern[str]) -> int | None:
+    for pattern in patterns:
         found = pattern.search(head)
         if found:
             return next(int(group) for group in found.groups() if group is not None)

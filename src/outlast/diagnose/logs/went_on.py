@@ -279,14 +279,16 @@ def with_handled_marked(
     if not handled:
         return kept, ""
     first = handled[0].evidence
-    more = f", and {len(handled) - 1} more such" if len(handled) > 1 else ""
+    more = len(handled) - 1
+    lines = "lines" if more > 1 else "line"
+    told = f" and {more} more {lines} tell of exceptions" if more else " tells of an exception"
     again = any(one.rule == RESTARTED and one.evidence.line == first.line for one in findings)
     then = (
         "the launcher started the job again, and the log goes on"
         if again
-        else "the log goes on as before: it ended nothing"
+        else f"the log goes on as before, so {'they' if more else 'it'} ended nothing"
     )
-    return kept, f"{first.file}:{first.line}{more} tells of an exception after which {then}"
+    return kept, f"{first.file}:{first.line}{told} after which {then}"
 
 
 def _with_mounts_of_started(findings: Sequence[Finding]) -> list[Finding]:

@@ -39,8 +39,8 @@ RULES: tuple[Rule, ...] = (
         "mlx5.health",
         r"device's health compromised|fatal error \d+ detected|synd 0x[0-9a-f]{1,2}:|firmware"
         r" (?:internal|tracer) error"
-        r"|mlx5.{0,60}(?:assert_var|assert_exit|assert_callra|health|fatal|recovery)|fw"
-        r" pre-init|mlx5_fw_",
+        r"|mlx5.{0,60}(?:assert_var|assert_exit|assert_callra|health|recovery"
+        r"|fatal(?! event on (?:qp|cq)))|fw pre-init|mlx5_fw_",
         C.NIC,
         G.NAMED,
         MLX5 + "/health.c",

@@ -56,6 +56,13 @@ RULES: tuple[Rule, ...] = (
         PYTHON,
         priority=12010,
     ),
+    effect(  # a tracker of shared memory that outlives its job finds the names gone already
+        "python.tracker",
+        r"keyerror: ['\"]/?(?:psm|mp|loky|torch|wnsm|sem)[-_][^'\"]{1,60}['\"]"
+        r"|resource_tracker: (?:process died|there appear to be)",
+        "python multiprocessing/resource_tracker.py, shared_memory.py",
+        priority=12012,
+    ),
     # tensors that do not fit each other
     root(
         "torch.state_dict",
@@ -180,10 +187,22 @@ RULES: tuple[Rule, ...] = (
     ),
     # data
     root(
+        "data.unparsed",
+        r"jsondecodeerror|expecting value: line \d|yaml\.(?:scanner|parser|reader|composer"
+        r"|constructor)\.\w{4,30}error|tomldecodeerror|configparser\.\w{4,40}error",
+        C.USER_DATA,
+        G.LIKELY,
+        "python json, configparser, tomllib; PyYAML error.py",
+        also=(C.USER_CODE, C.STORAGE),
+        mechanism=EXC,
+        priority=12088,
+    ),
+    root(
         "data.broken",
         r"unidentifiedimageerror|image file is truncated|truncated file read|cannot identify image"
-        r" file|broken data stream|jsondecodeerror"
-        r"|expecting value: line|unicodedecodeerror|badzipfile|bad (?:crc|magic)|crc check"
+        r" file|broken data stream|libsndfileerror|format not recogni[sz]ed|file contains data in"
+        r" an unknown format|\bav\.error\.\w{0,40}error|averror_invaliddata|decorderror"
+        r"|unicodedecodeerror|badzipfile|bad (?:crc|magic)|crc check"
         r" failed|unpicklingerror|invalid load key"
         r"|pickle data was truncated|tar\.readerror|readerror: (?:unexpected end|not"
         r" a|invalid)|zlib\.error"
@@ -197,7 +216,7 @@ RULES: tuple[Rule, ...] = (
         r" error",
         C.USER_DATA,
         G.LIKELY,
-        "python json, zipfile, pickle, zlib; arrow; tensorflow DataLoss",
+        "python zipfile, pickle, zlib; arrow; tensorflow DataLoss; libsndfile, ffmpeg, Pillow",
         also=(C.STORAGE, C.USER_CODE),
         mechanism=EXC,
         priority=12090,
@@ -235,6 +254,15 @@ RULES: tuple[Rule, ...] = (
         needles=NOT_FINITE,
     ),
     # files
+    root(
+        "script.missing",
+        r"python[\d.]{0,6}: can't open file",
+        C.USER_CODE,
+        G.NAMED,
+        "python Modules/main.c, pymain_open_filename",
+        mechanism=Mechanism.EXIT,
+        priority=12115,
+    ),
     root(
         "files.unopened",
         r"parent directory .{1,160} does not exist|file .{1,160} cannot be opened",
@@ -318,7 +346,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "python.timeout",
-        r"timeouterror|timeoutexpired|timeout expired|operation timed out|connection timed"
+        r"(?<![a-z])timeouterror|timeoutexpired|timeout expired|operation timed out|connection"
+        r" timed"
         r" out|errno 110\b|deadline exceeded",
         C.NETWORK,
         G.HINT,

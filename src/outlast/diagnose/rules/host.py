@@ -198,6 +198,14 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=8095,
     ),
+    advice(  # a tracker of experiments goes on without its server, and so does the job
+        "tracker.offline",
+        r"\bwandb: (?:error|warning|network error)[: ].{0,160}(?:w&b api|deadline exceeded|retry"
+        r"|http|response|timed? ?out)",
+        "incident: a finished run whose tracker lost its server; incident: a run that goes on while"
+        " its tracker retries",
+        priority=8105,
+    ),
     root(
         "dependency.service",
         r"hfhubhttperror|repositorynotfounderror|localentrynotfounderror|can't load (?:the"

@@ -65,8 +65,8 @@ RULES: tuple[Rule, ...] = (
     ),
     root(
         "ib.protection",
-        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:4|10)["
-        r" ,(]|ibv_wc_(?:loc_prot|rem_access)_err|async fatal event on (?:qp|cq)",
+        r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error )(?:4|9|10)["
+        r" ,(]|ibv_wc_(?:loc_prot|rem_access|rem_inv_req)_err|async fatal event on (?:qp|cq)",
         C.DEPENDENCY,
         G.POSSIBLE,
         IB + ": peer memory, ACS",
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "ib.remote_operation",
         r"(?:got completion|completion with error)[^,]{0,120}(?:status=|error"
-        r" )(?:9|11|14|15|17|19|20|21|22)[ ,(]|ibv_wc_rem_op_err",
+        r" )(?:11|14|15|17|19|20|21|22)[ ,(]|ibv_wc_rem_op_err",
         C.NETWORK,
         G.POSSIBLE,
         IB,

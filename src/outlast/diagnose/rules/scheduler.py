@@ -9,6 +9,7 @@ from outlast.diagnose.rules.table import Grade, Rule, advice, effect, messenger,
 from outlast.model.terms import FailureClass, Mechanism
 
 C, G = FailureClass, Grade
+BATCH = "lsf termination reasons (bhist, bacct); openpbs src/resmom/mom_mach.c"
 SLURM, STATES = "slurm src/slurmd/slurmstepd, src/srun", "slurm job state codes (squeue, sacct)"
 KUBE = "kubernetes pod status reasons, events, taints"
 SIGNAL, EXIT, LOST = Mechanism.SIGNAL, Mechanism.EXIT, Mechanism.LOST_CONTACT
@@ -27,6 +28,16 @@ RULES: tuple[Rule, ...] = (
         SLURM + "; " + STATES,
         mechanism=SIGNAL,
         priority=6010,
+    ),
+    root(
+        "batch.memory",
+        r"\bterm_(?:memlimit|swap)\b|pbs: job killed: (?:p?v?mem)\b|cgroup mem(?:sw)? limit"
+        r" exceeded",
+        C.HOST_MEMORY,
+        G.NAMED,
+        BATCH,
+        mechanism=SIGNAL,
+        priority=6015,
     ),
     root(
         "kube.oom",
@@ -188,6 +199,14 @@ RULES: tuple[Rule, ...] = (
         "slurm src/slurmctld/node_mgr.c, src/slurmd",
         priority=6125,
     ),
+    messenger(  # Slurm's own daemons, which start and end a job
+        "slurm.daemons",
+        r"slurm_receive_msgs?: .{0,160}failed: |socket timed out on send/recv operation|task launch"
+        r" for \S{1,30} failed on node|munge decode failed",
+        "slurm src/common/slurm_protocol_api.c, src/api/step_launch.c",
+        mechanism=LOST,
+        priority=6127,
+    ),
     # limits and people
     root(  # the line says what ended it; other lines say whether it was slow or stood still before
         "slurm.time",
@@ -200,6 +219,24 @@ RULES: tuple[Rule, ...] = (
         also=(C.USER_CODE, C.SOFTWARE_BUG, C.NETWORK, C.STRAGGLER),
         mechanism=SIGNAL,
         priority=6130,
+    ),
+    root(
+        "batch.time",
+        r"\bterm_(?:runlimit|deadline|cpulimit)\b|pbs: job killed: (?:walltime|cput?)\b",
+        C.HOST_MAINTENANCE,
+        G.POSSIBLE,
+        BATCH,
+        also=(C.USER_CODE, C.SOFTWARE_BUG, C.NETWORK, C.STRAGGLER),
+        mechanism=SIGNAL,
+        priority=6132,
+    ),
+    messenger(
+        "batch.cancelled",
+        r"\bterm_(?:(?:force_)?(?:owner|admin)|external_signal|requeue_(?:owner|admin))\b"
+        r"|job deleted at request of",
+        BATCH,
+        mechanism=SIGNAL,
+        priority=6133,
     ),
     messenger(  # a step is cancelled too when one of its tasks fails, a job only by somebody
         "slurm.cancelled_job",

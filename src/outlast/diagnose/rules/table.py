@@ -117,6 +117,7 @@ MAKERS = (
     "graph",
     "cupy",
     "grpc",
+    "lsf",
 )
 
 
