@@ -195,7 +195,7 @@ def test_a_setting_that_a_library_corrects_is_no_conflict(tmp_path: Path) -> Non
 
 
 def test_the_message_that_was_raised_goes_before_one_that_passes_it_on(tmp_path: Path) -> None:
-    """DataParallel raises "Caught ... in replica 0", and prints the message with the sizes below."""
+    """DataParallel raises "Caught ... in replica 0", and prints the message below."""
     got = of_log(
         tmp_path,
         f"""\
@@ -263,7 +263,7 @@ def test_a_cpp_frame_with_timeout_in_its_name_is_no_exception(tmp_path: Path) ->
 
 
 def test_a_script_that_is_not_there_is_a_wrong_command(tmp_path: Path) -> None:
-    got = of_log(tmp_path, "/opt/py/bin/python: can't open file 'fit.py': [Errno 2] No such file\n")
+    got = of_log(tmp_path, "/usr/bin/python: can't open file 'fit.py': [Errno 2] No such file\n")
     assert got.failure_class is C.USER_CODE
     assert "path of the script" in got.action
 
