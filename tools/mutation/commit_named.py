@@ -109,7 +109,7 @@ COMMIT = (
     Mutant(
         "what_moved_behind_the_vote_is_not_sealed",
         MACHINE,
-        "yield SealMoved(self.committed, place, last=self.is_over)",
+        "yield SealMoved(self.committed, place, due=self.is_over or self.agreed.seal)",
         "",
     ),
     Mutant(

@@ -468,8 +468,8 @@ NAMED = (
     Mutant(
         "a_node_that_is_in_again_stays_silent",
         NODES,
-        "self.silent.discard(node)\n\ndef lose(",
-        "\n    def lose(",
+        "self.silent.discard(node)\n\ndef recover(",
+        "\n    def recover(",
     ),
     Mutant("who_cannot_be_reached_hangs", HANG, "    if not apart:\n", "    if True:\n"),
     Mutant(

@@ -237,7 +237,6 @@ class RegroupMachine:
         if not links:
             return None
         if links.is_out(now_s=now_s):
-            # The link was cut for too long, so the run is given up.
             why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
             return self.stop.kill_all(now_s, End(1, "failed", why, run.faults.user_error[1]))
         if now_s < links.retry_s:
