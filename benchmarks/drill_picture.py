@@ -2,7 +2,8 @@
 
     outlast drill llama3-day --seed 1 --run-dir day -- examples/train_gpt.py --steps 800
     python -m benchmarks.drill_picture day --keep benchmarks/results/llama3_drill.json
-    python -m benchmarks.drill_picture benchmarks/results/llama3_drill.json --out docs/llama3-drill.svg
+    python -m benchmarks.drill_picture benchmarks/results/llama3_drill.json \
+        --out docs/llama3-drill.svg
 
 The first command of this program keeps what a picture needs in one small file: the score, when each
 fault struck, and some points of the steps of both runs. The second one draws it. So the picture in

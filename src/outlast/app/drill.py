@@ -141,7 +141,7 @@ def parser() -> Parser:
     out.add_argument(
         "--predict",
         metavar="CLUSTER",
-        help="predict the ETTR by this cluster file (`outlast calibrate`), and not by typical costs",
+        help="predict the ETTR by this cluster file (`outlast calibrate`), not by typical costs",
     )
     out.add_argument("--html", metavar="FILE", help="write the score as one page to mail")
     drill_against.add_against(out)

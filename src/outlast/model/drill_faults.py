@@ -43,9 +43,9 @@ class FaultKind:
     """One kind of fault.
 
     how         what is done, for people
-    struck      "rank", "spare", "store" or "zygote": the process that is struck; "disk": the disk of
-                the run's folder; of several hosts also a "host", its "agent" (the launcher there),
-                or the agent that leads ("leader")
+    struck      "rank", "spare", "store" or "zygote": the process that is struck; "disk": the disk
+                of the run's folder; of several hosts also a "host", its "agent" (the launcher
+                there), or the agent that leads ("leader")
     signal      the signal that is sent from outside; "": the process does it itself
     stands_for  the class of Llama 3's table, where a plan does not say another one
     leaves      what evidence it leaves
@@ -257,8 +257,8 @@ MEMORY_KINDS: Mapping[str, FaultKind] = {
     )
 }
 
-# An image in shared memory is damaged, and then needed: its rank is killed. Replicated state goes on
-# with older random state then, and is not bit-exact any more. So only a plan that names them has
+# An image in shared memory is damaged, and then needed: its rank is killed. Replicated state goes
+# on with older random state then, and is not bit-exact any more. So only a plan that names them has
 # these.
 IMAGE_KINDS: Mapping[str, FaultKind] = {
     name: FaultKind(
@@ -274,8 +274,8 @@ IMAGE_KINDS: Mapping[str, FaultKind] = {
     )
 }
 
-# Faults of the disk, for runs that write checkpoints to it. A disk is full in a file system that the
-# drill mounts for the run's checkpoints, and slow by a limit of a control group.
+# Faults of the disk, for runs that write checkpoints to it. A disk is full in a file system that
+# the drill mounts for the run's checkpoints, and slow by a limit of a control group.
 DISK_KINDS: Mapping[str, FaultKind] = {
     name: FaultKind(
         name,

@@ -244,7 +244,7 @@ class DrillStrikes:
         return True
 
     def _send(self, one: Due, process: RunProcess) -> bool:
-        """Send a process the signal of its fault, once its image is damaged if the fault does that."""
+        """Send a process the signal of its fault, once its image is damaged if that is asked."""
         if not one.kind.damages:
             return self._target.send(process, signal.Signals[one.kind.signal])
         images = self._means.images
