@@ -48,16 +48,14 @@ for step in run.steps(state, until=6):
         optimizer.step()
 """
 )
+# torch puts the rank in front where there is a process group
+LAST_LINE = re.compile(r"^(?:\[rank\d\]: )?ValueError: planted$", re.MULTILINE)
 ALL, ONE, NONE = "True", "os.environ['RANK'] == '1'", "False"
 
 
 def shown(outcome: Outcome) -> int:
     """Return how many tracebacks of the planted error are on the console."""
-    console = outcome.stdout + outcome.stderr
-    begun = len(re.findall(r"Traceback \(most recent call last\)", console))
-    ended = len(re.findall(r"^ValueError: planted$", console, re.MULTILINE))
-    assert begun == ended, outcome
-    return ended
+    return len(LAST_LINE.findall(outcome.stdout + outcome.stderr))
 
 
 def failing(folder: Path, source: str) -> Outcome:
@@ -72,7 +70,7 @@ def failing(folder: Path, source: str) -> Outcome:
 def processes(folder: Path) -> int:
     """Return how many processes wrote the error into their own logs."""
     logs = (folder / "run" / "logs").rglob("stderr.log")
-    return sum(path.read_text().count("\nValueError: planted") for path in logs)
+    return sum(len(LAST_LINE.findall(path.read_text())) for path in logs)
 
 
 @pytest.mark.parametrize("who", [ALL, ONE])
@@ -80,7 +78,7 @@ def test_a_script_without_outlast_calls_shows_it_once_for_each_process(
     tmp_path: Path, who: str
 ) -> None:
     outcome = failing(tmp_path, PLAIN.format(who=who))
-    assert shown(outcome) == processes(tmp_path), outcome
+    assert 1 <= shown(outcome) == processes(tmp_path), outcome
 
 
 @pytest.mark.parametrize("who", [ALL, ONE])
