@@ -60,7 +60,8 @@ class DamagedImages:
 def damage(vault: Vault, rank: int, *, torn: bool) -> bool:
     """Damage the image from which a successor of a rank would begin.
 
-    Return False if none is sealed. It is that of the newest committed step. If there is none of this step, it is the newest one.
+    Return False if none is sealed. The image is that of the newest committed step. If there is none
+    of this step, it is the newest one.
 
     torn   True: the second half of its data was never written; False: some bits have flipped
     """
