@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from outlast.runtime.drill_hosts import Hosts, may_be_made
-from tests.app.command import outlast
 from tests.drills._host_run import PORT, TOKEN, HostRun
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST
@@ -192,44 +191,6 @@ def test_a_command_of_another_host_reaches_the_run_with_the_token(
     assert (drained["what"], drained["node"], drained["reason"]) == ("drain", "host1", "a fan")
     assert f" at {three_hosts.address(2)} port " in drained["by"], drained
     assert (drained["state"], stopped["what"], stopped["state"]) == ("done", "stop", "done")
-
-
-def test_values_are_shown_while_a_host_without_ranks_leads(
-    tmp_path: Path, three_hosts: Hosts
-) -> None:
-    """Host 0 leads, and is drained. Nobody can take over from it, so it goes on leading while rank
-    0 trains on host 1. The values that rank 0 logs there reach status, metrics and ledger.
-    """
-    run = HostRun(
-        three_hosts, tmp_path, "--steps", 100_000, "--log", nodes=1, spares=1,
-        flags=("--lease", "2"), within_s=200.0,
-    )  # fmt: skip  # one argument a line would hide the flags
-    run.until(lambda: run.step_of(0) >= 20, "step 20")
-    words = ["drain", "host0", "--run", run.folder]
-    done = subprocess.run([OUTLAST, *words], capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, f"{done}\n{run}"
-    drained = run.step_of(0)
-
-    def logged() -> dict[str, Any]:
-        shown = outlast("status", run.folder, "--json")
-        assert shown.returncode == 0, shown.stderr
-        found: dict[str, Any] = json.loads(shown.stdout)["logged"]
-        return found
-
-    run.until(lambda: (logged() or {"step": 0})["step"] > drained + 50, "newer values")
-    said_last = logged()
-    assert set(said_last["values"]) == {"loss", "number"}
-    assert said_last["values"]["number"] == said_last["step"]
-    metrics = outlast("metrics", run.folder)
-    (number,) = (
-        float(line.split()[-1])
-        for line in metrics.stdout.splitlines()
-        if line.startswith("outlast_logged{") and 'value="number"' in line
-    )
-    assert number >= said_last["step"]
-    stopped = subprocess.run([OUTLAST, "stop", str(run.folder)], capture_output=True, timeout=90)
-    assert stopped.returncode == 0, str(run)
-    assert run.finish() == {0: 143, 1: 143}, str(run)
 
 
 def test_a_drained_rank_finishes_the_step_that_its_peers_commit(
