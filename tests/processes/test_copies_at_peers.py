@@ -263,7 +263,7 @@ def test_an_image_for_a_drain_that_was_called_off_is_not_sent(
         session.machine.broken = True
         sender.send_out(SendOut(1, 7, "127.0.0.1:1"))
         session.machine.broken, session.machine.generation = False, 2
-        sender.follow(replace(PLAN, keeper=peer.address, generation=2))
+        sender.follow(replace(PLAN, keepers=(peer.address,), generation=2))
         sender.send(7)
         sender.wait()
         assert peer.said == [CopyKept(2, 2, (7,))]
