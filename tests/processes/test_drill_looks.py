@@ -88,12 +88,12 @@ def test_a_living_rank_that_has_the_newest_step_is_a_copy(
     copies = KeptCopies(vault)
     for rank in range(world):
         copies.reserve(rank, SLOT)
-        copies.write(rank, generation=1, step=45, pieces=PIECES, world_size=world)
-    copies.write(0, generation=1, step=48, pieces=PIECES, world_size=world)
+        copies.write(rank, generation=1, step=45, pieces=PIECES, metadata={}, world_size=world)
+    copies.write(0, generation=1, step=48, pieces=PIECES, metadata={}, world_size=world)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
     assert (seen.kept_step, seen.behind_steps) == (45, 5), "not all ranks have copied step 48"
-    copies.write(1, generation=1, step=48, pieces=PIECES, world_size=world)
+    copies.write(1, generation=1, step=48, pieces=PIECES, metadata={}, world_size=world)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
     assert (seen.kept_step, seen.kept_before) == (48, 45)

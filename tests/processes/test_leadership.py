@@ -42,6 +42,8 @@ def a_leadership(
             ledger=ledger,
             folder=shut,
             control=shut,
+            copier=SimpleNamespace(close=lambda *, is_last: None),
+            is_over=False,
             pager=None,
             uploads=None,
         )
