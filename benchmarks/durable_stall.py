@@ -53,8 +53,8 @@ from durable import synced
 from stall import Training, make_state
 
 from outlast.checkpoint import Writer
-from outlast.runtime.worker.checkpoints import Checkpoints
-from outlast.runtime.worker.tensors import Pieces
+from outlast.runtime.worker.saving.checkpoints import Checkpoints
+from outlast.runtime.worker.tensors.tensors import Pieces
 
 GOAL = 3.0
 State = dict[str, torch.Tensor]

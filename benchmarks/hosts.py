@@ -46,8 +46,8 @@ from pathlib import Path
 
 from side_by_side import PEERS, Commit, CommitLog, summary, write_result
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
-from outlast.runtime.leader_file import read_leader
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
+from outlast.runtime.folders.leader_file import read_leader
 
 HOSTS = 4  # that train, one rank on each; one more stands ready
 SETTLED_STEPS = 12  # the first two are not counted into the step time

@@ -42,15 +42,15 @@ from side_by_side import HOME, write_result
 
 from outlast.model.messages import Regroup
 from outlast.model.terms import Cause, Phase
-from outlast.runtime import trust
 from outlast.runtime.agent.image_server import ImageServer
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from outlast.runtime.loop import Loop
+from outlast.runtime.network import trust
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.copy_sender import CopySender
-from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import Wanted, fetch
+from outlast.runtime.worker.saving.copy_sender import CopySender
+from outlast.runtime.worker.transfer.image_dialogue import Server
+from outlast.runtime.worker.transfer.image_fetch import Wanted, fetch
 
 GOAL = 0.85
 PORT = 29_700

@@ -28,7 +28,7 @@ from _timing import paired_ratio, summarise
 from hosts import HOSTS, Contestant, Trial, contestants
 from side_by_side import write_result
 
-from outlast.runtime.drill_hosts import may_be_made
+from outlast.runtime.drill.drill_hosts import may_be_made
 
 FIRST = 10  # steps that are not counted
 LIMIT_S = 240.0

@@ -28,8 +28,8 @@ from pathlib import Path
 
 from outlast.model.records import Event, Interruption, Life, Meta, StepsBucket
 from outlast.model.terms import Cause, Mechanism, Rung, Tier
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
 
 STEP_S = 0.5
 ROUNDS = 5

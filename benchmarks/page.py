@@ -24,8 +24,8 @@ from typing import Any
 
 from outlast.model.records import Event, Interruption, Life, Meta, StepsBucket
 from outlast.model.terms import Cause, Mechanism, Rung
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
 
 BEGAN_WALL_S = 1.767e9
 LONG_BUCKETS = 4_200  # a second each for the last hour, a minute for a day, then half an hour

@@ -39,7 +39,7 @@ import numpy as np
 from _timing import alternate, paired_ratio, summarise
 from peers.barest import Barest, Floats, by_numpy, by_simpy, in_a_loop
 
-from outlast.app.plan_inputs import preset
+from outlast.app.planning.plan_inputs import preset
 from outlast.model.terms import FailureClass
 from outlast.planner import decisions, histories
 from outlast.planner.deciding.decided import Rules

@@ -56,7 +56,7 @@ from outlast.runtime.tiers import streaming
 from outlast.runtime.tiers.area import allocate, map_file
 from outlast.runtime.tiers.image import image_bytes
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.tensors import Pieces, spec_of
+from outlast.runtime.worker.tensors.tensors import Pieces, spec_of
 
 GOAL_BARE = 1.2
 GOAL_DCP = 10.0

@@ -41,7 +41,7 @@ from _timing import summarise
 from hosts import HOSTS, Contestant, Trial, contestants
 from side_by_side import HOME, PEERS, write_result
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 
 GOAL = 1.5
 PORT = 29_600
@@ -61,12 +61,13 @@ def rank_main(
     import torch.distributed as dist
 
     from outlast.runtime.tiers.area import allocate, map_file
-    from outlast.runtime.worker import ballot_box, groups, node_votes, shared_vote
-    from outlast.runtime.worker.guards import Guards
-    from outlast.runtime.worker.node_votes import ROW_LENGTH, NodeVotes
-    from outlast.runtime.worker.shared_rows import Participant
-    from outlast.runtime.worker.vote import Ballot, vote
-    from outlast.runtime.worker.wake import SocketWatch
+    from outlast.runtime.worker.communication import groups, node_votes, shared_vote
+    from outlast.runtime.worker.communication.guards import Guards
+    from outlast.runtime.worker.communication.node_votes import ROW_LENGTH, NodeVotes
+    from outlast.runtime.worker.communication.shared_rows import Participant
+    from outlast.runtime.worker.communication.wake import SocketWatch
+    from outlast.runtime.worker.member import ballot_box
+    from outlast.runtime.worker.steps.vote import Ballot, vote
 
     @dataclass(frozen=True)
     class Member:

@@ -4,7 +4,7 @@
 
 With       as `outlast run` is: faulthandler's handler and its file are ready, and torch's flight
            recorder keeps the last 512 operations, for the copy that the witness makes when it is
-           asked (runtime/worker/witness.py)
+           asked (runtime/worker/process/witness.py)
 Without    the same run, its witness replaced by one that does nothing, and a recorder of no entries
            (torch's own default is 2,000)
 Beacon     cannot be left out, since hangs are found by it: how often a rank writes it for a step,
@@ -36,7 +36,7 @@ from outlast.model.beacon import BEACON_BYTES, Beacon, pack_into, unpack
 GOAL = 0.01
 WRITINGS = 20_000
 NOBODY = """
-import outlast.runtime.worker.witness as witness
+import outlast.runtime.worker.process.witness as witness
 
 witness.Witness.begin = witness.Witness.testify = lambda self: None
 """  # for an interpreter's start: sitecustomize.py

@@ -18,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 
 HERE = Path(__file__).resolve().parent
 OUTLAST = str(Path(sys.executable).with_name("outlast"))

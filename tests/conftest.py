@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from outlast.errors import OutlastError
-from outlast.runtime.run_folder import read_card
+from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.tiers.vault_owner import vault_folder
 
 # Tests start many processes on few cores; each library would otherwise start a thread per core in

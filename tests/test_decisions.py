@@ -23,12 +23,12 @@ ALLOWED = {  # file -> why a branch there is no decision about the run
         "parts that were sent in different generations are never in one sum: the fence itself"
     ),
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
-    "worker/marks.py": "a drill's order says in which generation it strikes",
-    "worker/shared_rows.py": (
+    "worker/instructions/marks.py": "a drill's order says in which generation it strikes",
+    "worker/communication/shared_rows.py": (
         "a vote, or a position, in shared memory carries its generation, so that an older one is"
         " not counted: the fence itself"
     ),
-    "worker/lightning/strategy.py": (
+    "worker/adapters/lightning/strategy.py": (
         "files that Lightning writes once were written by the processes before this one"
     ),
     "tiers/vault.py": "a seal carries its generation, and is asked for by it",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import may_be_made
+from outlast.runtime.drill.drill_hosts import may_be_made
 
 HOME = Path(__file__).parents[1]
 OUTLAST = str(Path(sys.executable).with_name("outlast"))

@@ -241,7 +241,7 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("outlast.runtime.worker.vote", "import torch.distributed as dist"),
+        ("outlast.runtime.worker.steps.vote", "import torch.distributed as dist"),
         (
             "outlast.engine.restore",
             (
@@ -249,7 +249,10 @@ def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
                 " CorruptError\nimport numpy"
             ),
         ),
-        ("outlast.app.report", "from outlast.runtime.ledger.read import Ledger\nimport rich.table"),
+        (
+            "outlast.app.reports.report",
+            "from outlast.runtime.ledger.read import Ledger\nimport rich.table",
+        ),
     ],
 )
 def test_an_allowed_import_is_not_blamed(module: str, source: str) -> None:

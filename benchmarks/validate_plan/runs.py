@@ -22,8 +22,8 @@ from benchmarks.validate_plan.strikes import Strike, Struck, carry_out, is_alive
 from outlast.errors import OutlastError
 from outlast.model.beacon import unpack
 from outlast.model.records import Records
+from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.ledger.view import look
-from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault_owner import vault_folder
 
 OUTLAST = str(Path(sys.executable).with_name("outlast"))

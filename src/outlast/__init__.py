@@ -30,27 +30,27 @@ if TYPE_CHECKING:
         UsageError,
     )
     from outlast.runtime.evidence.api import diagnose
-    from outlast.runtime.worker.digest import digest
-    from outlast.runtime.worker.flight_recorder import record_collectives
+    from outlast.runtime.worker.communication.flight_recorder import record_collectives
+    from outlast.runtime.worker.data.sampler import StepSampler
+    from outlast.runtime.worker.member.ticks import tick
     from outlast.runtime.worker.run import Run, join, main
-    from outlast.runtime.worker.sampler import StepSampler
-    from outlast.runtime.worker.saved_weights import load
-    from outlast.runtime.worker.state import State
-    from outlast.runtime.worker.step import Step
-    from outlast.runtime.worker.ticks import tick
+    from outlast.runtime.worker.run_state.digest import digest
+    from outlast.runtime.worker.run_state.state import State
+    from outlast.runtime.worker.saving.saved_weights import load
+    from outlast.runtime.worker.steps.step import Step
 
 _HOMES = {
     "join": "outlast.runtime.worker.run",
     "main": "outlast.runtime.worker.run",
     "Run": "outlast.runtime.worker.run",
-    "Step": "outlast.runtime.worker.step",
-    "State": "outlast.runtime.worker.state",
-    "StepSampler": "outlast.runtime.worker.sampler",
-    "digest": "outlast.runtime.worker.digest",
-    "tick": "outlast.runtime.worker.ticks",
-    "load": "outlast.runtime.worker.saved_weights",
+    "Step": "outlast.runtime.worker.steps.step",
+    "State": "outlast.runtime.worker.run_state.state",
+    "StepSampler": "outlast.runtime.worker.data.sampler",
+    "digest": "outlast.runtime.worker.run_state.digest",
+    "tick": "outlast.runtime.worker.member.ticks",
+    "load": "outlast.runtime.worker.saving.saved_weights",
     "diagnose": "outlast.runtime.evidence.api",
-    "record_collectives": "outlast.runtime.worker.flight_recorder",
+    "record_collectives": "outlast.runtime.worker.communication.flight_recorder",
     **dict.fromkeys(
         (
             "OutlastError",

@@ -8,6 +8,6 @@ trainer = outlast.hf.Trainer(model=model, args=args, train_dataset=data)
 trainer.train()
 """
 
-from outlast.runtime.worker.hf_trainer import Trainer
+from outlast.runtime.worker.adapters.hf_trainer import Trainer
 
 __all__ = ["Trainer"]

@@ -6,6 +6,6 @@ trainer = Trainer(strategy=outlast.lightning.Strategy(), devices=2, max_epochs=3
 trainer.fit(model, loader)
 """
 
-from outlast.runtime.worker.lightning.strategy import Strategy
+from outlast.runtime.worker.adapters.lightning.strategy import Strategy
 
 __all__ = ["Strategy"]

@@ -25,7 +25,7 @@ from outlast.app import cli
 # Commands that start workers import nothing ahead.
 STARTS_WORKERS = ("run", "check")
 # What is imported once a command is asked for, because it takes seconds.
-LATE = {"ckpt": "outlast.runtime.worker.saved_weights"}
+LATE = {"ckpt": "outlast.runtime.worker.saving.saved_weights"}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from outlast.app import cli
-from outlast.model import drill_plan
+from outlast.model.drills import drill_plan
 from outlast.model.records import StepsBucket
 from outlast.planner import cluster_file
 from outlast.runtime.ledger.store import Ledger

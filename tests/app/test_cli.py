@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app import cli
-from outlast.app.run import _first_zygote
+from outlast.app.launch.run import _first_zygote
 from outlast.errors import CapacityError
 from tests.app.command import outlast_anew
 from tests.ledger import a_run

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from outlast.app import cli
-from outlast.app.diagnose_graph import graph, ranks
-from outlast.app.diagnose_text import facts_of, show
+from outlast.app.diagnosis.diagnose_graph import graph, ranks
+from outlast.app.diagnosis.diagnose_text import facts_of, show
 from outlast.diagnose.collectives import Blame
 from outlast.diagnose.redact import cleaned
 from outlast.model.terms import FailureClass, Mechanism

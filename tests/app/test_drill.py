@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app import drill, drill_fit, drill_place
-from outlast.app.drill_page import drill_page
-from outlast.app.drill_place import DrillPlace, refuse_missing
-from outlast.app.drill_predict import TYPICAL, TYPICAL_RANGE, DrillPrediction
-from outlast.app.drill_result import Result
-from outlast.app.drill_text import by_kind, left_out_notes, predicted_note, result_text
+from outlast.app.drills import drill, drill_fit, drill_place
+from outlast.app.drills.drill_page import drill_page
+from outlast.app.drills.drill_place import DrillPlace, refuse_missing
+from outlast.app.drills.drill_predict import TYPICAL, TYPICAL_RANGE, DrillPrediction
+from outlast.app.drills.drill_result import Result
+from outlast.app.drills.drill_text import by_kind, left_out_notes, predicted_note, result_text
 from outlast.diagnose.self_output import is_own_file
 from outlast.errors import UsageError
-from outlast.model.drill_faults import HOST_KINDS, KINDS
-from outlast.model.drill_plan import NAMED
-from outlast.model.drill_redundancy import InForce
-from outlast.model.drill_score import Ended, Outcome, Struck, score
-from outlast.runtime import drill_disk
-from outlast.runtime.drill_host_launchers import HostLayout
-from outlast.runtime.drill_runs import DrilledRun
+from outlast.model.drills.drill_faults import HOST_KINDS, KINDS
+from outlast.model.drills.drill_plan import NAMED
+from outlast.model.drills.drill_redundancy import InForce
+from outlast.model.drills.drill_score import Ended, Outcome, Struck, score
+from outlast.runtime.drill import drill_disk
+from outlast.runtime.drill.drill_host_launchers import HostLayout
+from outlast.runtime.drill.drill_runs import DrilledRun
 from outlast.sim.drill_calendar import draw
 from tests.app.command import outlast
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app import drill, drill_against, drill_sides_text
-from outlast.app.drill_page import drill_page
-from outlast.app.drill_result import Beside, Charted
-from outlast.app.drill_text import result_text
+from outlast.app.drills import drill, drill_against, drill_sides_text
+from outlast.app.drills.drill_page import drill_page
+from outlast.app.drills.drill_result import Beside, Charted
+from outlast.app.drills.drill_text import result_text
 from outlast.errors import UsageError
-from outlast.model.drill_plan import NAMED
-from outlast.model.drill_sides import FaultSeen, SeenStep, SideRun, side_facts
-from outlast.runtime import peer_runs
+from outlast.model.drills.drill_plan import NAMED
+from outlast.model.drills.drill_sides import FaultSeen, SeenStep, SideRun, side_facts
+from outlast.runtime.drill import peer_runs
 from outlast.sim.drill_calendar import draw, without
 from tests.app.command import outlast
 from tests.app.test_drill import result

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.export_tables import TABLES, csv_of, json_lines_of, tables_of
+from outlast.app.reports.export_tables import TABLES, csv_of, json_lines_of, tables_of
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES
 from outlast.runtime.ledger.view import look

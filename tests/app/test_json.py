@@ -26,15 +26,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from outlast.app import cli, control, run_views
+from outlast.app import cli, control
 from outlast.app.command_line import Parser, finite
+from outlast.app.views import run_views
 from outlast.engine.coordinator.requests import RunRequest
 from outlast.model.records import Meta
 from outlast.runtime import clock
 from outlast.runtime.coordinator.control_socket import ControlSocket
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.loop import Loop
-from outlast.runtime.run_folder import RunFolder
 from tests.ledger import a_run
 from tests.tiers.saved import save
 

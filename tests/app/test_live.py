@@ -1,5 +1,5 @@
-"""app/live.py: lines that stay in place on a terminal, plain lines elsewhere; stdout is nobody's
-but the workers'.
+"""app/launch/live.py: lines that stay in place on a terminal, plain lines elsewhere; stdout is
+nobody's but the workers'.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from outlast.app import words
-from outlast.app.live import LiveView, live_console
+from outlast.app.launch.live import LiveView, live_console
+from outlast.app.launch.run import WorkerOutput
 from outlast.app.panel import REDRAWN_MAX_COUNT
-from outlast.app.run import WorkerOutput
 from tests.ledger import a_run
 
 CUP = "\x1b[2A\x1b[J"  # two lines up, and clear: what the view does to draw itself again

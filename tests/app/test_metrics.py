@@ -21,8 +21,8 @@ pytest.importorskip("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from outlast.app.metric_values import METRICS, NAMES, metrics_of
-from outlast.app.metrics_command import PAUSES, Source, shipped, text_of
+from outlast.app.reports.metric_values import METRICS, NAMES, metrics_of
+from outlast.app.reports.metrics_command import PAUSES, Source, shipped, text_of
 from outlast.errors import CorruptError
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES, UNMEASURED
@@ -231,7 +231,8 @@ def test_metrics_are_served_until_a_signal_comes(tmp_path: Path, number: int, co
 def test_a_client_that_says_nothing_is_left(tmp_path: Path) -> None:
     """Method: the server's own bound, shortened; otherwise each such client would keep a thread."""
     code = (
-        "import sys; from outlast.app import metrics_command; metrics_command.REQUEST_S = 0.2;"
+        "import sys; from outlast.app.reports import metrics_command;"
+        " metrics_command.REQUEST_S = 0.2;"
         " sys.exit(metrics_command.main(sys.argv[1:]))"
     )
     run = a_run.ended_run(tmp_path)

@@ -437,8 +437,9 @@ def test_help_comes_without_numpy() -> None:
     (benchmarks/startup.py).
     """
     program = (
-        "import sys; from outlast.app.plan import main\ntry: main(['--help'])\nexcept SystemExit:"
-        " pass\nsys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'matplotlib') if"
+        "import sys; from outlast.app.planning.plan import main\ntry: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "\nsys.exit(', '.join(name for name in ('torch', 'rich', 'numpy', 'matplotlib') if"
         " name in sys.modules) or 0)"
     )
     done = subprocess.run(
@@ -460,7 +461,7 @@ def test_every_command_of_the_page_is_read() -> None:
         if line.startswith("outlast plan ")
     ]
     assert len(commands) >= 6
-    from outlast.app.plan import parser
+    from outlast.app.planning.plan import parser
 
     for command in commands:
         parser().parse_args(command.replace("\\", "").split()[2:])

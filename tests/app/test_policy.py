@@ -13,8 +13,8 @@ import pytest
 from outlast.engine.default_policy import TEXT, default_policy
 from outlast.model.policy import Action, parse
 from outlast.model.records import Event
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
 from tests.app.command import outlast
 from tests.ledger.a_run import META, fill
 

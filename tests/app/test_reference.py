@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outlast.app.report_facts import report_facts
-from outlast.app.status import status_facts
+from outlast.app.reports.report_facts import report_facts
+from outlast.app.reports.status import status_facts
 from outlast.model import limits
 from outlast.runtime.ledger.rows import schema
 from outlast.runtime.ledger.view import look

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from outlast.app import words
-from outlast.app.report import _began_anew
+from outlast.app.reports.report import _began_anew
 from outlast.model.records import Event
 from outlast.model.terms import CAUSES, UNMEASURED
 from outlast.runtime import clock

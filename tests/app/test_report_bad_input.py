@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from outlast.model.records import Meta
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
 from tests.app.command import outlast, outlast_anew
 from tests.ledger import a_run
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.report_table import COMPONENTS
+from outlast.app.reports.report_table import COMPONENTS
 from outlast.model.terms import FailureClass
 from tests.app.command import outlast
 from tests.ledger import a_run
@@ -129,8 +129,8 @@ def test_an_account_that_does_not_sum_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: lose the seconds of one rank, as a bug would."""
-    from outlast.app import report_facts
-    from outlast.app.report import show_report
+    from outlast.app.reports import report_facts
+    from outlast.app.reports.report import show_report
     from outlast.app.words import console_for
     from outlast.model.goodput import account
     from outlast.runtime.ledger import view

@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from outlast.app import resuming
-from outlast.app.resuming import Beginning
+from outlast.app.launch import resuming
+from outlast.app.launch.resuming import Beginning
 from outlast.engine.coordinator.restore_sources import Restart
 from outlast.errors import UsageError
 from outlast.model.records import RESUMED, Records

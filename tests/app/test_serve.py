@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from outlast.model.records import Event
+from outlast.runtime.folders.run_files import NoFileError, run_files, tail
 from outlast.runtime.fresh import Fresh
-from outlast.runtime.run_files import NoFileError, run_files, tail
 from tests.app.command import outlast
 from tests.app.test_page import HOSTILE, Tags
 from tests.ledger import a_run

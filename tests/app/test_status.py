@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.status import copies_words
+from outlast.app.reports.status import copies_words
 from outlast.model.records import LEADS, Event
 from tests.app.command import outlast, same_as_golden
 from tests.ledger import a_run

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from outlast.app.page.page_model import page_of
-from outlast.app.top import view
+from outlast.app.views.top import view
 from outlast.runtime.ledger.view import look
 from tests.app.command import outlast
 from tests.app.test_page import MADE_S, big_run

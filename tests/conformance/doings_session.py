@@ -14,8 +14,8 @@ import time
 import types
 
 from outlast.model.messages import Ping, Pong, Warned
-from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
+from outlast.runtime.network.channel import BlockingChannel
 
 
 class Session:
@@ -57,6 +57,6 @@ def do_all(doings: str) -> None:
             time.sleep(value)
 
 
-module = types.ModuleType("outlast.runtime.worker.session")
+module = types.ModuleType("outlast.runtime.worker.member.session")
 module.start = Session  # type: ignore[attr-defined]
 sys.modules[module.__name__] = module

@@ -16,9 +16,9 @@ from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.protocol.outputs import Output, SendOverLink
 from outlast.model.messages import Enrol, Message
-from outlast.runtime.channel import Channel
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.channel import Channel
 from outlast.sim.options import Options
 from outlast.sim.world.script import script_of
 from outlast.sim.world.world import World

@@ -21,7 +21,7 @@ import pytest
 from outlast.errors import CorruptError
 from outlast.model.manifest import Manifest
 from outlast.model.messages import PutImage, Share
-from outlast.runtime import trust
+from outlast.runtime.network import trust
 from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import area
 from outlast.runtime.tiers.disk_tier import DiskTier
@@ -29,10 +29,10 @@ from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.parity import part_of
 from outlast.runtime.tiers.tier import CheckpointTier
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import image_dialogue
-from outlast.runtime.worker.copy_sender import CopySender
-from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import Wanted, fetch
+from outlast.runtime.worker.saving.copy_sender import CopySender
+from outlast.runtime.worker.transfer import image_dialogue
+from outlast.runtime.worker.transfer.image_dialogue import Server
+from outlast.runtime.worker.transfer.image_fetch import Wanted, fetch
 from tests.objects import s3_server
 from tests.processes.test_copies_at_peers import KEY, PLAN, FakeSession, Peer
 from tests.processes.test_parity_at_nodes import House

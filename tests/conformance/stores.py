@@ -187,8 +187,8 @@ class RealMeeting:
     def _meet(self, visitor: int, generation: int, port: int) -> None:
         from torch.distributed import PrefixStore
 
-        from outlast.runtime.worker import groups
-        from outlast.runtime.worker.wake import SocketWatch
+        from outlast.runtime.worker.communication import groups
+        from outlast.runtime.worker.communication.wake import SocketWatch
 
         watch = self._watches[visitor] = SocketWatch()
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.diagnose.carried import carried, temporaries
+from outlast.diagnose.scripts.carried import carried, temporaries
 
 HOME = Path(__file__).parents[2]
 

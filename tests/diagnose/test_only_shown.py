@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose.only_shown import is_only_shown
+from outlast.diagnose.scripts.only_shown import is_only_shown
 
 HEAD = "def main():\n    run = 0.0\n    for x in y:\n        run += f(x)\n"
 

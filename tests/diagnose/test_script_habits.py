@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose.assignments import last_set
-from outlast.diagnose.script_text import read_script
+from outlast.diagnose.scripts.assignments import last_set
+from outlast.diagnose.scripts.script_text import read_script
 
 TEXT = """\
 import signal, sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose.script_text import ScriptText, read_script
+from outlast.diagnose.scripts.script_text import ScriptText, read_script
 
 IMPORTS = "import torch\nimport torch.distributed as dist\nimport torch.multiprocessing as mp\n"
 

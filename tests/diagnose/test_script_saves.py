@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose.script_text import read_script
+from outlast.diagnose.scripts.script_text import read_script
 
 HEAD = "import torch, json\nfor x in y:\n    f(x).backward()\n    opt.step()\n"
 

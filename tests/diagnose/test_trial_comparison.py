@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outlast.diagnose.trial_comparison import (
+from outlast.diagnose.scripts.trial_comparison import (
     ALSO_KEPT,
     BEGIN,
     END,
@@ -16,7 +16,7 @@ from outlast.diagnose.trial_comparison import (
     Variable,
     compare,
 )
-from outlast.diagnose.trial_remarks import (
+from outlast.diagnose.scripts.trial_remarks import (
     failure_remark,
     is_of_a_meter,
     unseen_remark,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outlast.runtime.drill_hosts import Hosts
+from outlast.runtime.drill.drill_hosts import Hosts
 from tests.app.command import outlast
 from tests.drills._run import OUTLAST, SCRIPTS
 

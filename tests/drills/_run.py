@@ -6,7 +6,7 @@ read its ledger.
         drill.until(lambda: drill.step >= 5, "step 5"); os.kill(drill.pid_of(2), signal.SIGSTOP)
         outcome = drill.finish()
 
-marks     faults at outlast's own places: OUTLAST_DRILL, see runtime/worker/marks.py
+marks     faults at outlast's own places: OUTLAST_DRILL, see runtime/worker/instructions/marks.py
 strikes   faults at the script's places: DRILL_STRIKES, see scripts/strikes.py
 before    the words in front of the command, if another program has to run it
 A fault that names no `once` file gets one of its own. All waits are bounded, and leaving the block
@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.app.status import status_facts
+from outlast.app.reports.status import status_facts
 from outlast.errors import OutlastError
+from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.ledger.view import look
-from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault_owner import vault_folder
 from tests.app.command import outlast
 from tests.drills._pids import alive, below, until

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts
+from outlast.runtime.drill.drill_hosts import Hosts
 from tests.drills._run import CalmRun, Outcome, drilled
 
 HERE = Path(__file__).parent

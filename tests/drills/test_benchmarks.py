@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import may_be_made
+from outlast.runtime.drill.drill_hosts import may_be_made
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

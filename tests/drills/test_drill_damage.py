@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outlast.app.report_facts import report_facts
-from outlast.runtime.drill_disk import may_be_filled, may_be_slowed
+from outlast.app.reports.report_facts import report_facts
+from outlast.runtime.drill.drill_disk import may_be_filled, may_be_slowed
 from outlast.runtime.ledger.view import look
 
 pytestmark = [pytest.mark.drill, pytest.mark.timeout(300)]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import children_of, may_be_made
+from outlast.runtime.drill.drill_hosts import children_of, may_be_made
 
 pytestmark = [
     pytest.mark.drill,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.app.command import outlast
 from tests.drills._host_run import HostRun
 from tests.drills._run import CalmRun

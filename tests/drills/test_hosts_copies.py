@@ -11,7 +11,7 @@ import pytest
 
 from outlast.model.limits import SLOTS_COUNT
 from outlast.model.manifest import SEAL_BYTES, unpack_seal
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
 from tests.drills._run import CalmRun
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
 from tests.drills._run import OUTLAST, CalmRun
 from tests.drills.test_hosts_leave import launcher_of, said

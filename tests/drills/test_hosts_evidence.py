@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.app.command import outlast
 from tests.drills._host_run import HostRun
 

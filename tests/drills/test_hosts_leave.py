@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import PORT, TOKEN, HostRun
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST
@@ -82,7 +82,7 @@ def a_run(hosts: Hosts, folder: Path, *flags: str, spares: int = 1, drill: str =
     to.
 
     All hosts share the cores of this machine, so the lease is longer than the default. `drill` is a
-    plan for runtime/worker/marks.py.
+    plan for runtime/worker/instructions/marks.py.
     """
     given, env = ("--lease", "2", *flags), {"OUTLAST_DRILL": drill}
     run = HostRun(

@@ -21,7 +21,7 @@ import pytest
 
 pytest.importorskip("prometheus_client")
 
-from outlast.app.metrics_command import shipped
+from outlast.app.reports.metrics_command import shipped
 from tests.app.test_metrics import queries
 from tests.drills._run import SCRIPTS, Drill
 
@@ -138,7 +138,7 @@ def test_every_query_of_board_and_rules_runs_on_a_real_run(
         (serving,) = [
             pid
             for pid in drill.children("python3") + drill.children("python")
-            if b"outlast.app.metrics_command" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"outlast.app.reports.metrics_command" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
         assert os.getpriority(os.PRIO_PROCESS, serving) == 19
         os.kill(serving, signal.SIGKILL)

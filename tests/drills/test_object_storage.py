@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from outlast.runtime.objects.url_places import open_place
 from outlast.runtime.tiers import local
 from tests.app.command import outlast_anew

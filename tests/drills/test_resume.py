@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.report_facts import report_facts
+from outlast.app.reports.report_facts import report_facts
 from outlast.model import limits
 from outlast.runtime.ledger.view import look
 from outlast.runtime.tiers import local

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outlast.runtime.worker.sampler import StepSampler
+from outlast.runtime.worker.data.sampler import StepSampler
 from tests.drills._pids import alive, below, until
 from tests.drills._run import Drill, Outcome, drilled
 from tests.drills.test_sessions import folder_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from outlast.runtime.ledger.view import look
 from outlast.runtime.tiers import local
 from tests.app.command import outlast

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
 from tests.drills._pids import below
 from tests.drills._run import OUTLAST, CalmRun

@@ -17,7 +17,6 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
 from outlast.engine.cluster.coordinator_sessions import CoordinatorSessions
 from outlast.engine.cluster.lease import Lease, LeaseBook, void_after_s
-from outlast.engine.cluster.reliable_link import Inbox, Offset, Outbox, rebased
 from outlast.engine.coordinator.awaited import describe_wait
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.members import Roster
@@ -36,6 +35,7 @@ from outlast.engine.protocol.outputs import (
     Tell,
     Wipe,
 )
+from outlast.engine.protocol.reliable_link import Inbox, Offset, Outbox, rebased
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,

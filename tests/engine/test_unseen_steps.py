@@ -152,7 +152,7 @@ def test_an_exception_in_outlast_is_not_booked_as_the_scripts() -> None:
     ours = (
         "Traceback (most recent call last):\n"
         '  File "train.py", line 3, in <module>\n    with step:\n'
-        '  File "lib/outlast/runtime/worker/state.py", line 9, in keep\n    x._scale\n'
+        '  File "lib/outlast/runtime/worker/run_state/state.py", line 9, in keep\n    x._scale\n'
     )
     assert is_own_bug(ours + "AttributeError: no attribute '_scale'")
     assert not is_own_bug(ours + "outlast.errors.StateError: run.state(x=...) is a dict")

@@ -21,8 +21,8 @@ from outlast.model.terms import Mechanism
 from outlast.runtime.agent.evidence import PROCESSES
 from outlast.runtime.coordinator.node_standing import read_processes
 from outlast.runtime.evidence.reading import diagnose
+from outlast.runtime.folders.node_folders import node_folder_name
 from outlast.runtime.loop import Loop
-from outlast.runtime.node_folders import node_folder_name
 from tests.evidence.nodes import Answer, Node, Run, over
 
 

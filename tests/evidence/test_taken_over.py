@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlast.app.run_takeover import unjudged
+from outlast.app.launch.run_takeover import unjudged
 from outlast.model.records import Event, Interruption, Meta, Records, Session, SessionRecords
 from outlast.model.terms import Mechanism
 

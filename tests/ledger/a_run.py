@@ -13,9 +13,10 @@ from pathlib import Path
 
 from outlast.model.records import Event, Generation, Interruption, Life, Meta, StepsBucket
 from outlast.model.terms import Cause, FailureClass, Mechanism, Rung
-from outlast.runtime import clock, run_folder
+from outlast.runtime import clock
+from outlast.runtime.folders import run_folder
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
 
 P, S, R = Cause.PRODUCTIVE, Cause.STARTUP, Cause.REGROUP
 ZERO_S = 100.0

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import UsageError
-from outlast.runtime import mounts
-from outlast.runtime.mounts import Mount, is_network, kind_at, parse
-from outlast.runtime.state_folder import state_root
+from outlast.runtime.folders import mounts
+from outlast.runtime.folders.mounts import Mount, is_network, kind_at, parse
+from outlast.runtime.folders.state_folder import state_root
 
 TABLE = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

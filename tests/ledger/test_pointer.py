@@ -14,16 +14,16 @@ import pytest
 from outlast.errors import RunFolderError, UsageError
 from outlast.model import limits
 from outlast.model.records import Event
-from outlast.runtime import mounts
-from outlast.runtime.incidents import read_incidents
+from outlast.runtime.evidence.incidents import read_incidents
+from outlast.runtime.folders import mounts
+from outlast.runtime.folders.run_files import ledger_changed
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger import pointer
 from outlast.runtime.ledger.copier import CHECKPOINT, LedgerCopier
 from outlast.runtime.ledger.foreign import write_records
 from outlast.runtime.ledger.pointer import find_ledger, read_pointer
 from outlast.runtime.ledger.store import Ledger, read_ledger
 from outlast.runtime.ledger.view import look
-from outlast.runtime.run_files import ledger_changed
-from outlast.runtime.run_folder import RunFolder
 from tests.ledger.a_run import META
 
 SAVED = Event(1.0, 2.0, CHECKPOINT, {"step": 5, "folder": "x"})

@@ -1,4 +1,4 @@
-"""runtime/run_folder.py: where a run lies, who holds it, and which one is meant."""
+"""runtime/folders/run_folder.py: where a run lies, who holds it, and which one is meant."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from outlast.errors import CapacityError, RunFolderError
-from outlast.runtime import run_folder
-from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.folders import run_folder
+from outlast.runtime.folders.run_folder import RunFolder
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.folders.run_folder import RunFolder
 folder = RunFolder.create(Path(sys.argv[1]), name="held", version="0.1.0", options={})
 print("held", flush=True)
 time.sleep(60)

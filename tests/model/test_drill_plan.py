@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from outlast.errors import UsageError
-from outlast.model import drill_plan
-from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3, NOT_HERE, ON_ONE_HOST, PLANNED
+from outlast.model.drills import drill_plan
+from outlast.model.drills.drill_faults import (
+    HOST_KINDS,
+    KINDS,
+    LLAMA3,
+    NOT_HERE,
+    ON_ONE_HOST,
+    PLANNED,
+)
 from outlast.model.fault_plan import KINDS as PLAN_KINDS
 from outlast.model.terms import Mechanism
 

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from outlast.model.drill_faults import ALL_KINDS
-from outlast.model.drill_redundancy import InForce, least, lost_beyond, may_lose, nodes_survived
+from outlast.model.drills.drill_faults import ALL_KINDS
+from outlast.model.drills.drill_redundancy import (
+    InForce,
+    least,
+    lost_beyond,
+    may_lose,
+    nodes_survived,
+)
 
 # four ranks on one node at step 50, with a copy of step 40 in shared memory and a checkpoint of 30
 DDP = InForce(50, False, 4, 1, 1, 40, 0, 30, 0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from outlast.model.drill_faults import ALL_KINDS
-from outlast.model.drill_redundancy import InForce
-from outlast.model.drill_score import Ended, Struck, outcomes, score, spread, wrong
+from outlast.model.drills.drill_faults import ALL_KINDS
+from outlast.model.drills.drill_redundancy import InForce
+from outlast.model.drills.drill_score import Ended, Struck, outcomes, score, spread, wrong
 
 WELL = Ended(well=True, step=100)
 NO_LEAKS = {"processes": 0, "segments": 0}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.model import intervals
-from outlast.model.drill_sides import (
+from outlast.model.drills.drill_sides import (
     FaultSeen,
     SeenStep,
     SideRun,

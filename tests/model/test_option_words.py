@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlast.model.option_words import _OTHERWISE, _WORDS, meant_option
-from outlast.runtime.worker.arguments import _flags, _parser
+from outlast.runtime.worker.script.arguments import _flags, _parser
 
 OURS = _flags(_parser())
 

@@ -40,7 +40,7 @@ def test_another_error_is_the_bug_of_the_package_whose_code_raised_it(error: str
     assert not is_own_bug(traceback("train.py", error))
 
 
-VOTE = "/srv/src/outlast/runtime/worker/vote.py"
+VOTE = "/srv/src/outlast/runtime/worker/steps/vote.py"
 TORCH = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
 THREADS = "/usr/lib/python3.11/threading.py"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from outlast.app.metric_values import metrics_of
-from outlast.app.report_facts import report_facts
+from outlast.app.reports.metric_values import metrics_of
+from outlast.app.reports.report_facts import report_facts
 from outlast.model.records import Event
 from outlast.runtime.ledger.view import RunView, look
 from tests.ledger import a_run

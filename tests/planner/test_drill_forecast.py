@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.model.drill_faults import ALL_KINDS
-from outlast.model.drill_plan import named
+from outlast.model.drills.drill_faults import ALL_KINDS
+from outlast.model.drills.drill_plan import named
 from outlast.planner.drill_forecast import LEASE_S, RECOVERY_S, Undisturbed, cost_s, forecast
 from outlast.sim.drill_calendar import Scheduled, draw
 

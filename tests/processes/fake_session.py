@@ -11,8 +11,8 @@ import types
 from dataclasses import replace
 
 from outlast.model.messages import Hello, Warned
-from outlast.runtime.channel import BlockingChannel
 from outlast.runtime.child import ChildSpec
+from outlast.runtime.network.channel import BlockingChannel
 
 
 class FakeSession:
@@ -37,6 +37,6 @@ class FakeSession:
         self.channel.send(Warned(self.spec.worker, f"finish: {exit_code}"))
 
 
-module = types.ModuleType("outlast.runtime.worker.session")
+module = types.ModuleType("outlast.runtime.worker.member.session")
 module.start = FakeSession  # type: ignore[attr-defined]
 sys.modules[module.__name__] = module

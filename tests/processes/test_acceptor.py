@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from outlast.model.wire import WIRE_VERSION
-from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.acceptor import Acceptor
+from outlast.runtime.network.listener import listen_at
 from tests.processes.test_dialler import Ear
 
 WITHIN_S = 10.0

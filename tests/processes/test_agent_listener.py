@@ -55,11 +55,11 @@ from outlast.model.messages import (
     WorkerStarted,
 )
 from outlast.model.wire import encode
-from outlast.runtime import trust
-from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network import trust
+from outlast.runtime.network.channel import Channel
 
 BEAT_S = 0.02
 LEASE_S = limits.BEAT_S * limits.LEASE_BEATS

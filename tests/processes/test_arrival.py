@@ -9,14 +9,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from outlast.app import arrival
+from outlast.app.launch import arrival
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Admitted
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime.agent.dialler import Caller
-from outlast.runtime.listener import listen_at, listen_unless_taken
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.listener import listen_at, listen_unless_taken
 from outlast.runtime.software import difference, installed
 
 CALLER = Caller(WIRE_VERSION, "1.0", "none", "b", "digest")

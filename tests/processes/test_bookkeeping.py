@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.report_facts import report_facts
-from outlast.app.status import headline, status_facts
+from outlast.app.reports.report_facts import report_facts
+from outlast.app.reports.status import headline, status_facts
 from outlast.app.words import percent
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
@@ -30,9 +30,9 @@ from outlast.runtime import clock
 from outlast.runtime.agent.beacons import BeaconNews, Beacons
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.coordinator.bookkeeping import Bookkeeping
+from outlast.runtime.folders.run_folder import RunFolder
 from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.ledger.view import look
-from outlast.runtime.run_folder import RunFolder
 from outlast.runtime.tiers.vault import Vault
 from tests.ledger import a_run
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from outlast.model.limits import CHANNEL_BUFFER_MAX_BYTES, MESSAGE_MAX_BYTES
 from outlast.model.messages import Hello, Message, Ping, Warned
 from outlast.model.wire import encode
-from outlast.runtime.channel import BlockingChannel, Channel
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.channel import BlockingChannel, Channel
 
 
 class End:

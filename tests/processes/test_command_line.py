@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.torchrun import ObjectOptions, RunOptions, StatusOptions, read_command_line
+from outlast.app.launch.torchrun import ObjectOptions, RunOptions, StatusOptions, read_command_line
 from outlast.engine.default_policy import default_policy
 from outlast.engine.durable import Retention
 from outlast.errors import CapacityError, UsageError
@@ -23,7 +23,7 @@ from outlast.model.policy import Action
 from outlast.model.redundancy import Code
 from outlast.runtime.agent.oom import OomKill, OomWatch
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.worker.arguments import parse
+from outlast.runtime.worker.script.arguments import parse
 
 
 @pytest.fixture(scope="module")
@@ -495,7 +495,7 @@ def test_help_lists_torchruns_flags_and_ours(reader: ZygoteClient) -> None:
 
 def test_the_launchers_side_needs_no_torch() -> None:
     code = (
-        "import sys, outlast.app.torchrun, outlast.runtime.agent.host; sys.exit('torch' in"
+        "import sys, outlast.app.launch.torchrun, outlast.runtime.agent.host; sys.exit('torch' in"
         " sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

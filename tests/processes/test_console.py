@@ -157,8 +157,8 @@ def test_a_message_begins_a_line_whatever_a_progress_bar_has_left(tmp_path: Path
     """
     code = (
         "import sys\n"
-        "from outlast.app.live import LiveView\n"
-        "from outlast.app.node_setup import WorkerOutput\n"
+        "from outlast.app.launch.live import LiveView\n"
+        "from outlast.app.launch.node_setup import WorkerOutput\n"
         "from outlast.app.words import console_for\n"
         "from outlast.runtime.console import unblocked\n"
         "with unblocked():\n"

@@ -32,11 +32,11 @@ from outlast.model.messages import (
     TurnedAway,
 )
 from outlast.model.wire import WIRE_VERSION, FrameReader, encode
-from outlast.runtime import trust
 from outlast.runtime.control_call import ControlCall, RemoteLauncher
 from outlast.runtime.coordinator.agent_listener import AgentListener
 from outlast.runtime.coordinator.control_socket import ControlSocket
 from outlast.runtime.loop import Loop
+from outlast.runtime.network import trust
 
 TOKEN = b"a token of this run alone"
 DRAIN = Request(WIRE_VERSION, "drain", "node-b", "a fan", "alice@laptop")

@@ -18,17 +18,17 @@ from outlast.engine.protocol.outputs import SendOut
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.messages import CopyKept, Regroup
 from outlast.model.terms import Cause, Phase, Tier
-from outlast.runtime import trust
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
+from outlast.runtime.network import trust
 from outlast.runtime.tiers.held_copies import HeldCopies
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.copy_sender import CopySender
-from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import Wanted, fetch
-from outlast.runtime.worker.session import GroupCalls
-from outlast.runtime.worker.shared_rows import Cut
+from outlast.runtime.worker.communication.shared_rows import Cut
+from outlast.runtime.worker.member.session import GroupCalls
+from outlast.runtime.worker.saving.copy_sender import CopySender
+from outlast.runtime.worker.transfer.image_dialogue import Server
+from outlast.runtime.worker.transfer.image_fetch import Wanted, fetch
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
 SIZE = 3 << 20

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime import drill_disk
-from outlast.runtime.drill_disk import RunDisk, may_be_filled, may_be_slowed, mounting
+from outlast.runtime.drill import drill_disk
+from outlast.runtime.drill.drill_disk import RunDisk, may_be_filled, may_be_slowed, mounting
 
 # It writes so many bytes to a new file, waits until they are on the disk, and prints how long that
 # took, or the number of the error.

@@ -20,13 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.drill_faults import ALL_KINDS
+from outlast.model.drills.drill_faults import ALL_KINDS
 from outlast.model.records import LEADS, Meta
-from outlast.runtime import clock, drill_host_launchers, drill_host_strikes
-from outlast.runtime.drill_host_launchers import HostLaunchers, HostLayout
-from outlast.runtime.drill_host_strikes import FLAP_S, HostStrikes
-from outlast.runtime.drill_hosts import may_be_made, may_be_slowed
-from outlast.runtime.leader_file import write_leader
+from outlast.runtime import clock
+from outlast.runtime.drill import drill_host_launchers, drill_host_strikes
+from outlast.runtime.drill.drill_host_launchers import HostLaunchers, HostLayout
+from outlast.runtime.drill.drill_host_strikes import FLAP_S, HostStrikes
+from outlast.runtime.drill.drill_hosts import may_be_made, may_be_slowed
+from outlast.runtime.folders.leader_file import write_leader
 from outlast.runtime.ledger.store import Ledger
 from outlast.sim.drill_calendar import Scheduled
 

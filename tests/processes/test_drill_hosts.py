@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.drill_hosts import Hosts, children_of, may_be_made, may_be_slowed
+from outlast.runtime.drill.drill_hosts import Hosts, children_of, may_be_made, may_be_slowed
 
 pytestmark = pytest.mark.skipif(
     bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}"
@@ -53,7 +53,7 @@ print(time.monotonic() - began_s)
 """
 MAKE = """
 import sys
-from outlast.runtime.drill_hosts import Hosts, program_of
+from outlast.runtime.drill.drill_hosts import Hosts, program_of
 with Hosts(2) as hosts:
     one = hosts.start(1, ["sleep", "600"], out=sys.stderr.buffer)
     while not program_of(one):

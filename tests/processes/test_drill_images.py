@@ -17,9 +17,9 @@ import pytest
 
 from outlast.errors import CorruptError
 from outlast.model.beacon import Beacon, pack_into
-from outlast.runtime.drill_images import DamagedImages, damage
-from outlast.runtime.drill_looks import LookedAtNode, LookedAtRun
-from outlast.runtime.striking import RunProcess, Target
+from outlast.runtime.drill.drill_images import DamagedImages, damage
+from outlast.runtime.drill.drill_looks import LookedAtNode, LookedAtRun
+from outlast.runtime.drill.striking import RunProcess, Target
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.vault import Vault
 

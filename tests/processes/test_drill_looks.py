@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from outlast.model.beacon import Beacon, pack_into
-from outlast.model.drill_redundancy import InForce
-from outlast.runtime.drill_looks import (
+from outlast.model.drills.drill_redundancy import InForce
+from outlast.runtime.drill.drill_looks import (
     EACH_S,
     InForceLooks,
     LookedAtNode,
     LookedAtRun,
     look,
 )
+from outlast.runtime.drill.striking import RunProcess
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.striking import RunProcess
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec, image_bytes
 from outlast.runtime.tiers.kept_copies import KeptCopies
 from outlast.runtime.tiers.vault import Vault

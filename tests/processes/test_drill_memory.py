@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime import drill_memory
-from outlast.runtime.drill_memory import MemoryGroups
+from outlast.runtime.drill import drill_memory
+from outlast.runtime.drill.drill_memory import MemoryGroups
 
 EATS = "import time\nheld = []\nwhile True: held.append(b'1' * (1 << 20)); time.sleep(0.001)"
 

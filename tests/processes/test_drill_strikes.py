@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.drill_faults import ALL_KINDS, KINDS
-from outlast.model.drill_redundancy import InForce
-from outlast.runtime.drill_looks import InForceLooks
-from outlast.runtime.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes, Means
-from outlast.runtime.striking import RunProcess, Target
+from outlast.model.drills.drill_faults import ALL_KINDS, KINDS
+from outlast.model.drills.drill_redundancy import InForce
+from outlast.runtime.drill.drill_looks import InForceLooks
+from outlast.runtime.drill.drill_strikes import AGAIN_S, SLOW_TURN_S, DrillStrikes, Means
+from outlast.runtime.drill.striking import RunProcess, Target
 from outlast.sim.drill_calendar import Scheduled
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from outlast.model.drill_faults import KERNEL_LINES, KINDS
-from outlast.runtime.drill_verdicts import KERNEL_LOG, add_lines, find_missing
+from outlast.model.drills.drill_faults import KERNEL_LINES, KINDS
+from outlast.runtime.drill.drill_verdicts import KERNEL_LOG, add_lines, find_missing
 
 
 def interruption(number: int, *, parent: int | None = None) -> dict[str, Any]:

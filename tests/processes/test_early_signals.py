@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.ledger.view import look
-from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault_owner import vault_folder
 
 LAUNCH = """
 import os, sys
-from outlast.app import cli, run
+from outlast.app import cli
+from outlast.app.launch import run
 from outlast.runtime.tiers.vault import Vault
 
 owner, name = {

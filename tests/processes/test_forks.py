@@ -26,10 +26,10 @@ from outlast.runtime.agent.helpers import HelperKeeper
 from outlast.runtime.agent.processes import Child, Handover
 from outlast.runtime.agent.starving import Patience
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.channel import Channel
 from outlast.runtime.loop import Loop
-from outlast.runtime.packets import receive_packet
-from outlast.runtime.worker.zygote import Zygote
+from outlast.runtime.network.channel import Channel
+from outlast.runtime.network.packets import receive_packet
+from outlast.runtime.worker.start.zygote import Zygote
 from tests.processes.house import BOUND_S, House, Record
 from tests.processes.test_starving import BURN, child
 
@@ -37,7 +37,7 @@ LATENESS_S = 3.0  # a busy machine may run this test later than planned by this 
 
 STAND_IN = """
 import socket, sys
-from outlast.runtime.packets import receive_packet, send_packet
+from outlast.runtime.network.packets import receive_packet, send_packet
 sock = socket.socket(fileno=int(sys.argv[1]))
 while (packet := receive_packet(sock)) is not None:
     if packet[0]["do"] == "prepare":

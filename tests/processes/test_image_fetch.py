@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from outlast.model import limits
-from outlast.runtime import trust
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
+from outlast.runtime.network import trust
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.image_dialogue import Server
-from outlast.runtime.worker.image_fetch import Wanted, fetch
-from outlast.runtime.worker.image_receiver import ImageUnreached
+from outlast.runtime.worker.transfer.image_dialogue import Server
+from outlast.runtime.worker.transfer.image_fetch import Wanted, fetch
+from outlast.runtime.worker.transfer.image_receiver import ImageUnreached
 
 KEY = trust.image_key(b"sixteen bytes, or more", "run-1")
 SIZE = 3 << 20

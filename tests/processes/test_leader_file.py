@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outlast.runtime.leader_file import NAME, read_leader, write_leader
+from outlast.runtime.folders.leader_file import NAME, read_leader, write_leader
 
 
 def test_the_node_that_began_to_lead_last_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from outlast.app.run_takeover import Leadership
+from outlast.app.launch.run_takeover import Leadership
 
 
 def a_leadership(

@@ -14,7 +14,7 @@ import pytest
 
 from outlast.errors import UsageError
 from outlast.model.messages import StoreUp
-from outlast.runtime.listener import meeting_address
+from outlast.runtime.network.listener import meeting_address
 from tests.app.command import outlast_anew
 from tests.drills._pids import below
 from tests.drills._run import Drill
@@ -80,7 +80,7 @@ def test_a_store_listens_at_its_host_only(house: House, host: str) -> None:
     (found,) = listening([house.record.started[store]])
     assert (found.address in places, found.port) == (True, up.port), found
     client = f"""
-from outlast.runtime.worker import groups
+from outlast.runtime.worker.communication import groups
 store = groups.connect({asked!r}, {up.port}, 20.0)
 store.set("k", "v")
 print(store.get("k"))

@@ -15,12 +15,12 @@ from outlast.engine.coordinator.parity_rows import ParityRows, shares_of
 from outlast.engine.placement import stripes
 from outlast.errors import CapacityError, CorruptError
 from outlast.model.messages import ParityKept, PutImage, Regroup, Share
-from outlast.runtime import trust
+from outlast.runtime.network import trust
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import image_dialogue, parity_fetch
-from outlast.runtime.worker.copy_sender import CopySender
-from outlast.runtime.worker.image_dialogue import Server
+from outlast.runtime.worker.saving.copy_sender import CopySender
+from outlast.runtime.worker.transfer import image_dialogue, parity_fetch
+from outlast.runtime.worker.transfer.image_dialogue import Server
 from tests.processes.test_copies_at_peers import KEY, PLAN, FakeSession, Peer
 
 SIZE = 300_000

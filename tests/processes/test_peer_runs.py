@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.drill_faults import KINDS
-from outlast.model.drill_sides import SeenStep, steps_again
-from outlast.runtime import peer_runs
-from outlast.runtime.drill_runs import DrillFolder, DrillView
-from outlast.runtime.peer_runs import PeerRun, run_peer
+from outlast.model.drills.drill_faults import KINDS
+from outlast.model.drills.drill_sides import SeenStep, steps_again
+from outlast.runtime.drill import peer_runs
+from outlast.runtime.drill.drill_runs import DrillFolder, DrillView
+from outlast.runtime.drill.peer_runs import PeerRun, run_peer
 from outlast.sim.drill_calendar import Scheduled
 
 LAUNCHER = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.app.status import status_facts
+from outlast.app.reports.status import status_facts
 from outlast.errors import OutlastError
 from outlast.runtime.ledger.view import look
 from tests.app.command import outlast

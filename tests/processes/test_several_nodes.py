@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from outlast.app.nodes import is_several, read_nodes
-from outlast.app.run_nodes import find_location, make_vault
+from outlast.app.launch.nodes import is_several, read_nodes
+from outlast.app.launch.run_nodes import find_location, make_vault
 from outlast.engine.coordinator.node_membership import NodeMembership
 from outlast.errors import UsageError
 from outlast.model import gauges, limits, lives
@@ -23,12 +23,12 @@ from outlast.model.messages import Admitted, Logged, LogsAt
 from outlast.model.records import Life
 from outlast.model.terms import Cause, Tier
 from outlast.model.wire import decode, encode
-from outlast.runtime import routes, token
 from outlast.runtime.agent.local_slots import LocalSlots
 from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.coordinator.reported_lives import ReportedLives
-from outlast.runtime.listener import listen_at, listen_in
 from outlast.runtime.loop import Loop
+from outlast.runtime.network import routes, token
+from outlast.runtime.network.listener import listen_at, listen_in
 from outlast.runtime.tiers.lease_page import LeasePage
 
 ASKED: dict[str, Any] = {

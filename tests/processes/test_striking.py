@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.runtime.striking import Target, still_there
+from outlast.runtime.drill.striking import Target, still_there
 
 
 @pytest.fixture

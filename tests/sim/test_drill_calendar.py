@@ -7,8 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from outlast.model.drill_faults import HOST_KINDS, KINDS, LLAMA3
-from outlast.model.drill_plan import NAMED, named, parse
+from outlast.model.drills.drill_faults import HOST_KINDS, KINDS, LLAMA3
+from outlast.model.drills.drill_plan import NAMED, named, parse
 from outlast.model.terms import FailureClass
 from outlast.sim.drill_calendar import (
     draw,

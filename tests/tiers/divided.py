@@ -19,7 +19,7 @@ from outlast.runtime.tiers.local import (
 )
 
 A = np.arange(6, dtype=np.float32).reshape(3, 2)
-STEPS = {"m": {"step": 7}}  # positions of loaders, as worker/tree.py writes them
+STEPS = {"m": {"step": 7}}  # positions of loaders, as worker/tensors/tree.py writes them
 STATEFUL = {"m": {"epoch": 0, "batches": 7, "base": 1, "state": {"m": {}}}}
 
 

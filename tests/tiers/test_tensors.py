@@ -15,7 +15,7 @@ from outlast.runtime.tiers.image import (
     read_image,
     write_image,
 )
-from outlast.runtime.worker.tensors import (
+from outlast.runtime.worker.tensors.tensors import (
     DTYPES,
     Pieces,
     is_live,

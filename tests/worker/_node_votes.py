@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from outlast.runtime.tiers.area import allocate, map_file
-from outlast.runtime.worker import groups, node_votes, shared_vote
-from outlast.runtime.worker.node_votes import NodeVotes
-from outlast.runtime.worker.shared_rows import Participant
-from outlast.runtime.worker.wake import SocketWatch
+from outlast.runtime.worker.communication import groups, node_votes, shared_vote
+from outlast.runtime.worker.communication.node_votes import NodeVotes
+from outlast.runtime.worker.communication.shared_rows import Participant
+from outlast.runtime.worker.communication.wake import SocketWatch
 from tests.worker._ranks import Rank
 
 

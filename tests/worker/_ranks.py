@@ -96,7 +96,7 @@ def _collect(
 
 
 def _store(pipe: Any) -> None:
-    from outlast.runtime.worker import groups
+    from outlast.runtime.worker.communication import groups
 
     store = groups.serve()
     pipe.send(store.port)

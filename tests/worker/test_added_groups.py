@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from outlast.runtime.worker.state import State  # noqa: E402
+from outlast.runtime.worker.run_state.state import State  # noqa: E402
 
 
 class Tuning:

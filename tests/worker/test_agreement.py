@@ -5,8 +5,8 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from outlast.runtime.worker.agreement import Agreement
-from outlast.runtime.worker.undo import Undo
+from outlast.runtime.worker.saving.undo import Undo
+from outlast.runtime.worker.steps.agreement import Agreement
 
 
 def agreement_of(movers: set[str]) -> tuple[Agreement, Undo]:

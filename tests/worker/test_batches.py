@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 import outlast
-from outlast.runtime.worker.batches import Batches
-from outlast.runtime.worker.step import Step
+from outlast.runtime.worker.steps.batches import Batches
+from outlast.runtime.worker.steps.step import Step
 
 
 class Flaky(Dataset[torch.Tensor]):

@@ -11,7 +11,7 @@ import pytest
 
 from outlast.errors import CapacityError
 from outlast.runtime.child import ChildSpec
-from outlast.runtime.worker import bootstrap
+from outlast.runtime.worker.start import bootstrap
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import traceback
 from types import TracebackType
 
 from outlast.engine.commit.commands import Flow, ForgetPhase, drive
-from outlast.runtime.worker import bootstrap
+from outlast.runtime.worker.start import bootstrap
 
 
 def raised(call: object) -> TracebackType | None:

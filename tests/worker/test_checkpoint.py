@@ -20,14 +20,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 
 import outlast.checkpoint
-from outlast.app import ckpt
+from outlast.app.checkpoints import ckpt
 from outlast.checkpoint import Reader, Writer
 from outlast.errors import CapacityError, CorruptError, RunFolderError, StateError, UsageError
 from outlast.runtime.coordinator.saves import find_checkpoint
 from outlast.runtime.tiers import catalogue, tensor_record
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.local import MANIFEST_NAME, Disk, checkpoint_folder
-from outlast.runtime.worker.tensors import DTYPES
+from outlast.runtime.worker.tensors.tensors import DTYPES
 from tests.tiers.faulty import FaultyDisk, crash, in_a_child
 from tests.tiers.saved import flip_bit
 

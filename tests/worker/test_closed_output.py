@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from outlast.runtime.worker import bootstrap, logbook
+from outlast.runtime.worker.start import bootstrap
+from outlast.runtime.worker.steps import logbook
 
 
 def closed() -> io.StringIO:

@@ -22,8 +22,8 @@ from torch import nn  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
-from outlast.runtime.worker import ddp, groups  # noqa: E402
-from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
+from outlast.runtime.worker.communication import ddp, groups  # noqa: E402
+from outlast.runtime.worker.communication.wake import SocketWatch  # noqa: E402
 
 SEVERAL_BUCKETS = {"bucket_cap_mb": 0.02}
 

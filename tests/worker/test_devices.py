@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from outlast.runtime.worker import devices, random_state  # noqa: E402
-from outlast.runtime.worker.membership import Membership  # noqa: E402
+from outlast.runtime.worker.member.membership import Membership  # noqa: E402
+from outlast.runtime.worker.process import devices  # noqa: E402
+from outlast.runtime.worker.tensors import random_state  # noqa: E402
 
 GPUS = 4
 Calls = list[tuple[str, Any]]

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from outlast.errors import StateError
-from outlast.runtime.worker.digest import digest
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state.digest import digest
+from outlast.runtime.worker.run_state.state import State
 from tests.worker._ranks import Rank, run_ranks
 
 JOIN_S = 60

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from outlast.errors import StateError
-from outlast.runtime.worker.drawn_batches import DrawnBatches
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.data.drawn_batches import DrawnBatches
+from outlast.runtime.worker.run_state.state import State
 
 
 def draw() -> list[float]:

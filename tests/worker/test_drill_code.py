@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from outlast.model.drill_faults import KINDS
+from outlast.model.drills.drill_faults import KINDS
 from outlast.model.own_bugs import is_own_bug
 from outlast.runtime.evidence.api import diagnose
-from outlast.runtime.worker import drill_code
+from outlast.runtime.worker.instructions import drill_code
 
 
 def order(folder: Path, do: str, *, name: str = "1", rank: int = 2) -> None:
@@ -73,7 +73,7 @@ def test_a_diagnosis_takes_it_for_a_line_of_the_script(tmp_path: Path) -> None:
 LOADS = """
 import contextlib, os, sys
 from torch.utils.data import DataLoader
-from outlast.runtime.worker import drill_code
+from outlast.runtime.worker.instructions import drill_code
 
 def look(step):
     drill_code.obey(sys.argv[1], rank=2, step=step)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from outlast.runtime.worker import drill_flips
+from outlast.runtime.worker.instructions import drill_flips
 
 
 def trained() -> tuple[nn.Linear, torch.optim.Optimizer]:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from outlast.errors import StateError
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state.state import State
 
 Change = Callable[[nn.Parameter], object]
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from outlast.errors import StepInterrupted
 from outlast.model.limits import BACKWARD_EXITS_COUNT
-from outlast.runtime.worker.exits import BackwardExits
+from outlast.runtime.worker.process.exits import BackwardExits
 
 LAYERS = 40
 

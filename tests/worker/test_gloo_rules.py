@@ -21,7 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from outlast.runtime.worker import groups
+from outlast.runtime.worker.communication import groups
 from tests.worker._ranks import Rank, run_ranks
 
 RANKS, VICTIM = 3, 1

@@ -13,7 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from outlast.runtime.worker import gpu_count, imports  # noqa: E402
+from outlast.runtime.worker.process import gpu_count  # noqa: E402
+from outlast.runtime.worker.start import imports  # noqa: E402
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from outlast.model.limits import GROUP_LET_GO_S  # noqa: E402
-from outlast.runtime.worker import ddp, groups  # noqa: E402
-from outlast.runtime.worker.wake import SocketWatch, open_sockets  # noqa: E402
+from outlast.runtime.worker.communication import ddp, groups  # noqa: E402
+from outlast.runtime.worker.communication.wake import SocketWatch, open_sockets  # noqa: E402
 
 
 def join(
@@ -339,7 +339,7 @@ def test_a_process_that_ends_right_after_its_group_ends_well() -> None:
     that is in it.
     """
     script = (
-        "from outlast.runtime.worker import groups\nfor _ in range(3):\n   "
+        "from outlast.runtime.worker.communication import groups\nfor _ in range(3):\n   "
         " groups.destroy(groups.solo())\n"
     )
     ended = subprocess.run(

@@ -25,9 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh as mesh_imported_before  # noqa: E402
 from torch.distributed.optim import _apply_optimizer_in_backward  # type: ignore[attr-defined]  # noqa: E402
 
-from outlast.runtime.worker import ddp, groups  # noqa: E402
-from outlast.runtime.worker.guards import Guards, check_optimizer  # noqa: E402
-from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
+from outlast.runtime.worker.communication import ddp, groups  # noqa: E402
+from outlast.runtime.worker.communication.guards import Guards, check_optimizer  # noqa: E402
+from outlast.runtime.worker.communication.wake import SocketWatch  # noqa: E402
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from outlast.runtime.worker import optim_state  # noqa: E402
-from outlast.runtime.worker.hooks import OptimizerHooks, scaler_reset, user_line  # noqa: E402
-from outlast.runtime.worker.unnamed import UnnamedOptimizers  # noqa: E402
+from outlast.runtime.worker.script.hooks import OptimizerHooks, scaler_reset, user_line  # noqa: E402
+from outlast.runtime.worker.script.unnamed import UnnamedOptimizers  # noqa: E402
+from outlast.runtime.worker.tensors import optim_state  # noqa: E402
 
 KINDS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outlast.model.limits import KEEP_LEAST_S, KEEP_SHARE
 from outlast.runtime import clock
-from outlast.runtime.worker.keeping import DISK, NO_ROOM, VAULT, Keeping
+from outlast.runtime.worker.saving.keeping import DISK, NO_ROOM, VAULT, Keeping
 
 AUTO, EACH_FIVE, TEN_SECONDS = [0, 0.0, True], [5, 0.0, False], [0, 10.0, False]
 

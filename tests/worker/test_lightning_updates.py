@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import outlast
 from outlast.errors import UsageError
-from outlast.runtime.worker.lightning.updates import UpdateCalendar, Updates, refuse_loader
+from outlast.runtime.worker.adapters.lightning.updates import UpdateCalendar, Updates, refuse_loader
 
 
 def loader(**options: Any) -> DataLoader[Any]:

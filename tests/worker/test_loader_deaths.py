@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
-from outlast.runtime.worker.loader_deaths import WatchedIterator
+from outlast.runtime.worker.data.loader_deaths import WatchedIterator
 from tests.worker.test_loaders import Augmented, plain, run, same, seeded, stateful
 
 

@@ -25,9 +25,9 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from outlast.errors import StateError
-from outlast.runtime.worker import random_state, tree
-from outlast.runtime.worker.loaders import BatchSource, open_source
-from outlast.runtime.worker.sampler import StepSampler
+from outlast.runtime.worker.data.loaders import BatchSource, open_source
+from outlast.runtime.worker.data.sampler import StepSampler
+from outlast.runtime.worker.tensors import random_state, tree
 
 STEPS = 8  # each epoch has 3 batches: these are two epochs and a part of the third
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from outlast.runtime.worker import groups, nccl_groups  # noqa: E402
+from outlast.runtime.worker.communication import groups, nccl_groups  # noqa: E402
 
 DUMP_WAIT = "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"
 ERRORS = "TORCH_NCCL_ASYNC_ERROR_HANDLING"

@@ -20,9 +20,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlast.diagnose.logs import read_lines
-from outlast.runtime.worker import ballot_box, groups, node_votes
-from outlast.runtime.worker.node_votes import NodeVotes, Rows, plan_rounds
-from outlast.runtime.worker.wake import SocketWatch
+from outlast.runtime.worker.communication import groups, node_votes
+from outlast.runtime.worker.communication.node_votes import NodeVotes, Rows, plan_rounds
+from outlast.runtime.worker.communication.wake import SocketWatch
+from outlast.runtime.worker.member import ballot_box
 from tests.worker._node_votes import votes_of
 from tests.worker._ranks import Rank, run_ranks
 

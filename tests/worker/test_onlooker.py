@@ -23,9 +23,10 @@ from outlast.errors import UsageError
 from outlast.model.beacon import Beacon
 from outlast.model.messages import Committed
 from outlast.model.terms import Cause, Phase
-from outlast.runtime.worker import bootstrap, rank_variables
-from outlast.runtime.worker.error_text import text_with_line
-from outlast.runtime.worker.onlooker import Onlooker, alone_hint
+from outlast.runtime.worker.process import rank_variables
+from outlast.runtime.worker.process.error_text import text_with_line
+from outlast.runtime.worker.script.onlooker import Onlooker, alone_hint
+from outlast.runtime.worker.start import bootstrap
 
 
 class Seen:
@@ -292,7 +293,9 @@ def test_a_refusal_names_the_line_of_the_script_once() -> None:
     """
     # a script that has joined has imported
     # it
-    importlib.import_module("outlast.runtime.worker.hooks")  # as a script that has joined has it
+    importlib.import_module(
+        "outlast.runtime.worker.script.hooks"
+    )  # as a script that has joined has it
 
     def told(error: UsageError) -> str:
         try:

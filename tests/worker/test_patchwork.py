@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.runtime.worker.patchwork import Box, Patchwork
+from outlast.runtime.worker.script.patchwork import Box, Patchwork
 
 
 def cut(rows: int, ranks: int) -> list[tuple[int, int]]:

@@ -11,8 +11,8 @@ import pytest
 
 from outlast.model.messages import Checkpointed
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
-from outlast.runtime.worker import checkpoints
-from outlast.runtime.worker.checkpoints import Checkpoints
+from outlast.runtime.worker.saving import checkpoints
+from outlast.runtime.worker.saving.checkpoints import Checkpoints
 
 BODY = bytes(range(64))
 

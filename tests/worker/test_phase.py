@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from outlast.errors import TransactionError, UsageError
-from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.member.membership import Membership
 from outlast.runtime.worker.run import Run
 from tests.drills._scripts import go
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from outlast.runtime.agent.evidence import innermost_place
-from outlast.runtime.worker.places import place_of_process
+from outlast.runtime.worker.process.places import place_of_process
 
 ENDS = """
 import threading
-from outlast.runtime.worker.places import place_of_process
+from outlast.runtime.worker.process.places import place_of_process
 
 over = threading.Event()
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from outlast.runtime.worker.prints import print_of
-from outlast.runtime.worker.trial import _is_no_data
+from outlast.runtime.worker.run_state.prints import print_of
+from outlast.runtime.worker.trials.trial import _is_no_data
 
 DATA = [torch.tensor([float(number)]) for number in range(6)]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state.state import State
 
 
 class Meter:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outlast.errors import CorruptError
-from outlast.runtime.worker import random_state
+from outlast.runtime.worker.tensors import random_state
 
 
 @pytest.fixture(autouse=True)

@@ -24,11 +24,11 @@ from outlast.runtime.tiers.local import (
     write_manifest,
     write_shard,
 )
-from outlast.runtime.worker.checkpoints import load_checkpoint
-from outlast.runtime.worker.resharding import load_resharded
-from outlast.runtime.worker.sampler import StepSampler
-from outlast.runtime.worker.state import State
-from outlast.runtime.worker.tensors import piece
+from outlast.runtime.worker.data.sampler import StepSampler
+from outlast.runtime.worker.run_state.state import State
+from outlast.runtime.worker.saving.checkpoints import load_checkpoint
+from outlast.runtime.worker.saving.resharding import load_resharded
+from outlast.runtime.worker.tensors.tensors import piece
 
 
 def trained(*, seed: int = 1, shard: bool = False, steps: int = 2) -> State:

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outlast
 from outlast.errors import StateError, TransactionError, UsageError
-from outlast.runtime.worker.membership import Membership
+from outlast.runtime.worker.member.membership import Membership
 from outlast.runtime.worker.run import Run
 from tests.drills._scripts import write
 

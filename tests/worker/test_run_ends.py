@@ -7,8 +7,8 @@ import random
 import pytest
 import torch
 
-from outlast.runtime.worker import run_ends
-from outlast.runtime.worker.run_ends_folder import SAME_DRAWS
+from outlast.runtime.worker.instructions.run_ends_folder import SAME_DRAWS
+from outlast.runtime.worker.trials import run_ends
 
 
 def drawn(worker: int) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.runtime.worker import run_loops
+from outlast.runtime.worker.script import run_loops
 
 
 def test_a_process_without_gloo_groups_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

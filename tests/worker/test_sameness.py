@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from outlast.model.limits import TWINS_COUNT, WATCH_BYTES, WATCH_EVERY_STEPS, WATCH_TENSORS_COUNT
-from outlast.runtime.worker.sameness import (
+from outlast.runtime.worker.run_state.sameness import (
     UNLIKE,
     Difference,
     Watch,
@@ -18,7 +18,7 @@ from outlast.runtime.worker.sameness import (
     difference,
     twins_of,
 )
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state.state import State
 from tests.worker._ranks import Rank, run_ranks
 
 prints = st.dictionaries(st.sampled_from("abcd"), st.sampled_from("xyz"), max_size=4)

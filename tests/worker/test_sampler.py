@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.errors import StateError
-from outlast.runtime.worker.sampler import StepSampler, mix, permute
+from outlast.runtime.worker.data.sampler import StepSampler, mix, permute
 
 
 @settings(max_examples=80, deadline=None)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlast.runtime.worker import script_position
-from outlast.runtime.worker.script_position import Elsewhere, ScriptPositions
-from outlast.runtime.worker.shared_rows import Cut, Participant
+from outlast.runtime.worker.communication import script_position
+from outlast.runtime.worker.communication.script_position import Elsewhere, ScriptPositions
+from outlast.runtime.worker.communication.shared_rows import Cut, Participant
 
 STEP, PHASE, END = "goes on to the next step", "enters the phase 'evaluate'", "ends run.steps"
 

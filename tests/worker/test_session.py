@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.runtime.worker.error_text import one_line
+from outlast.runtime.worker.process.error_text import one_line
 
 
 @pytest.mark.parametrize(

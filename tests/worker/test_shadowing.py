@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.runtime.worker.shadowing import hidden_library
+from outlast.runtime.worker.start.shadowing import hidden_library
 from tests.drills._run import OUTLAST
 
 ASKED = {

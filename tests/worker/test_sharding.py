@@ -6,8 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from outlast.runtime.worker import sameness, sharding
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state import sameness
+from outlast.runtime.worker.run_state.state import State
+from outlast.runtime.worker.tensors import sharding
 from tests.worker._ranks import Rank, run_ranks
 
 SHAPES = ((7, 5), (4, 4), (1, 3), (3,), (2, 3, 5))

@@ -20,9 +20,9 @@ from outlast.diagnose.logs import read_lines
 from outlast.model.limits import BALLOT_LOOK_S, BALLOT_MAX_BYTES
 from outlast.runtime import linux
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker import shared_vote
-from outlast.runtime.worker.shared_rows import Cut, Participant, SharedRows
-from outlast.runtime.worker.shared_vote import SharedVote
+from outlast.runtime.worker.communication import shared_vote
+from outlast.runtime.worker.communication.shared_rows import Cut, Participant, SharedRows
+from outlast.runtime.worker.communication.shared_vote import SharedVote
 
 _FORKS = multiprocessing.get_context("fork")
 

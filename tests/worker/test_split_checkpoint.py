@@ -16,10 +16,10 @@ from outlast.engine.protocol.outputs import WriteManifest
 from outlast.model.messages import Checkpointed
 from outlast.runtime.coordinator.saves import write_checkpoint
 from outlast.runtime.tiers import dividing, local
-from outlast.runtime.worker import saved_weights, weights_diff
-from outlast.runtime.worker.checkpoints import Checkpoints, load_checkpoint
-from outlast.runtime.worker.images import RankImages
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.run_state.state import State
+from outlast.runtime.worker.saving import saved_weights, weights_diff
+from outlast.runtime.worker.saving.checkpoints import Checkpoints, load_checkpoint
+from outlast.runtime.worker.saving.images import RankImages
 
 
 class Net(nn.Module):

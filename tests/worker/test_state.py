@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from outlast.errors import CorruptError, StateError
 from outlast.model.limits import SHAPES_LOOK_STEPS
-from outlast.runtime.worker import modules, optim_state, random_state, tree
-from outlast.runtime.worker.digest import digest
-from outlast.runtime.worker.sampler import StepSampler
-from outlast.runtime.worker.state import State
+from outlast.runtime.worker.data.sampler import StepSampler
+from outlast.runtime.worker.run_state.digest import digest
+from outlast.runtime.worker.run_state.state import State
+from outlast.runtime.worker.tensors import modules, optim_state, random_state, tree
 
 optim = torch.optim
 schedules = torch.optim.lr_scheduler

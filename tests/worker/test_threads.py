@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlast.errors import CapacityError
-from outlast.runtime.worker import threads
+from outlast.runtime.worker.process import threads
 
 
 class Limited:

@@ -1,5 +1,5 @@
 """What a step promises to the script when it is interrupted: real ranks, struck at outlast's own
-places (see runtime/worker/marks.py).
+places (see runtime/worker/instructions/marks.py).
 """
 
 from __future__ import annotations

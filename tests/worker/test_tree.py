@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlast.errors import CorruptError, StateError
-from outlast.runtime.worker.tree import decode, encode
+from outlast.runtime.worker.tensors.tree import decode, encode
 
 
 class Colour(enum.Enum):

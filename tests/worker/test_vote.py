@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from outlast.runtime.worker import ballot_box, shared_pages
-from outlast.runtime.worker.shared_rows import Participant
-from outlast.runtime.worker.vote import LOGGED_MAX, Ballot, VoteOutcome, vote
+from outlast.runtime.worker.communication import shared_pages
+from outlast.runtime.worker.communication.shared_rows import Participant
+from outlast.runtime.worker.member import ballot_box
+from outlast.runtime.worker.steps.vote import LOGGED_MAX, Ballot, VoteOutcome, vote
 from tests.worker._node_votes import votes_of
 from tests.worker._ranks import Rank, run_ranks
 

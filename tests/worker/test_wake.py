@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
-from outlast.runtime.worker import ddp, groups  # noqa: E402
-from outlast.runtime.worker.wake import SocketWatch  # noqa: E402
+from outlast.runtime.worker.communication import ddp, groups  # noqa: E402
+from outlast.runtime.worker.communication.wake import SocketWatch  # noqa: E402
 
 BOUND_S = 1.0  # measured: 1-2 ms; the machine may be busy
 

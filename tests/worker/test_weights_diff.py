@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from outlast.app import cli
 from outlast.checkpoint import Writer
-from outlast.runtime.worker.weights_diff import Side, compare
+from outlast.runtime.worker.saving.weights_diff import Side, compare
 
 
 @pytest.fixture(autouse=True)

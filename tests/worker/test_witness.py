@@ -15,13 +15,13 @@ import torch
 import torch.distributed as dist
 
 from outlast.model import limits
-from outlast.runtime.worker.witness import Witness
+from outlast.runtime.worker.process.witness import Witness
 from tests.drills._pids import until
 
 HOLDS_THE_LOCK = """
 import ctypes, sys, torch
 from pathlib import Path
-from outlast.runtime.worker.witness import Witness
+from outlast.runtime.worker.process.witness import Witness
 Witness(Path(sys.argv[1]), Path(sys.argv[1], "recorder"), 3).begin()
 def in_a_call_that_never_returns():
     print("there", flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from outlast.app.charts import Bars, Chart, Curves
 from outlast.errors import UsageError
-from outlast.runtime.given import write_bytes
+from outlast.runtime.folders.given import write_bytes
 
 FORMATS = ("svg", "png")
 WIDTH_INCHES, HEIGHT_INCHES, ROW_INCHES = 8.0, 4.2, 0.38

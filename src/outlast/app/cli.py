@@ -42,23 +42,25 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command(
-        "outlast.app.run",
+        "outlast.app.launch.run",
         "main",
         "train with a script and keep going through failures (takes torchrun's options)",
     ),
     "check": Command(
-        "outlast.app.check",
+        "outlast.app.checks.check",
         "main",
         "run a script for a few steps, kill ranks, and name what was not kept",
     ),
     "drill": Command(
-        "outlast.app.drill",
+        "outlast.app.drills.drill",
         "main",
         "train with a script undisturbed, then under faults, and score what was survived",
     ),
-    "status": Command("outlast.app.run_views", "status", "show how a run is doing now"),
+    "status": Command("outlast.app.views.run_views", "status", "show how a run is doing now"),
     "report": Command(
-        "outlast.app.run_views", "report", "show where the time of a run went, and its failures"
+        "outlast.app.views.run_views",
+        "report",
+        "show where the time of a run went, and its failures",
     ),
     "stop": Command(
         "outlast.app.control", "stop", "stop a run once the step in flight is committed"
@@ -68,32 +70,34 @@ COMMANDS = {
     ),
     "cordon": Command("outlast.app.control", "cordon", "give a node no more work"),
     "uncordon": Command("outlast.app.control", "uncordon", "give a node work again"),
-    "top": Command("outlast.app.top", "main", "watch a run over the whole screen"),
+    "top": Command("outlast.app.views.top", "main", "watch a run over the whole screen"),
     "serve": Command(
-        "outlast.app.serve",
+        "outlast.app.web.serve",
         "main",
         "show runs in a browser, live",
     ),
     "metrics": Command(
-        "outlast.app.metrics_command",
+        "outlast.app.reports.metrics_command",
         "main",
         "print, serve or write the metrics of a run, for Prometheus",
     ),
     "import": Command(
-        "outlast.app.importer",
+        "outlast.app.reports.importer",
         "main",
         "make a ledger of torchrun's logs, Slurm's accounting or a table of failures",
     ),
     "export": Command(
-        "outlast.app.export", "main", "write the ledger of a run as CSV, JSON lines or Parquet"
+        "outlast.app.reports.export",
+        "main",
+        "write the ledger of a run as CSV, JSON lines or Parquet",
     ),
     "diagnose": Command(
-        "outlast.app.diagnose",
+        "outlast.app.diagnosis.diagnose",
         "main",
         "find out which rank failed, where and why, from logs, dumps and stacks",
     ),
     "ckpt": Command(
-        "outlast.app.ckpt",
+        "outlast.app.checkpoints.ckpt",
         "main",
         "list, verify, prune, write and export the checkpoints of a run",
     ),
@@ -103,12 +107,12 @@ COMMANDS = {
         "show, check or try a policy: what to do once a failure has been diagnosed",
     ),
     "calibrate": Command(
-        "outlast.app.calibrate",
+        "outlast.app.planning.calibrate",
         "main",
         "estimate failure rates and recovery times from past runs or a table of failures",
     ),
     "plan": Command(
-        "outlast.app.plan",
+        "outlast.app.planning.plan",
         "main",
         "plan a run: how often to save and where, how many spares, how far it can grow",
     ),

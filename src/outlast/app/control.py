@@ -23,19 +23,20 @@ from collections.abc import Sequence
 
 from outlast.app.control_parser import parser as parser
 from outlast.app.json_text import json_text
-from outlast.app.nodes import address_of
+from outlast.app.launch.nodes import address_of
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
 from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION
-from outlast.runtime import run_folder, token
 from outlast.runtime.control_call import (
     ControlCall,
     FolderLauncher,
     LauncherAddress,
     RemoteLauncher,
 )
+from outlast.runtime.folders import run_folder
+from outlast.runtime.network import token
 
 NOT_YET_EXIT = 3
 _NO_ID = "none"  # the --rdzv-id of a run that was given none

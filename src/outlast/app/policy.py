@@ -27,8 +27,8 @@ from outlast.errors import OutlastError, UsageError
 from outlast.model.policy import Action, Policy, parse
 from outlast.model.recorded import Recorded
 from outlast.model.texts import escaped
-from outlast.runtime.given import read_text
-from outlast.runtime.incidents import read_incidents
+from outlast.runtime.evidence.incidents import read_incidents
+from outlast.runtime.folders.given import read_text
 
 APART_S = 3_600.0
 DEFAULT = "default"

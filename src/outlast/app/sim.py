@@ -25,7 +25,7 @@ from outlast.app.json_text import json_text
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
 from outlast.runtime import clock
-from outlast.runtime.given import read_text
+from outlast.runtime.folders.given import read_text
 from outlast.runtime.pool import on_all_cores
 from outlast.sim.options import MODES, MOVES, POLICIES, SPARE_KINDS
 from outlast.sim.record import read

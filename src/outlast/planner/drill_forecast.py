@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlast.model.drill_faults import FaultKind, Leaves
+from outlast.model.drills.drill_faults import FaultKind, Leaves
 from outlast.model.limits import DEADLINE_FACTOR, PING_DEADLINE_S, STEP_FLOOR_S, STOPPED_FLOOR_S
 
 LOW, HIGH = 0.25, 4.0  # of the assumed recovery, for the range

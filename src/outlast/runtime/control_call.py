@@ -4,7 +4,7 @@ requests over the network.
 There are two ways to a launcher. `FolderLauncher` goes through the Unix socket in the run's folder,
 which only the owner of the run can open. `RemoteLauncher` goes to the address at which the agents
 of a run on several nodes connect. There both ends prove that they know the run's token before the
-launcher reads the request (runtime/trust.py).
+launcher reads the request (runtime/network/trust.py).
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from outlast.model import limits
 from outlast.model.messages import Challenge, Knock, Message, Request, RequestAnswer, TurnedAway
 from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION, FrameReader, encode
-from outlast.runtime import clock, run_folder, trust
+from outlast.runtime import clock
 from outlast.runtime.coordinator.control_socket import NAME
+from outlast.runtime.folders import run_folder
+from outlast.runtime.network import trust
 
 _LOOK_S = 0.02  # the time between two checks whether the launcher has gone
 

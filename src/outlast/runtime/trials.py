@@ -26,15 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outlast.diagnose.trial_comparison import KilledRank, Notes, RankNote, ScriptLoop
+from outlast.diagnose.scripts.trial_comparison import KilledRank, Notes, RankNote, ScriptLoop
 from outlast.errors import OutlastError
 from outlast.model.limits import TRIAL_STOP_S
 from outlast.runtime import clock, linux, stop_signals
+from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.interpreter import module_command
-from outlast.runtime.run_folder import read_card
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.tiers.vault_owner import vault_folder
-from outlast.runtime.worker.trial_plan import VARIABLE, TrialPlan
+from outlast.runtime.worker.instructions.trial_plan import VARIABLE, TrialPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class TrialFolder:
     ) -> TrialRun:
         """Run `outlast run` with these words, and kill ranks. `until_s`: the run is then stopped.
 
-        mark   where ranks are killed (runtime/worker/marks.py)
+        mark   where ranks are killed (runtime/worker/instructions/marks.py)
         """
         folder = self.path / name
         folder.mkdir()

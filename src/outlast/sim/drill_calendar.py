@@ -14,8 +14,15 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from outlast.model.drill_faults import ALL_KINDS, DISK_KINDS, NOT_HERE, FaultKind, Leaves, Portion
-from outlast.model.drill_plan import DrillPlan
+from outlast.model.drills.drill_faults import (
+    ALL_KINDS,
+    DISK_KINDS,
+    NOT_HERE,
+    FaultKind,
+    Leaves,
+    Portion,
+)
+from outlast.model.drills.drill_plan import DrillPlan
 from outlast.model.terms import FailureClass
 
 FROM_PLAN = "plan-"  # the ids of faults that a plan names; those that are drawn are numbers

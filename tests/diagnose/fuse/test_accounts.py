@@ -302,7 +302,7 @@ def interruption_record(**about: object) -> list[Finding]:
 
 
 def test_whom_the_run_gave_up_for_a_hang_hung_and_where_it_stands_is_said() -> None:
-    own = "_await (/usr/lib/python3.11/site-packages/outlast/runtime/worker/vote.py:7)"
+    own = "_await (/usr/lib/python3.11/site-packages/outlast/runtime/worker/steps/vote.py:7)"
     said = verdict(
         None, *interruption_record(), s0=stack(0, own), s1=stack(1, "tokenize (data.py:3)")
     )

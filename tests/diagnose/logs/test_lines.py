@@ -551,7 +551,7 @@ def test_a_prefix_of_any_text_is_read_or_left(text: str) -> None:
 BUG = """Traceback (most recent call last):
   File "/srv/train.py", line 12, in <module>
     with step:
-  File "/usr/lib/python3.11/site-packages/outlast/runtime/worker/state.py", line 90, in keep
+  File "/usr/lib/python3/site-packages/outlast/runtime/worker/run_state/state.py", line 90, in keep
     scaler._scale
 {error}
 """

@@ -142,13 +142,13 @@ def test_a_thread_that_was_started_is_not_the_main_one() -> None:
 @pytest.mark.parametrize(
     ("frames", "rule"),
     [
-        ("_ask (outlast/runtime/worker/shared_vote.py:3)", "stack.waiting"),
-        ("take (outlast/runtime/worker/shared_rows.py:112)", "stack.waiting"),
-        ("_look (outlast/runtime/worker/script_position.py:117)", "stack.waiting"),
+        ("_ask (outlast/runtime/worker/communication/shared_vote.py:3)", "stack.waiting"),
+        ("take (outlast/runtime/worker/communication/shared_rows.py:112)", "stack.waiting"),
+        ("_look (outlast/runtime/worker/communication/script_position.py:117)", "stack.waiting"),
         (
             (
-                "__iter__ (outlast/runtime/channel.py:3)\n    _listen"
-                " (outlast/runtime/worker/session.py:9)"
+                "__iter__ (outlast/runtime/network/channel.py:3)\n    _listen"
+                " (outlast/runtime/worker/member/session.py:9)"
             ),
             "stack.idle",
         ),

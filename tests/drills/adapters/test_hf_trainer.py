@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from outlast.app.status import status_facts
+from outlast.app.reports.status import status_facts
 from outlast.runtime.ledger.view import look
 from tests.drills._run import Drill, Outcome, drilled
 from tests.drills._scripts import go

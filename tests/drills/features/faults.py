@@ -4,8 +4,9 @@ seed, after the features.
 A fault is written `PLACE@STEP:RANK[:WHAT][+SECONDS][/GENERATION]`, for example `forward@5:1`,
 `mark.voting@7:2:SIGSTOP`, `before@6:0+0.004`, `mark.joined@0:1/2`. WHAT is a signal (SIGKILL if it
 is not given), or `raise`: an exception in the script's own code. PLACE is one of the script's
-places (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's (worker/marks.py).
-With `+SECONDS` the process is struck that much later, by a thread, at an arbitrary moment.
+places (`strike("forward", ...)` in its text) or, with `mark.`, one of outlast's
+(worker/instructions/marks.py). With `+SECONDS` the process is struck that much later, by a thread,
+at an arbitrary moment.
 
 A drawn plan has one to four faults, in events that are some steps apart, so that one recovery is
 over before the next fault. An event is a fault on one rank; faults on two ranks at once; or a fault

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from outlast.runtime.worker import nccl_groups, shared_rows
+from outlast.runtime.worker.communication import nccl_groups, shared_rows
 
 GPUS = 4
 _real_init = dist.init_process_group

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import outlast
-from outlast.runtime.worker import ddp
+from outlast.runtime.worker.communication import ddp
 
 
 class Numbers(Dataset[tuple[Tensor, Tensor]]):

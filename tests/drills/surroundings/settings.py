@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from outlast.runtime.run_folder import RunFolder
+from outlast.runtime.folders.run_folder import RunFolder
 from tests.drills._run import SCRIPTS
 
 GROUPS = Path("/sys/fs/cgroup/pids")

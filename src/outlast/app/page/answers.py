@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from outlast.app import words
 from outlast.app.page.failed import back_words, failed
 from outlast.app.page.pace import PacePoint
-from outlast.app.status import OVER, logged_words
+from outlast.app.reports.status import OVER, logged_words
 from outlast.app.words import Facts
 from outlast.model.verdict import summary
 

@@ -26,8 +26,8 @@ from outlast.app.page.failed import FAILED
 from outlast.app.page.health import NodeHealth, health, node_of_rank
 from outlast.app.page.lanes import Lanes, timeline
 from outlast.app.page.pace import PacePoint, pace
-from outlast.app.report_facts import report_facts
-from outlast.app.status import OVER, status_facts
+from outlast.app.reports.report_facts import report_facts
+from outlast.app.reports.status import OVER, status_facts
 from outlast.app.words import Facts
 from outlast.model.terms import MEANING, Cause, Mechanism
 from outlast.runtime.ledger.view import RunView

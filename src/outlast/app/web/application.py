@@ -17,7 +17,7 @@ from outlast.app.web.site import NoRunError, Site
 from outlast.app.web.stream import Streams
 from outlast.diagnose.redact import clean
 from outlast.errors import OutlastError
-from outlast.runtime.run_files import NoFileError
+from outlast.runtime.folders.run_files import NoFileError
 
 
 def application(site: Site, *, allowed: Iterable[str] = (), token: bytes | None = None) -> ASGIApp:

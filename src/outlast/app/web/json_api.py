@@ -19,7 +19,7 @@ from outlast.app.page.pace import PacePoint
 from outlast.app.web.pages import NotHereError, site_of
 from outlast.app.web.site import Card
 from outlast.diagnose.redact import clean
-from outlast.runtime.run_files import RunFile, run_files, tail
+from outlast.runtime.folders.run_files import RunFile, run_files, tail
 
 PAGE_MOST = 1_000
 TAIL_BYTES = 64 * 1024

@@ -21,7 +21,7 @@ from outlast.app.web.site import RunLinks, Site
 from outlast.app.web.stream import Streams
 from outlast.diagnose.redact import clean
 from outlast.errors import RunFolderError
-from outlast.runtime.run_files import RunFile, run_files, tail
+from outlast.runtime.folders.run_files import RunFile, run_files, tail
 
 ON_A_PAGE = 50  # runs on one page of the overview
 LISTED_MOST = 200  # interruptions on one page of their list

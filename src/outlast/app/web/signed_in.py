@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from outlast.runtime import trust
+from outlast.runtime.network import trust
 
 SESSIONS_MOST_COUNT = 64
 IDLE_S = 3600.0

@@ -18,14 +18,14 @@ from urllib.parse import quote  # tidy: it quotes, and opens nothing
 
 from outlast.app.page.page_html import PARTS, part
 from outlast.app.page.page_model import Page, page_of
-from outlast.app.run_views import understood
-from outlast.app.status import OVER
+from outlast.app.reports.status import OVER
+from outlast.app.views.run_views import understood
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model.records import Life, Records
 from outlast.runtime import clock
+from outlast.runtime.folders.run_files import ledger_changed, run_names
 from outlast.runtime.fresh import Fresh
 from outlast.runtime.ledger.view import RunView, look
-from outlast.runtime.run_files import ledger_changed, run_names
 
 LOOK_EVERY_S = 1.0
 # a run that goes on is read again after this, without a write: its launcher may be gone

@@ -171,7 +171,7 @@ _PEER_FILES = frozenset(["distributed_c10d.py", "c10d.py", "c10d_logger.py"])
 _FETCH = re.compile(r"^fetch \(.{0,20}_utils/fetch\.py")
 # a rank waits there for its peers' answers
 _OWN_WAIT = re.compile(
-    r"outlast/runtime/worker/"
+    r"outlast/runtime/worker/(?:\w{1,40}/)?"
     r"(?:shared_rows|script_position|shared_vote|node_votes|ballot_box|vote|vote_payload|membership"
     r"|session)\.py"
 )

@@ -25,7 +25,6 @@ from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.cluster.housed_workers import HousedWorkers
 from outlast.engine.cluster.lease import HeldLease
-from outlast.engine.cluster.reliable_link import AgentLink, rebased
 from outlast.engine.exhaustive import assert_never
 from outlast.engine.protocol.outputs import (
     HangUp,
@@ -37,6 +36,7 @@ from outlast.engine.protocol.outputs import (
     ToCoordinator,
     Wipe,
 )
+from outlast.engine.protocol.reliable_link import AgentLink, rebased
 from outlast.model import limits
 from outlast.model.messages import (
     Enrol,

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outlast.engine.cluster.lease import Alarm, LeaseBook, void_after_s
-from outlast.engine.cluster.reliable_link import Inbox, NewestRebased, Offset, Outbox, tells_time
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.protocol.outputs import (
     LookForLauncher,
@@ -27,6 +26,7 @@ from outlast.engine.protocol.outputs import (
     ToAgent,
     TurnAway,
 )
+from outlast.engine.protocol.reliable_link import Inbox, NewestRebased, Offset, Outbox, tells_time
 from outlast.model import limits
 from outlast.model.messages import (
     Beat,

@@ -17,7 +17,6 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field
 
-from outlast.engine.cluster.reliable_link import rebased
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.member import Member, MemberLife, MemberPath, MemberProcess
 from outlast.engine.coordinator.node_changes import NodeChanges
@@ -32,6 +31,7 @@ from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output
+from outlast.engine.protocol.reliable_link import rebased
 from outlast.model import limits
 from outlast.model.messages import (
     Broke,

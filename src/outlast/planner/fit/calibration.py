@@ -1,6 +1,6 @@
 """Collect the results of a calibration: rates, laws of age, phases, and what the data cannot tell.
 
-`calibrate` makes them from records, and `app/calibrate.py` shows them.
+`calibrate` makes them from records, and `app/planning/calibrate.py` shows them.
 
 Units      As in the modules that it calls. The names in the JSON end with `_s`, `_per_s` or
            `count`.

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from outlast.errors import UsageError
-from outlast.model.drill_faults import LLAMA3
+from outlast.model.drills.drill_faults import LLAMA3
 from outlast.model.terms import FailureClass
 from outlast.planner.fit.observed import Observed
 

@@ -26,7 +26,7 @@ from outlast.model.records import Interruption, Records, SessionRecords
 from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause, FailureClass, Mechanism, Rung
 from outlast.model.verdict_classes import class_of, sure_verdicts
 from outlast.planner.fit.observed import EXTENT_OF, Observed, ObservedFailure
-from outlast.planner.imports.foreign_records import IMPORTED
+from outlast.planner.foreign_records import IMPORTED
 from outlast.planner.scenario import Extent, Unit
 
 NO_TRAINING = (Cause.STARTUP, Cause.SHUTDOWN)

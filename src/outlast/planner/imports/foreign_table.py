@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.planner.fit.failures_table import ImportedFailures
-from outlast.planner.imports.foreign_records import ForeignFailure, ForeignLife, ForeignSession
+from outlast.planner.foreign_records import ForeignFailure, ForeignLife, ForeignSession
 
 
 def session_of(table: ImportedFailures) -> ForeignSession:

@@ -31,7 +31,7 @@ from outlast.model.strict import meant
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import some
 from outlast.planner.fit.failures_table import read_moment
-from outlast.planner.imports.foreign_records import (
+from outlast.planner.foreign_records import (
     UNITS_MAX_COUNT,
     ForeignFailure,
     ForeignLife,

@@ -22,7 +22,7 @@ from itertools import groupby
 
 from outlast.errors import UsageError
 from outlast.model.terms import FailureClass, Mechanism
-from outlast.planner.imports.foreign_records import ForeignFailure, ForeignLife, ForeignSession
+from outlast.planner.foreign_records import ForeignFailure, ForeignLife, ForeignSession
 
 
 @dataclass(frozen=True, slots=True)

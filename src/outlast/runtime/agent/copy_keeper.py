@@ -28,9 +28,9 @@ from outlast.model.messages import (
     PutImage,
     TurnedAway,
 )
-from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network.channel import send_short
 from outlast.runtime.tiers.held_copies import HeldCopies, Incoming
 from outlast.runtime.tiers.held_parity import HeldParity, IncomingPart
 from outlast.runtime.tiers.parity import part_of

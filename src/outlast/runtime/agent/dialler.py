@@ -19,10 +19,10 @@ from typing import Protocol
 
 from outlast.model import limits
 from outlast.model.messages import Admitted, Challenge, Knock, Message, TurnedAway
-from outlast.runtime import trust
-from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network import trust
+from outlast.runtime.network.channel import Channel
 
 
 class LinkEvents(Protocol):

@@ -6,7 +6,7 @@ It is secured before a process is gone, and is written once training goes on.
       standing.json            each process that was alive when the first one was given up: where
                                it stood, what the kernel said, how it ended (schema 1)
       stacks-rank<r>.txt       what the process itself wrote while it stood still
-                               (runtime/worker/witness.py)
+                               (runtime/worker/process/witness.py)
       recorder-rank<r>.json    its copy of torch's flight recorder
       <stream>-rank<r>.log     the end of what it printed
       verdict.json             what `outlast diagnose` concludes from all of these
@@ -39,9 +39,9 @@ from outlast.runtime.agent.glance import Glance
 from outlast.runtime.agent.oom import OomKill
 from outlast.runtime.agent.processes import Exited
 from outlast.runtime.agent.verdict_queue import OnVerdict, VerdictQueue
+from outlast.runtime.folders.node_folders import node_folder_name
 from outlast.runtime.linux import stat_fields
 from outlast.runtime.loop import Loop
-from outlast.runtime.node_folders import node_folder_name
 
 PROCESSES = "processes.json"  # the processes of one of several nodes
 _PROC = ("stat", "wchan", "syscall")

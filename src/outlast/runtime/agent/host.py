@@ -24,11 +24,11 @@ from outlast.runtime.agent.logs import WorkerLogs
 from outlast.runtime.agent.oom import OomKill, OomWatch
 from outlast.runtime.agent.processes import Child, Exited, Handover, spawn
 from outlast.runtime.agent.zygote_client import ZygoteClient
-from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
 from outlast.runtime.linux import become_subreaper, is_ending
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network.channel import Channel
 
 
 class HostEvents(ForkEvents, Protocol):

@@ -26,13 +26,13 @@ from outlast.model.messages import (
     TurnedAway,
 )
 from outlast.model.wire import FrameReader
-from outlast.runtime import trust
-from outlast.runtime.acceptor import Acceptor
 from outlast.runtime.agent.copy_keeper import CopyKeeper
-from outlast.runtime.channel import send_short
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network import trust
+from outlast.runtime.network.acceptor import Acceptor
+from outlast.runtime.network.channel import send_short
+from outlast.runtime.network.listener import listen_in
 from outlast.runtime.tiers.vault import Vault
 
 

@@ -14,10 +14,10 @@ import subprocess
 from dataclasses import dataclass, field
 
 from outlast.runtime.agent.oom import OomKill
-from outlast.runtime.channel import Channel
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.interpreter import module_command
 from outlast.runtime.linux import session_members
+from outlast.runtime.network.channel import Channel
 
 _TITLE_ROOM = " " * 256
 
@@ -173,7 +173,7 @@ def spawn(spec: ChildSpec, handover: Handover) -> subprocess.Popen[bytes]:
     try:
         os.write(memory, json.dumps(spec.to_json()).encode())
         command = [
-            *module_command("outlast.runtime.worker.bootstrap", "-u"),
+            *module_command("outlast.runtime.worker.start.bootstrap", "-u"),
             str(memory),
             str(channel),
             str(gate),

@@ -47,11 +47,12 @@ from outlast.model.messages import (
     WorkerHung,
 )
 from outlast.model.records import Life
-from outlast.runtime import clock, trust
+from outlast.runtime import clock
 from outlast.runtime.agent.agent_driver import AgentDriver, NodeParts
 from outlast.runtime.agent.dialler import Dialler
 from outlast.runtime.agent.standby import Standby
 from outlast.runtime.loop import LoopTimer
+from outlast.runtime.network import trust
 from outlast.runtime.outputs_queue import OutputQueue
 from outlast.runtime.tiers.lease_page import LeasePage
 

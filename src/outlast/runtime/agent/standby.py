@@ -36,14 +36,14 @@ from outlast.model.messages import (
     Voters,
 )
 from outlast.runtime import clock
-from outlast.runtime.address import split_address
 from outlast.runtime.agent.dialler import Caller
 from outlast.runtime.agent.voter_calls import VoterCalls
 from outlast.runtime.agent.voter_port import VoterPort
 from outlast.runtime.ledger.kept_copy import KeptCopy
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.address import split_address
+from outlast.runtime.network.listener import listen_in
 
 
 @dataclass(frozen=True, slots=True)

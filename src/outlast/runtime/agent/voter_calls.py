@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outlast.model.messages import Admitted, Message, Voters
-from outlast.runtime.address import split_address
 from outlast.runtime.agent.dialler import Caller, Dialler
 from outlast.runtime.loop import Loop
+from outlast.runtime.network.address import split_address
 
 
 class VoterCalls:

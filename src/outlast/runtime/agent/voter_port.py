@@ -2,8 +2,8 @@
 
     accepted ──Knock──> (Challenge ──Proof──>) Admitted ──Ask, Claim──> Answer, Claimed
 
-Any node of the run may come, as it does to the coordinator (runtime/trust.py). It carries messages,
-and decides nothing. Everything runs on one thread, the loop's.
+Any node of the run may come, as it does to the coordinator (runtime/network/trust.py). It carries
+messages, and decides nothing. Everything runs on one thread, the loop's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from outlast.model import limits
 from outlast.model.messages import Admitted, Challenge, Knock, Message, Proof, TurnedAway
 from outlast.model.wire import WIRE_VERSION
-from outlast.runtime import trust
-from outlast.runtime.acceptor import Acceptor
-from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_in
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network import trust
+from outlast.runtime.network.acceptor import Acceptor
+from outlast.runtime.network.channel import Channel
+from outlast.runtime.network.listener import listen_in
 
 _STRANGERS_COUNT = 64  # connections that have not yet proven that they belong to the run
 

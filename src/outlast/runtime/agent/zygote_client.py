@@ -24,7 +24,7 @@ from outlast.runtime.child import ChildSpec
 from outlast.runtime.clock import now_s
 from outlast.runtime.interpreter import module_command
 from outlast.runtime.loop import Loop
-from outlast.runtime.packets import receive_packet, send_packet
+from outlast.runtime.network.packets import receive_packet, send_packet
 
 _TITLE_ROOM = " " * 256
 _ONE_THREAD = {
@@ -62,7 +62,7 @@ class ZygoteClient:
     def start(cls) -> ZygoteClient:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [
-            *module_command("outlast.runtime.worker.zygote"),
+            *module_command("outlast.runtime.worker.start.zygote"),
             str(theirs.fileno()),
             str(os.getpid()),
             _TITLE_ROOM,

@@ -48,7 +48,7 @@ COMMAND_S = 30.0
 LOG_MAX_BYTES = 64 << 20  # of a longer log, the end is kept
 PIPES = ("TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "OUTLAST_RECORD_PIPE")
 DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-RECORDED_NAME = "trace_rank_"  # as runtime/worker/flight_recorder.py names its files
+RECORDED_NAME = "trace_rank_"  # as runtime/worker/communication/flight_recorder.py names its files
 PY_SPY_MISSING = "py-spy is not installed (pip install py-spy): no stacks of Python"
 
 

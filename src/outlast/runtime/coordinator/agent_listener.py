@@ -50,11 +50,11 @@ from outlast.model.messages import (
 )
 from outlast.model.texts import cut_at_word
 from outlast.model.wire import encode
-from outlast.runtime import trust
-from outlast.runtime.channel import Channel
 from outlast.runtime.clock import now_s
-from outlast.runtime.listener import listen_at
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network import trust
+from outlast.runtime.network.channel import Channel
+from outlast.runtime.network.listener import listen_at
 from outlast.runtime.open_files import make_room
 
 # The answer to an agent that has knocked: the facts of the run, or why the agent is refused

@@ -30,9 +30,9 @@ from outlast.model.messages import Message, Request, RequestAnswer
 from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime import clock
-from outlast.runtime.acceptor import Acceptor
-from outlast.runtime.channel import Channel
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network.acceptor import Acceptor
+from outlast.runtime.network.channel import Channel
 
 NAME = "control"
 WHATS = ("stop", "checkpoint", "drain", "drain_all", "cordon", "uncordon")

@@ -38,8 +38,8 @@ from outlast.runtime.coordinator.node_standing import (
     read_processes,
     write_standing,
 )
+from outlast.runtime.folders.node_folders import node_folder_name
 from outlast.runtime.loop import Loop, LoopTimer
-from outlast.runtime.node_folders import node_folder_name
 
 _GONE = "it is not in the run any more"
 _NEVER = 2**53  # a generation that no run reaches

@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Callable
 
 from outlast.model import limits
-from outlast.runtime.address import split_address
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.network.address import split_address
 
 Address = tuple[str, int]
 

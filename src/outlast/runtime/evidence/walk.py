@@ -49,7 +49,9 @@ _CASE = re.compile(r"^(.*?)interruption-(\d{1,9})/[^/]*$")
 _INSIDE = re.compile(r"^(.*?)interruption-(\d{1,9})/")
 # what a node keeps of its own evidence, as runtime/agent/secured_evidence.py names it
 _SECURED = re.compile(r"(?:^|/)secured/interruption-\d{1,9}/")
-_ASKED = re.compile(r"^(.*?)stacks-\d{1,9}\.txt$")  # as runtime/worker/witness.py names them
+_ASKED = re.compile(
+    r"^(.*?)stacks-\d{1,9}\.txt$"
+)  # as runtime/worker/process/witness.py names them
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from outlast.errors import CorruptError
 from outlast.runtime import clock
+from outlast.runtime.folders.mounts import network_kind
 from outlast.runtime.ledger.pointer import NAME
-from outlast.runtime.mounts import network_kind
 
 _LOOK_S = 0.02  # the time between two tries of a lock that another program holds
 # the endings of the files that SQLite keeps beside the ledger

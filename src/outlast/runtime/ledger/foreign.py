@@ -10,12 +10,12 @@ from pathlib import Path
 
 from outlast.errors import CapacityError
 from outlast.model.records import Meta, Records, Session
-from outlast.runtime import run_folder
+from outlast.runtime.folders import run_folder
+from outlast.runtime.folders.run_folder import RunFolder
+from outlast.runtime.folders.state_folder import state_root
 from outlast.runtime.ledger.copier import LedgerCopier
 from outlast.runtime.ledger.pointer import LEDGER
 from outlast.runtime.ledger.store import Ledger
-from outlast.runtime.run_folder import RunFolder
-from outlast.runtime.state_folder import state_root
 
 
 def write_records(path: Path | None, records: Records, *, options: dict[str, object]) -> Path:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from outlast.engine.cluster.reliable_link import Offset
 from outlast.engine.cluster.voting import Position
+from outlast.engine.protocol.reliable_link import Offset
 from outlast.errors import CorruptError
 from outlast.model.messages import Keep
 from outlast.runtime.ledger import record_text

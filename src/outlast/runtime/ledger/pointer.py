@@ -22,7 +22,7 @@ from outlast.errors import RunFolderError
 from outlast.model.limits import CARD_MAX_BYTES
 from outlast.model.texts import duration
 from outlast.runtime import clock
-from outlast.runtime.given import read_small
+from outlast.runtime.folders.given import read_small
 
 NAME, LEDGER = "ledger.json", "ledger.db"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from outlast.model.goodput import Accounting, account
 from outlast.model.records import Records
-from outlast.runtime import clock, run_folder
+from outlast.runtime import clock
+from outlast.runtime.folders import run_folder
 from outlast.runtime.ledger.pointer import find_ledger
 from outlast.runtime.ledger.store import read_ledger
 

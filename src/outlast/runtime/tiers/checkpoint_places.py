@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outlast.errors import UsageError, message_of
 from outlast.model.texts import some
-from outlast.runtime import run_folder
+from outlast.runtime.folders import run_folder
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.local import MANIFEST_NAME
 from outlast.runtime.tiers.tier import CheckpointTier

@@ -1,7 +1,8 @@
 """Decide whether a checkpoint of a run can be divided among another number of ranks.
 
 The launcher asks before it writes anything, so this reads the texts of the images without torch
-(worker/layout.py, state.py and private.py write them). It reads one rank's file after the other.
+(worker/tensors/layout.py, state.py and private.py write them). It reads one rank's file after the
+other.
 
     replicated state     can be divided: all ranks have the same
     sharded state        can be divided, if each tensor is cut into parts that make a whole (FSDP2),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from outlast.model.limits import LEFT_VAULTS_TOLD_BYTES
 from outlast.model.texts import count, some
-from outlast.runtime.given import read_small
+from outlast.runtime.folders.given import read_small
 from outlast.runtime.tiers.vault_owner import OWNER, SHARED_MEMORY, is_ours, vault_folder
 
 _OWNER_BYTES = 65_536  # an owner file is much shorter

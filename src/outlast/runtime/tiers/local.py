@@ -34,7 +34,7 @@ from outlast.engine import durable
 from outlast.errors import CapacityError, CorruptError, RunFolderError, message_of
 from outlast.model.limits import CHECKSUM_BLOCK_BYTES, MANIFEST_MAX_BYTES, WRITEBACK_BYTES
 from outlast.model.manifest import SPLIT, FileEntry, Manifest, decode_manifest
-from outlast.runtime.given import read_small
+from outlast.runtime.folders.given import read_small
 from outlast.runtime.linux import start_writeback
 from outlast.runtime.tiers.image import (
     Image,

@@ -22,18 +22,22 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from outlast.diagnose.carried import carried
+from outlast.diagnose.scripts.carried import carried
 from outlast.errors import OutlastError, Reenter, UsageError
 from outlast.model.texts import some
 from outlast.runtime import linux
-from outlast.runtime.worker import ddp, devices, run_ends, run_ends_folder, session, trial
-from outlast.runtime.worker.drawn_batches import DrawnBatches
-from outlast.runtime.worker.membership import Membership
-from outlast.runtime.worker.phase import Attempt, attempts
-from outlast.runtime.worker.state import State
-from outlast.runtime.worker.step import Step
-from outlast.runtime.worker.transaction import Transaction
-from outlast.runtime.worker.values import Values
+from outlast.runtime.worker.communication import ddp
+from outlast.runtime.worker.data.drawn_batches import DrawnBatches
+from outlast.runtime.worker.instructions import run_ends_folder
+from outlast.runtime.worker.member import session
+from outlast.runtime.worker.member.membership import Membership
+from outlast.runtime.worker.process import devices
+from outlast.runtime.worker.process.phase import Attempt, attempts
+from outlast.runtime.worker.run_state.state import State
+from outlast.runtime.worker.run_state.values import Values
+from outlast.runtime.worker.steps.step import Step
+from outlast.runtime.worker.steps.transaction import Transaction
+from outlast.runtime.worker.trials import run_ends, trial
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from outlast.model.fault_plan import DISK_KINDS, MARKS, SAVE_MARKS, STAGES, PlannedFault
 from outlast.sim.draws import Stream
-from outlast.sim.faults.strikes import STEP_MARKS
 from outlast.sim.options import (
     Options,
 )
+from outlast.sim.world.strikes import STEP_MARKS
 
 APART = ("lose_node", "cut", "lag", "lose_coordinator")  # faults in runs with several nodes
 

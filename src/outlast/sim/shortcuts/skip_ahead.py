@@ -26,7 +26,6 @@ from outlast.model import limits
 from outlast.model.messages import Beat, Grant
 from outlast.model.terms import Cause, Phase
 from outlast.sim.durations import LEAST_S, SEAL_S, pause_s, steady_step_s
-from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.options import LONG_LIFE_STEPS
 from outlast.sim.rules.observations import Stretch
 from outlast.sim.shortcuts.identical_ranks import IdenticalRanks, by_rank
@@ -40,6 +39,7 @@ from outlast.sim.world.paths import Paths
 from outlast.sim.world.population import Population
 from outlast.sim.world.processes import SealedStep, SimulatedProcess
 from outlast.sim.world.requested_stops import RequestedStops
+from outlast.sim.world.strikes import FaultStrikes
 from outlast.sim.world.timeline import BUSY
 
 LEAST_STEPS = 5  # a shorter stretch is not worth its barriers

@@ -11,7 +11,6 @@ from outlast.model import limits
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
 from outlast.sim.durations import BODY_SPREAD_S
-from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.options import LONG_LIFE_STEPS
 from outlast.sim.rules.final_observations import (
     CulpritsAtEnd,
@@ -27,6 +26,7 @@ from outlast.sim.world.processes import pid_of
 from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.run_accounts import RunAccounts
 from outlast.sim.world.steps_done import StepsDone
+from outlast.sim.world.strikes import FaultStrikes
 from outlast.sim.world.verdicts import Verdicts
 
 BLAMES_NOBODY = (

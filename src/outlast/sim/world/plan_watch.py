@@ -12,7 +12,6 @@ from outlast.model import limits
 from outlast.model.messages import Donated, Regroup, StartStore
 from outlast.model.records import Interruption
 from outlast.model.terms import Mechanism
-from outlast.sim.faults.strikes import FaultStrikes
 from outlast.sim.rules.final_observations import DrainPlanned
 from outlast.sim.rules.observations import CheckpointOffered, Planned, RunBegun
 from outlast.sim.world.copy_places import misplaced_copies
@@ -24,6 +23,7 @@ from outlast.sim.world.processes import TransferImage
 from outlast.sim.world.requested_stops import RequestedStops
 from outlast.sim.world.state_holders import StateHolders
 from outlast.sim.world.steps_done import StepsDone
+from outlast.sim.world.strikes import FaultStrikes
 
 NONE = -1, -1
 

@@ -13,7 +13,6 @@ from outlast.model.messages import ForAgent
 from outlast.model.records import Interruption
 from outlast.model.terms import Cause, Phase
 from outlast.sim.draws import Stream
-from outlast.sim.faults.strikes import STEP_MARKS, FaultStrikes
 from outlast.sim.options import Options
 from outlast.sim.rules.checker import Violation
 from outlast.sim.rules.checkers import Checkers
@@ -49,6 +48,7 @@ from outlast.sim.world.run_accounts import RunAccounts
 from outlast.sim.world.state_holders import StateHolders
 from outlast.sim.world.steps_done import StepsDone
 from outlast.sim.world.store import Store
+from outlast.sim.world.strikes import STEP_MARKS, FaultStrikes
 from outlast.sim.world.timeline import FIXED, Timeline
 from outlast.sim.world.trace import Trace
 from outlast.sim.world.verdicts import Verdicts

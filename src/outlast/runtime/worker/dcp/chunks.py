@@ -18,7 +18,7 @@ from outlast.runtime.tiers.tensor_record import (
     file_of,
 )
 from outlast.runtime.tiers.tier import CheckpointTier
-from outlast.runtime.worker.tensors import dtype_of, view_of
+from outlast.runtime.worker.tensors.tensors import dtype_of, view_of
 
 
 def read_record(tier: CheckpointTier, step: int) -> tuple[Manifest, TensorRecord]:

@@ -30,8 +30,8 @@ from outlast.runtime.tiers.image import TensorSpec
 from outlast.runtime.tiers.tensor_record import Stored, TensorRecord, WholeTensor
 from outlast.runtime.tiers.tier import CheckpointTier
 from outlast.runtime.worker.dcp.chunks import read_record, read_verified
-from outlast.runtime.worker.error_text import one_line
-from outlast.runtime.worker.tensors import bytes_of, dtype_of, is_live, view_of
+from outlast.runtime.worker.process.error_text import one_line
+from outlast.runtime.worker.tensors.tensors import bytes_of, dtype_of, is_live, view_of
 
 
 class Reader(StorageReader):

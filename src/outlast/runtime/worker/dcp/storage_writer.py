@@ -33,7 +33,7 @@ from outlast.runtime.tiers.tensor_record import (
     WholeTensor,
 )
 from outlast.runtime.tiers.tier import CheckpointTier, superfluous
-from outlast.runtime.worker.tensors import DTYPES, NOT_FOR_OTHERS, piece
+from outlast.runtime.worker.tensors.tensors import DTYPES, NOT_FOR_OTHERS, piece
 
 _STOCK, _OWN = ".safetensors", ".image"
 

@@ -1,0 +1,1 @@
+"""`outlast ckpt`: options and words."""

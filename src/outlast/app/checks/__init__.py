@@ -1,0 +1,1 @@
+"""`outlast check`: the script's files, its trial runs, and the answer."""

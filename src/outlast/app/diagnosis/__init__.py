@@ -1,0 +1,1 @@
+"""`outlast diagnose`: options, and a verdict as text, page and graph."""

@@ -1,0 +1,1 @@
+"""`outlast run`: options, nodes, the start of a run and its continuation."""

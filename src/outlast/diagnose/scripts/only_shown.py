@@ -1,0 +1,84 @@
+"""Which variables of a script are only shown to people: a running loss that is printed.
+
+Such a variable starts over on a rank that is replaced, and nothing else depends on it.
+
+    running += loss.item()                      # its own update
+    print(f"loss {running / count:.4f}")        # shown
+    if running > 3: break                       # decides something: not only shown
+
+A value that becomes part of a text is shown. Limits: one that reaches a line of output by way of
+another number counts as used.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from outlast.diagnose.scripts.script_calls import dotted, last_name
+
+_SHOWS = frozenset(
+    {
+        "print",
+        "info",
+        "debug",
+        "warning",
+        "log",
+        "log_metrics",
+        "add_scalar",
+        "add_scalars",
+        "set_description",
+        "set_postfix",
+        "set_postfix_str",
+        "write",
+        "format",
+    }
+)
+_COMPUTES = ("math.", "torch.", "np.", "numpy.")  # math.log
+
+
+def is_only_shown(source: str, function: str, name: str) -> bool:
+    """Return whether the function ("<module>": the file) only updates and shows the variable."""
+    try:
+        tree: ast.AST = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    if function == "<module>":
+        return shows_only(tree, name)
+    scopes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+    ]
+    return bool(scopes) and all(shows_only(scope, name) for scope in scopes)
+
+
+def shows_only(scope: ast.AST, name: str) -> bool:
+    """Return whether the variable is shown, and each other line that reads it updates it."""
+    shown: set[int] = set()
+    own: set[int] = set()
+    for node in ast.walk(scope):
+        match node:
+            case ast.Call(func=func) if _shows(dotted(func)):
+                shown.update(map(id, ast.walk(node)))
+            case ast.JoinedStr() | ast.BinOp(left=ast.Constant(value=str()), op=ast.Mod()):
+                shown.update(map(id, ast.walk(node)))
+            case ast.AugAssign(target=ast.Name(id=found), value=value) if found == name:
+                own.update(map(id, ast.walk(value)))
+            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
+                own.update(map(id, ast.walk(value)))
+            case _:
+                pass
+    read = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    return any(id(node) in shown for node in read) and all(
+        id(node) in shown or id(node) in own for node in read
+    )
+
+
+def _shows(call: str) -> bool:
+    return last_name(call) in _SHOWS and not call.startswith(_COMPUTES)

@@ -1,0 +1,1 @@
+"""Drills as data: faults, plans and scores."""

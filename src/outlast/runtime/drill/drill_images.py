@@ -1,0 +1,101 @@
+"""Damage an image in shared memory, as a broken memory module or a cut write would.
+
+Only the vault of a run that the drill has started is written to. The seal stays as it is, so the
+image looks whole until it is read and its checksum is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from outlast.runtime import clock
+from outlast.runtime.drill.drill_looks import RANK_TITLE, LookedAtRun
+from outlast.runtime.drill.striking import RunProcess, Target
+from outlast.runtime.linux import stat_fields
+from outlast.runtime.tiers.area import Area
+from outlast.runtime.tiers.rank_areas import RankAreas
+from outlast.runtime.tiers.vault import Vault
+
+FLIPPED_BYTES = 100
+STOP_S = 0.2  # a process that is told to stop has stopped by then
+_LOOK_S = 0.001
+
+
+class DamagedImages:
+    """Damage the image of a rank, and then kill the rank, so that the image is needed.
+
+    memory   what the run has now
+    """
+
+    def __init__(self, memory: Callable[[], LookedAtRun]) -> None:
+        self._memory = memory
+
+    def strike(self, target: Target, process: RunProcess, *, torn: bool) -> bool:
+        """Damage the newest image of the rank that a process holds, and kill it.
+
+        The process is stopped meanwhile, so that it does not seal another image. Return False if
+        it is gone, or has no image. Then it goes on.
+        """
+        vault = self._vault_of(process)
+        if vault is None or not target.send(process, signal.SIGSTOP):
+            return False
+        rank = int(process.title.removeprefix(RANK_TITLE))
+        until_s = clock.now_s() + STOP_S
+        while not _has_stopped(process.pid) and clock.now_s() < until_s:
+            time.sleep(_LOOK_S)
+        if damage(vault, rank, torn=torn):
+            return target.send(process, signal.SIGKILL)
+        target.send(process, signal.SIGCONT)
+        return False
+
+    def _vault_of(self, process: RunProcess) -> Vault | None:
+        nodes = self._memory().nodes
+        return next((node.vault for node in nodes if process in node.processes), None)
+
+
+def damage(vault: Vault, rank: int, *, torn: bool) -> bool:
+    """Damage the image from which a successor of a rank would begin.
+
+    Return False if none is sealed. The image is that of the newest committed step. If there is none
+    of this step, it is the newest one.
+
+    torn   True: the second half of its data was never written; False: some bits have flipped
+    """
+    areas = RankAreas(vault.folder, "rank", run=vault.run)
+    try:
+        area = areas.of(rank)
+        committed, sealed = vault.newest_committed(), area.sealed()
+        if not sealed:
+            return False
+        slot = max(sealed, key=lambda one: (sealed[one].step == committed, sealed[one].step))
+        _write(area, slot, sealed[slot].length, torn=torn)
+        return True
+    finally:
+        areas.close()
+
+
+def _write(area: Area, slot: int, length: int, *, torn: bool) -> None:
+    fd = os.open(area.slot_path(slot), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        first = 8 + int.from_bytes(os.pread(fd, 8, 0), "little")  # behind the header
+        if torn:
+            at = (first + length) // 2
+            os.pwrite(fd, b"\xaa" * (length - at), at)
+        else:
+            data = os.pread(fd, min(FLIPPED_BYTES, length - first), first)
+            os.pwrite(fd, bytes(one ^ 0xFF for one in data), first)
+    finally:
+        os.close(fd)
+
+
+def _has_stopped(pid: int) -> bool:
+    """Return whether every thread of a process has stopped, or the process is gone."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return all(stat_fields((one / "stat").read_bytes())[0] in (b"T", b"Z") for one in tasks)
+    except (OSError, IndexError):
+        return not Path(f"/proc/{pid}").exists()

@@ -1,0 +1,1 @@
+"""The folders and files of a run, and files that people name."""

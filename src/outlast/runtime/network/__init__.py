@@ -1,0 +1,1 @@
+"""Sockets between processes and nodes: addresses, channels of messages, and proofs."""

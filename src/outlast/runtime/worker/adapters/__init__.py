@@ -1,0 +1,1 @@
+"""Libraries with training loops of their own, and scripts for other launchers."""

@@ -1,0 +1,1 @@
+"""Process groups, DDP, and the votes of the ranks through shared memory and between nodes."""

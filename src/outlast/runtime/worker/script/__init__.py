@@ -1,0 +1,1 @@
+"""What outlast observes and mends in the script that a worker runs."""

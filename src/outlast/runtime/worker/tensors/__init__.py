@@ -1,0 +1,1 @@
+"""Tensors of modules, optimizers and generators: how they are found, split, copied and set."""

@@ -1,0 +1,1 @@
+"""What a worker does in a run of `outlast check`, and in the runs that a drill compares."""
