@@ -37,6 +37,6 @@ class FakeSession:
         self.channel.send(Warned(self.spec.worker, f"finish: {exit_code}"))
 
 
-module = types.ModuleType("outlast.runtime.worker.member.session")
+module = types.ModuleType("outlast.runtime.worker.start.session_start")
 module.start = FakeSession  # type: ignore[attr-defined]
 sys.modules[module.__name__] = module

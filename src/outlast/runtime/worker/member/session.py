@@ -11,7 +11,6 @@ raises. A `WakeForPlan` wakes a main thread that waits for it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import socket
 import sys
@@ -42,8 +41,8 @@ from outlast.runtime.child import ChildSpec
 from outlast.runtime.network.channel import BlockingChannel
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.vault import Vault
-from outlast.runtime.worker.instructions import marks, run_ends_folder, trial_plan
-from outlast.runtime.worker.process import rank_variables, threads
+from outlast.runtime.worker.instructions import marks, trial_plan
+from outlast.runtime.worker.process import threads
 from outlast.runtime.worker.process.beacon_page import BeaconPage
 from outlast.runtime.worker.process.error_text import (
     first_line,
@@ -412,23 +411,10 @@ class WorkerSession:
                 self._witness.testify()
 
 
-def start(spec: ChildSpec, sock: socket.socket) -> WorkerSession:
-    """Start this process's session. Bootstrap calls it in every worker, before the script."""
+def make_current(session: WorkerSession) -> None:
+    """Make this the session that `current` returns. A process has one session in its life."""
     global _current
-    session = WorkerSession(spec, sock)
     _current = session
-    session.onlooker.begin()
-    if spec.kind == "hot":
-        rank_variables.ask_in_front_of(session.wait_for_rank)
-    if (plan := trial_plan.asked()) is not None:
-        # it imports torch, which a script without torch must not pay for
-        importlib.import_module("outlast.runtime.worker.trials.trial").begin(
-            plan, worker=spec.worker, run_folder=spec.run_folder, vault=spec.vault_folder
-        )
-    if run_ends_folder.asked():
-        importlib.import_module("outlast.runtime.worker.trials.run_ends").begin(spec.worker)
-    session.listen()
-    return session
 
 
 def current() -> WorkerSession | None:

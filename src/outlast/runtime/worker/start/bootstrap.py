@@ -65,7 +65,7 @@ class SessionStart(Protocol):
 def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = None) -> int:
     """Run the child that `spec` describes, and return its exit code.
 
-    `start` is `session.start` unless a test says otherwise.
+    `start` is `session_start.start` unless a test says otherwise.
     """
     if spec.kind == "store":
         from outlast.runtime.worker.start import store_host
@@ -75,7 +75,8 @@ def child_main(spec: ChildSpec, channel_fd: int, start: SessionStart | None = No
         return _execute(spec, channel_fd)
     if start is None:
         start = cast(
-            SessionStart, importlib.import_module("outlast.runtime.worker.member.session").start
+            SessionStart,
+            importlib.import_module("outlast.runtime.worker.start.session_start").start,
         )
     sock = socket.socket(fileno=channel_fd)
     try:
