@@ -40,6 +40,7 @@ from outlast.runtime.worker.communication import ddp
 from outlast.runtime.worker.data.drawn_batches import DrawnBatches
 from outlast.runtime.worker.data.loaders import BatchSource, open_source
 from outlast.runtime.worker.run_state.private import UNLIKE, PrivatePart, PrivateState, copies_of
+from outlast.runtime.worker.run_state.undo_copy import UndoCopy
 from outlast.runtime.worker.script.hooks import scaler_reset
 from outlast.runtime.worker.tensors import layout, modules, optim_state, random_state, tree
 from outlast.runtime.worker.tensors.edits import Edits
@@ -69,24 +70,6 @@ class _Sorted:
     objects: dict[str, PrivatePart] = field(default_factory=dict)
     source: BatchSource | None = None
     buffer_syncs: PrivatePart = field(default_factory=lambda: PrivatePart(list, lambda _: None))
-
-
-class _UndoCopy:
-    """A copy of the shared state, in memory that is reused from step to step."""
-
-    def __init__(self) -> None:
-        self.copy: tuple[str, dict[str, torch.Tensor]] | None = None
-        self._memory: dict[str, torch.Tensor] = {}
-
-    def keep(self, text: str, live: Mapping[str, torch.Tensor]) -> None:
-        """Copy the text and the `live` tensors."""
-        for name, tensor in live.items():
-            mine = self._memory.get(name)
-            if mine is None or mine.shape != tensor.shape or mine.dtype != tensor.dtype:
-                self._memory[name] = modules.room_like(tensor)
-        copies = {name: self._memory[name] for name in live}
-        modules.copy_all((copies[name], tensor) for name, tensor in live.items())
-        self.copy = (text, copies)
 
 
 class _KnownShapes:
@@ -147,7 +130,7 @@ class State:
         self.differs_by_rank = False
         self.edits = Edits(self._editable, self._optimized)
         self._step = _StepKeeper(self)
-        self._undo = _UndoCopy()
+        self._undo = UndoCopy()
         self._shapes = _KnownShapes()
 
     @property
@@ -367,7 +350,7 @@ class State:
 
     def drop_undo(self) -> None:
         """Free the memory of `keep_undo`."""
-        self._undo = _UndoCopy()
+        self._undo = UndoCopy()
 
     def watch_modules(self) -> AbstractContextManager[list[str]]:
         """Watch which modules run during the first step.
