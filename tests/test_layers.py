@@ -318,6 +318,32 @@ def test_tests_and_scripts_use_declared_packages_only() -> None:
     assert not unknown
 
 
+def floors_of_the_worker() -> dict[str, int]:
+    """The floor of each folder of the worker, and of run.py, by the page of the architecture."""
+    page = (SRC.parent / "docs/explanation/architecture.md").read_text()
+    return {
+        row[2].rstrip("/").removesuffix(".py"): int(row[1])
+        for row in re.finditer(r"^\| (\d+) \| `([a-z_]+(?:/|\.py))` \|", page, re.MULTILINE)
+    }
+
+
+def test_folders_of_the_worker_import_downwards_only() -> None:
+    """A line of code knows what it may touch: what lies on a lower floor, or in its own folder."""
+    floors = floors_of_the_worker()
+    home = TORCH_HOME + "."
+    found = {
+        (place, target)
+        for path in FILES
+        if (module := module_of(path)).startswith(home)
+        for _, imported in imports_of(path.read_text(), module)
+        if imported.startswith(home)
+        and (place := module.removeprefix(home).split(".")[0])
+        != (target := imported.removeprefix(home).split(".")[0])
+    }
+    assert {name for pair in found for name in pair} <= set(floors)
+    assert not sorted((a, b) for a, b in found if floors[a] <= floors[b])
+
+
 def test_everything_outside_the_worker_starts_without_torch() -> None:
     """Method: a fresh process imports every such module and looks for torch.
 
