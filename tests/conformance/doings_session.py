@@ -57,6 +57,6 @@ def do_all(doings: str) -> None:
             time.sleep(value)
 
 
-module = types.ModuleType("outlast.runtime.worker.member.session")
+module = types.ModuleType("outlast.runtime.worker.start.session_start")
 module.start = Session  # type: ignore[attr-defined]
 sys.modules[module.__name__] = module
