@@ -35,10 +35,10 @@ MEMBERS, REMAINS, NODES, INTERRUPTIONS = (
     f"{COORDINATOR}/{name}.py"
     for name in ("members", "remains", "node_membership", "interruptions")
 )
-SESSION, SESSIONS, LEASE, LINK = (
-    f"engine/cluster/{name}.py"
-    for name in ("agent_session", "coordinator_sessions", "lease", "reliable_link")
+SESSION, SESSIONS, LEASE = (
+    f"engine/cluster/{name}.py" for name in ("agent_session", "coordinator_sessions", "lease")
 )
+LINK = "engine/protocol/reliable_link.py"
 HOUSED = "engine/cluster/housed_workers.py"
 AGENT, WORKER = "engine/agent/agent.py", "engine/protocol/worker.py"
 HANG_WATCH, WORKER_WATCH = "engine/agent/hang_watch.py", "engine/agent/worker_watch.py"
