@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import socket
 
 from outlast.runtime.child import ChildSpec
@@ -20,10 +19,12 @@ def start(spec: ChildSpec, sock: socket.socket) -> WorkerSession:
         rank_variables.ask_in_front_of(session.wait_for_rank)
     if (plan := trial_plan.asked()) is not None:
         # it imports torch, which a script without torch must not pay for
-        importlib.import_module("outlast.runtime.worker.trials.trial").begin(
-            plan, worker=spec.worker, run_folder=spec.run_folder, vault=spec.vault_folder
-        )
+        from outlast.runtime.worker.trials import trial
+
+        trial.begin(plan, worker=spec.worker, run_folder=spec.run_folder, vault=spec.vault_folder)
     if run_ends_folder.asked():
-        importlib.import_module("outlast.runtime.worker.trials.run_ends").begin(spec.worker)
+        from outlast.runtime.worker.trials import run_ends
+
+        run_ends.begin(spec.worker)
     session.listen()
     return session
