@@ -25,8 +25,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from starlette.concurrency import run_in_threadpool
 
-from outlast.app.page.page_html import environment
-from outlast.app.web.pages import LINKS
+from outlast.app.web.pages import LINKS, html, site_of
 from outlast.app.web.signed_in import AnsweredAction, PageAction, PageSession, SignedIn
 from outlast.app.web.site import Shown, Site
 from outlast.diagnose.redact import clean
@@ -70,11 +69,6 @@ class ActionDesk:
         self.limiter = CapacityLimiter(ASKED_MOST_COUNT)
 
 
-def _site(request: Request) -> Site:
-    found: Site = request.app.state.site
-    return found
-
-
 def _desk(request: Request) -> ActionDesk:
     found: ActionDesk = request.app.state.desk
     return found
@@ -102,7 +96,7 @@ async def _page(request: Request, run: str, status: int = 200, trouble: str = ""
     answered = [] if session is None else list(session.answers)[::-1]
     make = functools.partial(
         _actions_page,
-        _site(request),
+        site_of(request),
         run,
         status=status,
         enabled=enabled,
@@ -114,12 +108,13 @@ async def _page(request: Request, run: str, status: int = 200, trouble: str = ""
     return page
 
 
-def _actions_page(site: Site, run: str, *, status: int, **values: Any) -> HTMLResponse:
+def _actions_page(site: Site, run: str, *, status: int, **values: Any) -> Response:
     shown = site.shown(run)
-    return _html(
+    return html(
         "actions.html",
         status=status,
-        shown=shown,
+        page=shown.page,
+        links=LINKS,
         title="actions",
         nodes=list(nodes_of(shown)),
         requests=shown.page.report["requests"][-REQUESTS_MOST_COUNT:][::-1],
@@ -184,15 +179,16 @@ async def confirm(request: Request, run: str) -> Response:
     fields, session = await _fields(request), _session(request)
     if session is None or not session.owns_form(fields.get("key", "")):
         return await _page(request, run, 403, _STALE)
-    shown = await run_in_threadpool(_site(request).shown, run)
+    shown = await run_in_threadpool(site_of(request).shown, run)
     what, node = fields.get("what", ""), fields.get("node", "")
     known = not node if what in OF_RUN else what in OF_NODES and node in nodes_of(shown)
     if not known:
         return await _page(request, run, 400, "There is no such action, or no such node.")
     action = PageAction(run, what, node)
-    return _html(
+    return html(
         "confirm.html",
-        shown=shown,
+        page=shown.page,
+        links=LINKS,
         title=f"{action_words(action)}?",
         session=session,
         action=action,
@@ -220,7 +216,7 @@ async def act(request: Request, run: str) -> Response:
         cut_at_word(fields.get("reason", "").strip(), limits.CONTROL_REASON_CHARS),
         by,
     )
-    path = _site(request).path(run)
+    path = site_of(request).path(run)
     call = functools.partial(_ask, FolderLauncher(path), asks)
     said = await _asked(desk, call)
     session.answers.append(AnsweredAction(action, said.state, said.text, clock.wall_s()))
@@ -267,8 +263,3 @@ async def _fields(request: Request) -> Mapping[str, str]:
         )
     except ValueError:
         raise NotAFormError("this is no form", hint="use the forms of the page") from None
-
-
-def _html(template: str, *, shown: Shown, status: int = 200, **values: Any) -> HTMLResponse:
-    made = environment().get_template(template)
-    return HTMLResponse(made.render(page=shown.page, links=LINKS, **values), status_code=status)

@@ -68,7 +68,7 @@ def overview(request: Request, page: Annotated[int, Query(ge=1, le=10_000)] = 1)
         return RedirectResponse(f"runs/{quote(site.only, safe='')}/")
     names = site.names()
     some = names[(page - 1) * ON_A_PAGE : page * ON_A_PAGE]
-    return _html(
+    return html(
         "overview.html",
         cards=[site.card(name) for name in some],
         page_number=page,
@@ -93,7 +93,7 @@ def to_folder(run: str) -> Response:
 
 def run_page(request: Request, run: str) -> Response:
     shown = site_of(request).shown(run)
-    return _html("run.html", page=shown.page, parts=shown.parts, names=PARTS, links=LINKS)
+    return html("run.html", page=shown.page, parts=shown.parts, names=PARTS, links=LINKS)
 
 
 async def events(request: Request, run: str) -> Response:
@@ -195,13 +195,14 @@ def _of_rank(files: list[RunFile], rank: int, page: Page) -> list[RunFile]:
 
 
 def _run_html(template: str, page: Page, **values: Any) -> Response:
-    return _html(template, page=page, links=LINKS, bar=bar, **values)
+    return html(template, page=page, links=LINKS, bar=bar, **values)
 
 
-def _html(template: str, *, status: int = 200, **values: Any) -> Response:
+def html(template: str, *, status: int = 200, **values: Any) -> Response:
+    """Return a page that is made of a template."""
     return HTMLResponse(environment().get_template(template).render(**values), status_code=status)
 
 
 def problem_page(run: str, said: Mapping[str, str], *, status: int) -> Response:
     """Return a page that says why there is no other one."""
-    return _html("problem.html", status=status, run=run, said=said)
+    return html("problem.html", status=status, run=run, said=said)
