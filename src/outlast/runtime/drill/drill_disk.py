@@ -26,11 +26,10 @@ from pathlib import Path
 
 from outlast.runtime import clock
 from outlast.runtime.cgroups import MOUNT
+from outlast.runtime.drill.control_groups import PREFIX, REMOVE_S, TICK_S, move_up
 
 SLOW_BYTES_PER_S = 1 << 20
 WAIT_S = 20.0  # for a call of `mount`
-REMOVE_S = 2.0  # the kernel needs a moment until the group of a run that has ended is empty
-TICK_S = 0.02
 _MOUNT = 'mkdir -p "$0" && mount -t tmpfs tmpfs "$0" && exec "$@"'
 _DEVICES = Path("/sys/dev/block")
 
@@ -91,7 +90,7 @@ class _Limit:
 
     def __init__(self, name: str, device: str, mount: Path) -> None:
         first = (mount / "blkio" / "blkio.throttle.write_bps_device").exists()
-        self._folder = (mount / "blkio" if first else mount) / f"outlast-drill-disk-{name}"
+        self._folder = (mount / "blkio" if first else mount) / f"{PREFIX}disk-{name}"
         self._device = device
         self._file = self._folder / ("blkio.throttle.write_bps_device" if first else "io.max")
         self._words = ("{}", "0") if first else ("wbps={}", "wbps=max")
@@ -120,9 +119,7 @@ class _Limit:
         with contextlib.suppress(OSError):
             self.end()
         while True:
-            with contextlib.suppress(OSError):
-                for pid in (self._folder / "cgroup.procs").read_text().split():
-                    (self._folder.parent / "cgroup.procs").write_text(pid)
+            move_up(self._folder)
             with contextlib.suppress(OSError):
                 self._folder.rmdir()
             if not self._folder.exists() or clock.now_s() >= until_s:

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from outlast.runtime import clock
 from outlast.runtime.cgroups import MOUNT
+from outlast.runtime.drill.control_groups import PREFIX, REMOVE_S, TICK_S, move_up
 from outlast.runtime.worker.instructions.drill_code import STARVED_BYTES
 
 LIMIT_BYTES = STARVED_BYTES // 2
-REMOVE_S = 2.0  # the kernel needs a moment until a group of a process that has ended is empty
-TICK_S = 0.02
 
 
 @functools.cache
@@ -73,9 +72,7 @@ class MemoryGroups:
     def __exit__(self, *_: object) -> None:
         until_s = clock.now_s() + REMOVE_S
         for group in self._made:
-            with contextlib.suppress(OSError):
-                for pid in (group / "cgroup.procs").read_text().split():
-                    (group.parent / "cgroup.procs").write_text(pid)
+            move_up(group)
         self.look()
         while self._made and clock.now_s() < until_s:
             time.sleep(TICK_S)
@@ -85,7 +82,7 @@ class MemoryGroups:
 def _made(name: str, mount: Path = MOUNT) -> Path:
     """Make a group with little memory, under either hierarchy. Raises OSError."""
     first = (mount / "memory" / "memory.limit_in_bytes").exists()
-    group = (mount / "memory" if first else mount) / f"outlast-drill-{name}"
+    group = (mount / "memory" if first else mount) / f"{PREFIX}{name}"
     group.mkdir()
     try:
         limit = group / ("memory.limit_in_bytes" if first else "memory.max")

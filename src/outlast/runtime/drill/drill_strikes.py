@@ -23,13 +23,13 @@ from outlast.model.drills.drill_redundancy import InForce
 from outlast.runtime import clock
 from outlast.runtime.drill.drill_disk import RunDisk
 from outlast.runtime.drill.drill_images import DamagedImages
-from outlast.runtime.drill.drill_looks import InForceLooks
+from outlast.runtime.drill.drill_looks import RANK_TITLE, SPARE_TITLES, InForceLooks
 from outlast.runtime.drill.drill_memory import MemoryGroups
 from outlast.runtime.drill.striking import RunProcess, Target
 
 SLOW_TURN_S = 0.4  # a slow process is stopped for a part of each such time
 AGAIN_S = 0.1  # a process that is not there is looked for again after this: a look costs time
-_TITLES = {"spare": ("outlast-hot", "outlast-warm"), "store": ("outlast-store",)}
+_TITLES = {"spare": SPARE_TITLES, "store": ("outlast-store",)}
 
 
 class Due(Protocol):
@@ -281,7 +281,7 @@ class DrillStrikes:
 
     def _find(self, one: Due) -> RunProcess | None:
         if one.kind.struck == "rank":
-            return self._target.find(f"outlast-rank{one.rank}")
+            return self._target.find(f"{RANK_TITLE}{one.rank}")
         titles = _TITLES.get(one.kind.struck, (f"outlast-{one.kind.struck}",))
         found = [process for title in titles if (process := self._target.find(title)) is not None]
         return found[0] if found else None
