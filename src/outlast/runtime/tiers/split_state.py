@@ -24,7 +24,7 @@ This module uses no torch, opens no file, and trusts no header.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -99,6 +99,15 @@ def split(specs: tuple[TensorSpec, ...], ranks: int) -> tuple[tuple[SharePart, .
     return tuple(map(tuple, shares))
 
 
+def sharding_metadata(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Return what torch's HuggingFaceStorageReader looks for in the header of a file.
+
+    offsets   by the name of a tensor: where the part in this file begins in the whole
+    """
+    info = {name: {"saved_offsets": list(begin)} for name, begin in offsets.items()}
+    return {"format": "pt", _SHARDING: _json(info), "DCP_VERSION": "1.0"}
+
+
 def metadata_of(
     specs: Iterable[TensorSpec],
     parts: Iterable[SharePart],
@@ -111,10 +120,9 @@ def metadata_of(
     parts      those of the split state among them
     contents   the whole tensors of the split state, which rank 0's file names
     """
-    offsets = {spec.name: [0] * len(spec.shape) for spec in specs}
-    offsets |= {part.spec.name: list(part.offsets) for part in parts}
-    info = {name: {"saved_offsets": begin} for name, begin in offsets.items()}
-    metadata = {"format": "pt", _SHARDING: _json(info), "DCP_VERSION": "1.0"}
+    offsets = {spec.name: (0,) * len(spec.shape) for spec in specs}
+    offsets |= {part.spec.name: part.offsets for part in parts}
+    metadata = sharding_metadata(offsets)
     if contents is not None:
         body = {spec.name: [spec.dtype, spec.shape] for spec in sorted(contents)}
         metadata[_CONTENTS] = _json(body)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from outlast.model.limits import CHECKSUM_BLOCK_BYTES
 from outlast.model.manifest import FileEntry, Manifest
 from outlast.runtime.tiers.disk_tier import DiskTier
 from outlast.runtime.tiers.image import TensorSpec, draft, fetched
+from outlast.runtime.tiers.split_state import sharding_metadata
 from outlast.runtime.tiers.tensor_record import (
     RECORD_NAME,
     Chunk,
@@ -186,12 +186,11 @@ class Writer(StorageWriter):
 
     def _write_file(self, name: str, parts: list[_Part], planner: SavePlanner) -> list[WriteResult]:
         offsets = {
-            part.spec.name: {"saved_offsets": list(part.item.tensor_data.chunk.offsets)}
+            part.spec.name: part.item.tensor_data.chunk.offsets
             for part in parts
             if part.item.tensor_data is not None
         }
-        sharding = {"DCP_SHARDING_INFO": json.dumps(offsets), "DCP_VERSION": "1.0"}
-        plan = draft([part.spec for part in parts], {"format": "pt", **sharding})
+        plan = draft([part.spec for part in parts], sharding_metadata(offsets))
         checksums: list[int] = []
 
         def chunks() -> Iterator[memoryview]:
