@@ -24,7 +24,7 @@ import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outlast.model import limits
@@ -53,7 +53,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GathererPlace:
-    """What a gatherer needs of the run.
+    """The parts of the run that a gatherer uses.
 
     folder       the evidence of the run
     send         sends a message to a node, if it is connected
@@ -280,14 +280,9 @@ class EvidenceGatherer:
                 return
             (source.name, source.size), source.offset = source.files.popleft(), 0
         if self._is_calm():
-            lists = gathering.lists
             source.asked_s = clock.now_s()
-            self._place.send(
-                node,
-                AskEvidence(
-                    lists.interruption, lists.since, lists.before, source.name, source.offset
-                ),
-            )
+            piece = replace(gathering.lists, name=source.name, offset=source.offset)
+            self._place.send(node, piece)
         else:
             source.asked_s = 0.0  # `_look` asks
 
