@@ -20,6 +20,7 @@ from outlast.runtime.drill.drill_host_strikes import launch
 from outlast.runtime.drill.drill_hosts import may_be_made, may_be_slowed
 from outlast.runtime.drill.drill_launch import Launched, OneLauncher
 from outlast.runtime.folders.leader_file import folders
+from outlast.runtime.ledger.pointer import LEDGER
 from outlast.runtime.ledger.view import RunView, look
 from outlast.sim.drill_calendar import Calendar, draw, without, without_hosts
 
@@ -123,7 +124,7 @@ def look_at_end(run: Path) -> RunView:
 
     Then the launcher that led before still had the run's folder when the other one took it over.
     """
-    views = [look(str(folder)) for folder in folders(run) if (folder / "ledger.db").exists()]
+    views = [look(str(folder)) for folder in folders(run) if (folder / LEDGER).exists()]
     return max(views or [look(str(run))], key=lambda view: view.records.sessions[-1].session.seen_s)
 
 

@@ -34,7 +34,7 @@ from outlast.runtime.drill.striking import RunProcess, Target, Usage
 from outlast.runtime.folders.leader_file import Leader, find_leader
 from outlast.runtime.folders.run_folder import read_card
 from outlast.runtime.ledger.node_events import NodesIn, read_nodes
-from outlast.runtime.ledger.pointer import find_ledger
+from outlast.runtime.ledger.pointer import LEDGER, find_ledger
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.tiers.vault_owner import OWNER, vault_folder
 from outlast.runtime.worker.instructions.run_ends_folder import SAME_DRAWS
@@ -288,7 +288,7 @@ class HostLaunchers:
             if node.number not in away
         ]
         folder = self._given.run if self._led is None else self._led[0]
-        return LookedAtRun(nodes, folder / "ledger.db")
+        return LookedAtRun(nodes, folder / LEDGER)
 
     def usages(self) -> Mapping[int, Usage]:
         return self.target.usages()

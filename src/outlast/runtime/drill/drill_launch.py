@@ -21,6 +21,7 @@ from outlast.runtime.drill.drill_looks import LookedAtNode, LookedAtRun
 from outlast.runtime.drill.drill_strikes import HostFaults
 from outlast.runtime.drill.striking import Target, Usage
 from outlast.runtime.folders.run_folder import read_card
+from outlast.runtime.ledger.pointer import LEDGER
 from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.tiers.vault_owner import vault_folder
 from outlast.runtime.trials import stop_run
@@ -100,7 +101,7 @@ class OneLauncher:
 
     def memory(self) -> LookedAtRun:
         here = LookedAtNode(self._vault, self.target.children())
-        return LookedAtRun((here,), self._run / "ledger.db")
+        return LookedAtRun((here,), self._run / LEDGER)
 
     def usages(self) -> Mapping[int, Usage]:
         return self.target.usages()

@@ -40,6 +40,7 @@ from outlast.runtime import clock
 from outlast.runtime.folders.given import read_small
 from outlast.runtime.ledger.copier import bring
 from outlast.runtime.ledger.pointer import (
+    LEDGER,
     find_ledger,
     forget_pointer,
     point_to,
@@ -80,7 +81,7 @@ class RunFolder:
     @property
     def ledger(self) -> Path:
         """Return where the ledger lies while this launcher writes it."""
-        return (self.path if self.state is None else self.state / self.run) / "ledger.db"
+        return (self.path if self.state is None else self.state / self.run) / LEDGER
 
     @property
     def logs(self) -> Path:
