@@ -66,7 +66,7 @@ with open(f"{out}/rank-{run.rank}.jsonl", "a", buffering=1) as said:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run has cost. Seconds; `largest` is a share of the bytes of a checkpoint."""
+    """The cost of one run, in seconds. `largest` is a share of the bytes of a checkpoint."""
 
     pause_s: float
     wall_s: float

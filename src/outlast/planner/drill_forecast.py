@@ -57,7 +57,7 @@ class ForeseenFault(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
-    """What the undisturbed run has shown.
+    """The facts that the undisturbed run has shown.
 
     training_s  from its third step to its last
     ettr        its ETTR without start-up and shutdown

@@ -29,7 +29,7 @@ SIMULATED_RANGE = "95 and 5 % of single runs"
 
 @dataclass(frozen=True, slots=True)
 class DrillPrediction:
-    """What ETTR is expected, without start-up and shutdown.
+    """The ETTR that is expected, without start-up and shutdown.
 
     basis    where it comes from
     between  what the range from `low` to `high` stands for

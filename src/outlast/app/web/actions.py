@@ -62,7 +62,7 @@ def router() -> APIRouter:
 
 
 class ActionDesk:
-    """What the actions of a server need: its sessions, and a limit on launchers asked at once."""
+    """The sessions of a server, and its limit on launchers that are asked at once."""
 
     def __init__(self, token: bytes | None) -> None:
         self.signed_in = SignedIn(token, now_s=clock.now_s)
@@ -244,7 +244,7 @@ def _ask(launcher: FolderLauncher, request: AskedOfRun) -> RequestAnswer:
 
 
 class NotAFormError(UsageError):
-    """What was sent is not what a form of the page sends."""
+    """A request was sent that is not what a form of the page sends."""
 
 
 async def _fields(request: Request) -> Mapping[str, str]:

@@ -42,7 +42,7 @@ class PageAction:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredAction:
-    """What was asked of a run, and what its launcher has answered so far.
+    """An action that was asked of a run, with what its launcher has answered so far.
 
     state  "waits", "done", "refused", or "" if the launcher could not be asked
     """

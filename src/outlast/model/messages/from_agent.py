@@ -158,7 +158,7 @@ class Lived:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """What the script of rank 0 says of its training. Only the agent of rank 0 sends it.
+    """The agent of rank 0 reports what the script there says of its training.
 
     The fields are those of `gauges.Gauges`; `names` and `values` go together. They are for people,
     and no decision depends on them.

@@ -190,7 +190,7 @@ class Bookkeeping:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the nodes show of their workers. The fields are those of `Bookkeeping`."""
+    """The nodes show this of their workers. The fields are those of `Bookkeeping`."""
 
     living: Callable[[], list[Life]]
     gauges: Callable[[], Gauges | None]

@@ -44,7 +44,7 @@ class LookedAtNode:
 
 @dataclass(frozen=True, slots=True)
 class LookedAtRun:
-    """What a run has now. `ledger`: the ledger of the launcher that leads."""
+    """A run as it is now. `ledger`: the ledger of the launcher that leads."""
 
     nodes: Sequence[LookedAtNode]
     ledger: Path
