@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from outlast.model.records import Interruption
+from outlast.model.terms import Mechanism
 from outlast.runtime.evidence.reading import ReadDiagnosis, diagnose
 from tests.diagnose._gloo_dump import all_reduce, dump_of
 
@@ -156,3 +159,17 @@ def test_ranks_that_called_just_before_their_dumps_ran_then(tmp_path: Path) -> N
         "W1125 Received 15 death signal, shutting down workers\n"
     )
     assert "the job ran on" in diagnose([str(tmp_path)]).verdict.reason, "until it was ended"
+
+
+def test_a_hang_that_the_run_has_seen_is_one_however_soon_it_was_found(
+    tmp_path: Path,
+) -> None:
+    """Method: outlast looks once its deadline has passed, here a second after the last call."""
+    incident(tmp_path / "dumps", 2, NOW_NS)
+    for path in (tmp_path / "dumps").iterdir():
+        os.utime(path, ns=(NOW_NS + 1_000_000_000, NOW_NS + 1_000_000_000))
+    for mechanism, guilty in ((Mechanism.SIGNAL, False), (Mechanism.HANG, True)):
+        about = Interruption(1, mechanism, 9.0, ranks=(2,)).public(began_s=0.0)
+        seen = {"schema": 1, "outlast": "standing", "interruption": about, "processes": []}
+        (tmp_path / "standing.json").write_text(json.dumps(seen))
+        assert ("the job ran on" not in diagnose([str(tmp_path)]).verdict.reason) == guilty

@@ -37,6 +37,7 @@ from outlast.diagnose.foreign_lines import (
 from outlast.diagnose.fuse import decide
 from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.verdict_context import scheduler_of
+from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.logs.headings import with_single_nodes
 from outlast.diagnose.logs.went_on import with_handled_marked
 from outlast.diagnose.passed import with_passed_marked
@@ -55,6 +56,7 @@ from outlast.diagnose.task_labels import (
     without_local_ranks_of_spawn,
     without_node_labels,
 )
+from outlast.model.terms import Mechanism
 from outlast.model.verdict import Evidence, Verdict
 
 FRESH_S = 2.0  # a job that hangs is looked at later than that
@@ -161,7 +163,11 @@ def _recorded_until_now(
 
     Then the ranks ran, wherever one of them was. Of a job that has ended by itself nothing follows,
     because it may have ended in that moment; nor of files that were copied, which have other times.
+    Nor of a run whose own record says that it hung: outlast takes stacks and dumps once a deadline
+    has passed, and some are shorter than FRESH_S.
     """
+    if any(isinstance(one, Interrupted) and one.mechanism is Mechanism.HANG for one in findings):
+        return False
     has_ended = any(one.rule.startswith(("elastic.", "exit.")) for one in findings)
     from_outside = any(one.rule == OUTSIDE for one in findings)
     if len(dumps) < 2 or (has_ended and not from_outside):
