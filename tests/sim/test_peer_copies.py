@@ -12,6 +12,8 @@ from outlast.engine.coordinator import image_keepers
 from outlast.engine.coordinator.remains import Remains
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault
+from outlast.sim.draws import Stream
+from outlast.sim.faults.scripted_faults import SCRIPTED, SELDOM
 from outlast.sim.options import Options, check
 from outlast.sim.simulated_run import simulate, simulate_seed
 
@@ -139,3 +141,11 @@ def test_faults_in_placement_and_restore_are_found(
     assert not any(broken_rules(seed) for seed in range(4))
     monkeypatch.setattr(owner, name, planted)
     assert any(rule in broken_rules(seed) for seed in range(80))
+
+
+def test_only_sharded_state_is_copied_in_scripted_runs() -> None:
+    """A scripted run may need another recovery mode than the one that copies were drawn for."""
+    copied = replace(SHARDED, peer_copies=True, domains=2)
+    for play in (*SCRIPTED, *SELDOM):
+        needed, _ = play(Stream(1, "rehearsed"), copied)
+        assert needed.serves_images or not needed.peer_copies, (play, needed)

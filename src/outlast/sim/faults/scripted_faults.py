@@ -65,6 +65,8 @@ def _three_nodes(options: Options, mode: str, **more: Any) -> Options:
         "first_step_s": 0.0,
         "max_restarts": None,
     }
+    if mode != "sharded":  # only images of sharded state are copied to other nodes
+        plain |= {"peer_copies": False, "parity": "", "peers": 1, "domains": 0}
     return replace(options, recovery_mode=mode, **(short | plain | more))
 
 
