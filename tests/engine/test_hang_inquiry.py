@@ -10,7 +10,9 @@ import pytest
 
 from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_overdue
 from outlast.engine.coordinator.machine import Coordinator
+from outlast.engine.coordinator.stages import Timer
 from outlast.engine.protocol.outputs import Output, ToAgent
+from outlast.model import limits
 from outlast.model.messages import (
     AskProgressReport,
     Joined,
@@ -110,8 +112,30 @@ def test_ranks_of_one_node_are_checked_twice_beside_a_spare_node() -> None:
     report = replace(seen[0], members=tuple(one.members[0] for one in seen))
     assert told(one.on_message(report, now_s=9.0, node="a")) == [("a", AskProgressReport(2))]
     moved = report_of(0, nonce=2, age_s=0.1)
-    assert told(one.on_message(moved, now_s=9.1, node="a")) == [("a", Judged("awaited"))]
+    (asked,) = told(one.on_message(moved, now_s=9.1, node="a"))
+    assert asked == ("a", Judged("awaited", pytest.approx(0.9)))
     assert not one.interruptions.open
+
+
+@pytest.mark.parametrize(("age_s", "again_s"), [(0.7, 0.3), (0.99, limits.LATE_TICK_S)])
+def test_a_rank_that_is_awaited_is_looked_at_once_it_is_overdue(
+    age_s: float, again_s: float
+) -> None:
+    """Rank 1 has hung, but it entered the step a little later than rank 0, which waits for it."""
+    one = at_work()
+    one.on_message(report_of(0, nonce=0, age_s=1.1), now_s=9.0, node="a")
+    out = one.on_message(report_of(1, nonce=1, age_s=age_s, collectives=7), now_s=9.0, node="b")
+    assert told(out) == [(node, Judged("awaited", pytest.approx(again_s))) for node in ("a", "b")]
+    late = report_of(1, nonce=2, age_s=1.1, collectives=7)
+    one.on_message(report_of(0, nonce=0, age_s=1.4), now_s=9.4, node="a")
+    assert told(one.on_message(late, now_s=9.4, node="b")) == [("b", AskProgressReport(3))]
+
+
+def test_a_node_that_has_not_answered_is_soon_asked_again() -> None:
+    one = at_work()
+    one.on_message(report_of(0, nonce=0, age_s=2.0), now_s=9.0, node="a")
+    (asked,) = told(one.on_timer(now_s=9.7, name=Timer.INQUIRY))
+    assert asked == ("a", Judged("awaited", 2 * limits.INQUIRY_DEADLINE_S))
 
 
 def test_the_deadlines_of_a_node_without_ranks_do_not_count() -> None:

@@ -166,13 +166,13 @@ def test_deadlines_follow_the_step_between_a_floor_and_a_ceiling() -> None:
 
 
 def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
-    """The peers of a fresh process are overdue after a second. They wait for it, because it is
-    within its deadline, and ask again ten seconds later.
+    """The peers of a fresh process are overdue after a second. They wait for it until it is past
+    its own deadline.
     """
     hangs = Hangs(16, 0.1)
     hangs.start_over(50, (3,))
     assert hangs.find(3, step=51, into_step_s=0.0).after_s == pytest.approx(
-        1.0 + limits.AWAITED_LOOK_S + ASKING_S
+        limits.FIRST_STEPS_FLOOR_S + ASKING_S
     )
     assert hangs.find(4, step=51, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)
     assert hangs.find(3, step=53, into_step_s=0.0).after_s == pytest.approx(1.0 + ASKING_S)

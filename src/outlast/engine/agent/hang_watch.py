@@ -283,8 +283,7 @@ class HangWatch:
         """Note that the coordinator has judged by the reports of all nodes."""
         if judged.outcome == "nobody":
             self._raise_deadlines(now_s)
-        awaited = judged.outcome == "awaited"
-        self.patient_until_s = now_s + (limits.AWAITED_LOOK_S if awaited else 0.0)
+        self.patient_until_s = now_s + judged.again_s
 
     def _report_progress(self, members: list[MemberReport], nonce: int, now_s: float) -> Output:
         """Report where the members stand. `nonce`: that of the inquiry; 0: it was not asked for."""

@@ -112,7 +112,9 @@ class HangInquiry:
         if verdict is None:
             return out
         if not verdict.culprits:
-            judged = Judged("awaited" if verdict.awaited else "nobody")
+            judged = Judged("nobody")
+            if verdict.awaited:
+                judged = Judged("awaited", again_s(reported, all_spoke=not inquiry.awaited))
             return [*out, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
         if run.roster.outlast and not inquiry.accused:
             return [*out, *self._look_once_more(now_s, verdict, reported)]
@@ -177,6 +179,21 @@ def judge_overdue(
     if not verdict.culprits and not verdict.awaited and exhausted:
         return find_longest(members=members, overdue=overdue)
     return verdict
+
+
+def again_s(reported: list[tuple[ReportedMember, float]], *, all_spoke: bool) -> float:
+    """Return after how many seconds to ask again: once another rank is overdue.
+
+    reported    each member's report, and how many seconds old it is
+    all_spoke   all nodes have answered. Otherwise those that have not are soon asked again
+    """
+    left_s = [
+        one.deadline_s - one.age_s - since_s
+        for one, since_s in reported
+        if one.deadline_s is not None and one.age_s + since_s <= one.deadline_s
+    ]
+    longest_s = limits.AWAITED_LOOK_S if all_spoke else 2 * limits.INQUIRY_DEADLINE_S
+    return max(min([*left_s, longest_s]), limits.LATE_TICK_S)
 
 
 def judge_silence(

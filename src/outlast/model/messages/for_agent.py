@@ -98,11 +98,13 @@ class AskProgressReport:
 class Judged:
     """Ranks were overdue, but no rank is to blame.
 
-    outcome  "awaited": all others wait for a rank that is still within its deadline. "nobody": all
-             ranks are in the same place
+    outcome   "awaited": all others wait for a rank that is still within its deadline. "nobody": all
+              ranks are in the same place
+    again_s   if "awaited": ask again after so many seconds, because then another rank is overdue
     """
 
     outcome: str
+    again_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

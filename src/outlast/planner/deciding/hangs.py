@@ -20,7 +20,6 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
 from outlast.engine.hang import Deadlines, HangVerdict, MemberReport, find_culprits
@@ -90,14 +89,9 @@ class Hangs:
             self._deadline_s(step - self.began.get(rank, self.all_began)),
             self._deadline_s(step - self.all_began),
         )
+        # If the others are overdue first, they wait for this rank, and all ranks are asked again
+        # once it is overdue too.
         found_s = own_s  # after the step's beginning
-        # The others are overdue first. They wait for this rank, which is still within its deadline.
-        # So all ranks are asked again every AWAITED_LOOK_S until it is overdue too.
-        if others_s < own_s:
-            found_s = (
-                others_s
-                + math.ceil((own_s - others_s) / limits.AWAITED_LOOK_S) * limits.AWAITED_LOOK_S
-            )
         members = self._member_reports()
         members[rank] = replace(members[rank], collectives=0)
         overdue = self._deadlines(others_s) if others_s <= found_s else {rank: own_s}

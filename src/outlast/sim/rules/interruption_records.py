@@ -433,9 +433,7 @@ def _deadline_s(seen: FirstFault) -> float:
     """
     if seen.steps >= limits.FIRST_STEPS_COUNT + UNSEEN_STEPS:
         own_s = limits.DEADLINE_FACTOR * seen.body_s
-        # its peers were overdue before it was
-        again_s = limits.AWAITED_LOOK_S if own_s > limits.STEP_FLOOR_S and seen.nodes > 1 else 0.0
-        return max(limits.STEP_FLOOR_S, own_s) * FAST + again_s + ASKED_S
+        return max(limits.STEP_FLOOR_S, own_s) * FAST + ASKED_S
     least_s = limits.AWAITED_LOOK_S + (
         limits.FIRST_STEPS_FLOOR_S if seen.steps > UNSEEN_STEPS else limits.FIRST_STEPS_DEADLINE_S
     )
