@@ -59,6 +59,7 @@ TIMES = {
     "gan": 4,
     "gpt": 2,
     "reference": 3,
+    "running_loss": 2,
     "sharpness": 2,
     "stages": 3,
 }
