@@ -182,7 +182,7 @@ def test_without_permission_the_faults_of_disks_are_named(
 
 
 def result(*, wrong: tuple[str, ...] = (), lost: int = 0) -> Result:
-    then = InForce(10, False, 4, 1, 1, 8, 0, 0, 0)
+    then = InForce(10, False, 4, 1, 1, 8, 0, 0)
     kind = KINDS["kill"]
     struck = Struck("1", kind, kind.stands_for, 1, 77, 5.0, 10, in_force=then)
     found = (Outcome(struck, 1, 0.25, True, "unknown", 0.2, "unknown"),)

@@ -261,6 +261,30 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
     assert {one["step"] for one in outcome.interruptions} == {7}, outcome
 
 
+@pytest.mark.drill
+@pytest.mark.timeout(300)
+def test_a_corrupt_image_while_peers_seal_the_next_step_costs_all_since_the_checkpoint(
+    tmp_path: Path, expected: dict[int, str]
+) -> None:
+    """The image before it is of no use then: the peers have sealed over theirs.
+
+    Method: rank 2 stops as it is about to seal step 7, so it has images of steps 5 and 6. The
+    others seal step 7 over step 5, and wait for it. Bytes of its image of step 6 are flipped, and
+    then it is killed. There is no checkpoint, so all begin again.
+    """
+    marks = [{"mark": "sealing", "rank": 2, "step": 7, "do": "SIGSTOP"}]
+    with Drill(tmp_path, SCRIPT, "--steps", STEPS, marks=marks) as drill:
+        drill.until(lambda: drill.fired(kind="mark"), "the stop")
+        flip(drill.vault() / "rank-2" / "slot-0")
+        outcome = drill.finish()
+    assert outcome.code == 0, outcome
+    assert outcome.digests == expected, outcome
+    assert "does not match its seal" in outcome.stderr, outcome
+    assert [one["mechanism"] for one in outcome.interruptions] == ["hang", "corrupt"], outcome
+    assert sum(one["steps_lost"] for one in outcome.interruptions) == 6, outcome
+    assert outcome.interruptions[-1]["rung"] == "restart", outcome
+
+
 def flip(path: Path) -> None:
     """Flip a hundred bytes of the first tensor. A slot is larger than its image, whose header
     begins with its own length.

@@ -17,8 +17,8 @@ from outlast.model.drills.drill_redundancy import (
 )
 
 # four ranks on one node at step 50, with a copy of step 40 in shared memory and a checkpoint of 30
-DDP = InForce(50, False, 4, 1, 1, 40, 0, 30, 0)
-SHARDED = InForce(50, True, None, None, 1, 49, 48, 30, 1)
+DDP = InForce(50, False, 4, 1, 1, 40, 30, 0)
+SHARDED = InForce(50, True, None, None, 1, 49, 30, 1)
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,10 @@ SHARDED = InForce(50, True, None, None, 1, 49, 48, 30, 1)
         ("kill", (1,), replace(SHARDED, kept_step=50), 0),
         ("raise", (1,), SHARDED, 1),
         ("lose_node", (1,), SHARDED, 1),
-        ("lose_node", (1,), replace(SHARDED, nodes_survived=0), 20),
-        ("torn_image", (1,), SHARDED, 2),  # the image before it
+        ("lose_node", (1,), replace(SHARDED, nodes_survived=0), 21),
+        # a peer may have sealed over the image before it
+        ("torn_image", (1,), SHARDED, 21),
+        ("corrupt_image", (1,), replace(SHARDED, kept_step=50, checkpoint_step=0), 51),
         ("torn_image", (1,), DDP, 0),  # only random state is in it
         ("kill", (1,), replace(DDP, sharded=None, copies=None), 0),
         ("kill", (1,), None, 0),

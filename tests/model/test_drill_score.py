@@ -244,7 +244,7 @@ def test_a_lost_step_fails_a_drill_only_if_it_was_promised(
     copies: int, lost: int, failed: list[str]
 ) -> None:
     """The last rank that held the state of step 50 is killed. There is a copy of step 40."""
-    then = InForce(50, False, copies, 1, 0, 40, 0, 0, 0)
+    then = InForce(50, False, copies, 1, 0, 40, 0, 0)
     fault = replace(struck(1, "kill", at_s=5.0), in_force=then)
     facts = report(interruption(1, "signal", 5.0, steps_lost=lost))
     found = outcomes([fault], facts, WELL)
@@ -258,7 +258,7 @@ def test_a_lost_step_fails_a_drill_only_if_it_was_promised(
 
 def test_steps_that_a_plain_script_does_again_fail_no_drill() -> None:
     facts = report(interruption(1, "signal", 5.0, steps_lost=9))
-    then = InForce(50, None, None, None, 1, 0, 0, 0, None)
+    then = InForce(50, None, None, None, 1, 0, 0, None)
     found = outcomes([replace(struck(1, "kill", at_s=5.0), in_force=then)], facts, WELL)
     result = scored(found, facts, digest_equal=None)
     assert result["steps_lost"] == 9

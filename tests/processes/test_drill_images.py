@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,13 +71,40 @@ def test_a_damaged_image_is_refused_and_the_one_before_it_is_whole(
     assert float(np.frombuffer(image.tensors["w"][1], np.float32).min()) == 6.0
 
 
-def test_the_image_of_the_committed_step_is_the_one_that_is_damaged(vault: Vault) -> None:
-    """The rank has sealed step 8 already, and its peers may go back to step 7."""
-    seal(vault, 1, 7)
-    seal(vault, 1, 8)
-    commits(vault, 7)
+def test_the_image_that_is_damaged_is_of_a_step_which_peers_have_sealed(vault: Vault) -> None:
+    """The rank has sealed step 8 already, and its peer goes back to step 7."""
+    for rank, step in ((0, 6), (0, 7), (1, 7), (1, 8)):
+        seal(vault, rank, step)
     assert damage(vault, 1, torn=False)
     vault.read(1, 8)
+    with pytest.raises(CorruptError):
+        vault.read(1, 7)
+
+
+def test_a_peer_that_has_not_sealed_the_newest_step_yet_is_waited_for(vault: Vault) -> None:
+    """Otherwise an image would be damaged that nobody needs any more."""
+    for rank, step in ((0, 6), (0, 7), (1, 7), (1, 8)):
+        seal(vault, rank, step)
+    later = threading.Timer(0.1, seal, (vault, 0, 8))
+    later.start()
+    try:
+        assert damage(vault, 1, torn=False, peers_s=60.0)
+    finally:
+        later.join()
+    vault.read(1, 7)
+    with pytest.raises(CorruptError):
+        vault.read(1, 8)
+
+
+def test_no_whole_image_of_one_step_is_left_if_a_peer_has_sealed_over_the_older_one(
+    vault: Vault,
+) -> None:
+    """There are two slots for a rank. So the older image is no redundancy that can be promised."""
+    for rank, step in ((0, 6), (0, 7), (1, 6), (1, 7), (0, 8)):
+        seal(vault, rank, step)
+    assert set(vault.steps(0)) & set(vault.steps(1)) == {7}
+    assert damage(vault, 1, torn=True)
+    vault.read(1, 6)
     with pytest.raises(CorruptError):
         vault.read(1, 7)
 

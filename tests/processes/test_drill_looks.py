@@ -80,7 +80,7 @@ def test_a_living_rank_that_has_the_newest_step_is_a_copy(
     works(vault, 1, 0, 50)
     works(vault, 2, 1, 49)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS, process(9, "outlast-hot")), ())
-    assert seen == InForce(50, False, 2, 1, 1, 0, 0, 30, 0)
+    assert seen == InForce(50, False, 2, 1, 1, 0, 30, 0)
     works(vault, 3, 1, 0)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
@@ -96,7 +96,7 @@ def test_a_living_rank_that_has_the_newest_step_is_a_copy(
     copies.write(1, generation=1, step=48, pieces=PIECES, metadata={}, world_size=world)
     seen = look(memory(vault, tmp_path / "ledger.db", *RANKS), ())
     assert seen is not None
-    assert (seen.kept_step, seen.kept_before) == (48, 45)
+    assert (seen.kept_step, seen.behind_steps) == (48, 2)
     copies.close()
 
 

@@ -124,7 +124,7 @@ class Looks(InForceLooks):
 
     def now(self, now_s: float, struck: Collection[int]) -> InForce:
         self.struck.append(set(struck))
-        seen = InForce(len(self.struck), False, 4, 1, 1, 0, 0, 0, 0)
+        seen = InForce(len(self.struck), False, 4, 1, 1, 0, 0, 0)
         self._looks.append((now_s, seen))
         return seen
 

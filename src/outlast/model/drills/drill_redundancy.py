@@ -8,8 +8,13 @@ each fault what there was at that moment, and a lost step counts against the run
     replicated       another rank that lives                no step
                      nobody else, copies in shared memory   the steps since the newest copy
     sharded          images in shared memory                the steps since the newest image
-                     one of these images is damaged         the steps since the image before it
-                     the images went with their host        the steps since the newest checkpoint
+                     one of these images is damaged         the steps since the newest checkpoint
+                     the images went with their host        the same
+
+The image before the newest one is no redundancy. Each rank has two slots, and seals into the older
+one while the others may still work on the step before. So from the first seal of a step to the last
+there is only one step of which all ranks have an image, and if one of these is damaged, there is
+none. No check in time can find that: an image may be damaged after any check.
 
 Limits     A rank that was struck before, and has no new process yet, holds nothing here. Replicas
            of sharded state on other hosts (HSDP) are not counted: only copies and parity are.
@@ -38,7 +43,6 @@ class InForce:
     nodes            on how many nodes these are; None: the same
     spares           processes that stand ready to take a rank
     kept_step        the newest step of which shared memory has an image of all ranks; 0: none
-    kept_before      the newest such step before that one; 0: none
     checkpoint_step  the newest checkpoint; 0: there is none
     nodes_survived   how many nodes, whichever they are, could be lost now without losing a step
                      that is kept in memory, and without the end of the run; None: not known
@@ -50,7 +54,6 @@ class InForce:
     nodes: int | None
     spares: int
     kept_step: int
-    kept_before: int
     checkpoint_step: int
     nodes_survived: int | None
 
@@ -90,6 +93,8 @@ def may_lose(kind: FaultKind, ranks: Iterable[int], then: InForce | None) -> int
 
     ranks   those that were struck
     then    None: it was not recorded, so the run is held to the whole promise
+
+    One more step than there were then may have been committed before the fault struck.
     """
     struck = len(set(ranks))
     if then is None or not then.is_known or not struck or kind.struck in _HELPERS:
@@ -97,15 +102,14 @@ def may_lose(kind: FaultKind, ranks: Iterable[int], then: InForce | None) -> int
     if then.sharded:
         if not kind.interrupts and not kind.passes:
             return 0
-        if kind.damages:
-            return max(0, then.step - max(then.kept_before, then.checkpoint_step))
-        lost_images = kind.of_host and not then.nodes_survived
-        return then.behind_checkpoint_steps if lost_images else then.behind_steps
+        if kind.damages or (kind.of_host and not then.nodes_survived):
+            return 1 + then.behind_checkpoint_steps
+        return then.behind_steps
     if kind.leaves is Leaves.TRACEBACK or (then.copies or 0) > struck:
         return 0  # the process lives on, or another one holds the state
     if kind.of_host:
         return 1 + then.behind_checkpoint_steps
-    return 1 + then.behind_steps  # one more may have been committed before the signal arrived
+    return 1 + then.behind_steps
 
 
 _HELPERS = ("spare", "store", "zygote")

@@ -22,6 +22,7 @@ from outlast.runtime.tiers.vault import Vault
 
 FLIPPED_BYTES = 100
 STOP_S = 0.2  # a process that is told to stop has stopped by then
+PEERS_S = 0.2  # and its peers have sealed its newest step by then; a stop counts as a hang later
 _LOOK_S = 0.001
 
 
@@ -47,7 +48,7 @@ class DamagedImages:
         until_s = clock.now_s() + STOP_S
         while not _has_stopped(process.pid) and clock.now_s() < until_s:
             time.sleep(_LOOK_S)
-        if damage(vault, rank, torn=torn):
+        if damage(vault, rank, torn=torn, peers_s=PEERS_S):
             return target.send(process, signal.SIGKILL)
         target.send(process, signal.SIGCONT)
         return False
@@ -57,25 +58,37 @@ class DamagedImages:
         return next((node.vault for node in nodes if process in node.processes), None)
 
 
-def damage(vault: Vault, rank: int, *, torn: bool) -> bool:
+def damage(vault: Vault, rank: int, *, torn: bool, peers_s: float = 0.0) -> bool:
     """Damage the image from which a successor of a rank would begin.
 
-    Return False if none is sealed. The image is that of the newest committed step. If there is none
-    of this step, it is the newest one.
+    Return False if none is sealed. The image is that of the newest step which the other ranks of
+    its node have sealed as well. If there is none of such a step, it is the newest one.
 
-    torn   True: the second half of its data was never written; False: some bits have flipped
+    torn      True: the second half of its data was never written; False: some bits have flipped
+    peers_s   how long the others are waited for that have not sealed the rank's newest step yet:
+              they may begin from that step a moment later, and then need no older image
     """
     areas = RankAreas(vault.folder, "rank", run=vault.run)
+    until_s = clock.now_s() + peers_s
     try:
-        area = areas.of(rank)
-        committed, sealed = vault.newest_committed(), area.sealed()
+        sealed = areas.of(rank).sealed()
         if not sealed:
             return False
-        slot = max(sealed, key=lambda one: (sealed[one].step == committed, sealed[one].step))
-        _write(area, slot, sealed[slot].length, torn=torn)
+        steps = {slot: one.step for slot, one in sealed.items()}
+        newest = max(steps.values())
+        while newest not in (common := _sealed_by_peers(areas, rank)) and clock.now_s() < until_s:
+            time.sleep(_LOOK_S)
+        slot = max(steps, key=lambda one: (steps[one] in common, steps[one]))
+        _write(areas.of(rank), slot, sealed[slot].length, torn=torn)
         return True
     finally:
         areas.close()
+
+
+def _sealed_by_peers(areas: RankAreas, rank: int) -> set[int]:
+    """Return the steps that all other ranks of a node have sealed."""
+    peers = [set(areas.steps(one)) for one in areas.ranks() if one != rank]
+    return set.intersection(*peers) if peers else set()
 
 
 def _write(area: Area, slot: int, length: int, *, torn: bool) -> None:

@@ -70,15 +70,13 @@ def look(memory: LookedAtRun, struck: Collection[int]) -> InForce | None:
         for node in memory.nodes
         for one in node.processes
     )
-    kept_step, kept_before = _kept_steps(memory, world_size, sharded=bool(sharded))
     return InForce(
         step=step,
         sharded=sharded,
         copies=copies,
         nodes=nodes,
         spares=spares,
-        kept_step=kept_step,
-        kept_before=kept_before,
+        kept_step=_kept_step(memory, world_size, sharded=bool(sharded)),
         checkpoint_step=_number((snapshot.get("last_checkpoint") or {}).get("step")),
         nodes_survived=nodes_survived(
             sharded=sharded,
@@ -129,8 +127,8 @@ def _holders(node: LookedAtNode, step: int, struck: Collection[int]) -> int:
     )
 
 
-def _kept_steps(memory: LookedAtRun, world_size: int, *, sharded: bool) -> tuple[int, int]:
-    """Return the two newest steps of which shared memory has an image of every rank; 0: none.
+def _kept_step(memory: LookedAtRun, world_size: int, *, sharded: bool) -> int:
+    """Return the newest step of which shared memory has an image of every rank; 0: none.
 
     Of replicated state these are the copies that ranks make for the case that all are lost.
     """
@@ -144,9 +142,7 @@ def _kept_steps(memory: LookedAtRun, world_size: int, *, sharded: bool) -> tuple
                 steps.setdefault(rank, set()).update(areas.steps(rank))
         areas.close()
     some = [set(steps[rank]) for rank in range(world_size)]
-    common = sorted(set.intersection(*some), reverse=True) if some else []
-    newest, before, *_ = (*common, 0, 0)
-    return newest, before
+    return max(set.intersection(*some), default=0) if some else 0
 
 
 class InForceLooks:
