@@ -131,7 +131,7 @@ def test_a_torn_image_of_sharded_state_costs_what_was_not_promised(tmp_path: Pat
         tmp_path,
         SHARDED,
         ("slow_disk", "{ disk = 0 }", 40, 2.0),
-        ("torn_image", "{ rank = 1 }", 60, 0.0),
+        ("torn_image", "{ rank = 1 }", 65, 0.0),
         keep="disk:10steps",
     )
     assert code == 0, (facts, log)

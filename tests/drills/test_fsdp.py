@@ -263,7 +263,7 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_corrupt_image_while_peers_seal_the_next_step_costs_all_since_the_checkpoint(
+def test_a_corrupt_image_while_peers_seal_on_costs_more(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
     """The image before it is of no use then: the peers have sealed over theirs.

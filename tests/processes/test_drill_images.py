@@ -96,7 +96,7 @@ def test_a_peer_that_has_not_sealed_the_newest_step_yet_is_waited_for(vault: Vau
         vault.read(1, 8)
 
 
-def test_no_whole_image_of_one_step_is_left_if_a_peer_has_sealed_over_the_older_one(
+def test_no_older_image_is_left_once_a_peer_has_sealed_over_its_own(
     vault: Vault,
 ) -> None:
     """There are two slots for a rank. So the older image is no redundancy that can be promised."""
