@@ -30,7 +30,9 @@ from tests.engine.test_lost_steps import Run
 
 
 def log_of(
-    mechanism: Mechanism = Mechanism.SIGNAL, reason: str = "rank 1 ended"
+    mechanism: Mechanism = Mechanism.SIGNAL,
+    reason: str = "rank 1 ended",
+    traceback: str = "",
 ) -> InterruptionLog:
     """Return a log in which rank 1 was lost in generation 1, one second after the start."""
     log = InterruptionLog()
@@ -46,7 +48,7 @@ def log_of(
         detected_s=1.1,
         same_event=False,
         error="boom" if mechanism is Mechanism.EXCEPTION else "",
-        traceback="",
+        traceback=traceback,
         reason=reason,
     )
     return log
@@ -199,6 +201,28 @@ def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
         FailureClass.UNKNOWN,
         "node a has no power; rank 1 ended",
     )
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "error", "cause"),
+    [
+        (Mechanism.EXCEPTION, "CorruptError: an image does not match", FailureClass.STORAGE),
+        (Mechanism.CORRUPT, "", FailureClass.STORAGE),
+        (Mechanism.EXCEPTION, "CapacityError: no room", FailureClass.UNKNOWN),
+        (Mechanism.EXCEPTION, "StateError: a dict", FailureClass.USER_CODE),
+    ],
+)
+def test_damage_of_stored_state_is_not_booked_as_the_users_error(
+    mechanism: Mechanism, error: str, cause: FailureClass
+) -> None:
+    traceback = (
+        "Traceback (most recent call last):\n"
+        '  File "train.py", line 7, in f\n    g()\n'
+        '  File "/srv/outlast/runtime/tiers/image.py", line 7, in g\n    raise\n'
+        f"outlast.errors.{error}\n"
+    )
+    log = log_of(mechanism, traceback=traceback if error else "")
+    assert newest(log).failure_class is cause
 
 
 @pytest.mark.parametrize(("steps", "lost"), [(3, 5), (-1, 1)])

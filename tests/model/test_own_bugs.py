@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.model.own_bugs import is_called_by_outlast, is_own_bug, raised_here
+from outlast.model.own_bugs import (
+    is_called_by_outlast,
+    is_damage,
+    is_own_bug,
+    is_shortage,
+    raised_here,
+)
 
 AREA = "/usr/lib/python3/site-packages/outlast/runtime/tiers/area.py"
 
@@ -66,3 +72,22 @@ def test_outlast_called_what_raised_if_no_script_is_below_it(
 
 def test_what_outlast_raises_on_purpose_is_about_the_script() -> None:
     assert not is_called_by_outlast(traceback(VOTE, "outlast.errors.StateError: a dict"))
+
+
+@pytest.mark.parametrize(
+    ("error", "damage", "shortage"),
+    [
+        ("outlast.errors.CorruptError: an image does not match its seal", True, False),
+        ("outlast.errors.CapacityError: 2 slots could not be allocated", False, True),
+        ("outlast.errors.StateError: a dict", False, False),
+        ("outlast.errors.DivergedError: w differs between ranks 0 and 1", False, False),
+        ("CorruptError: of another library", False, False),
+    ],
+)
+def test_damage_and_shortage_are_not_about_the_script(
+    error: str, damage: bool, shortage: bool
+) -> None:
+    told = traceback(VOTE, error)
+    assert (is_damage(told), is_shortage(told)) == (damage, shortage)
+    assert not is_damage("")
+    assert not is_shortage("")

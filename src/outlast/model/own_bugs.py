@@ -18,6 +18,10 @@ _OURS = re.compile(r"(?:^|[/\\])outlast[/\\](?:app|diagnose|engine|model|planner
 _FRAME = re.compile(r'^\s+File "([^"]+)", line \d+', re.MULTILINE)
 # errors that outlast raises on purpose: its own, and torch's text for a loader's lost worker
 _ON_PURPOSE = ("outlast.errors.", "RuntimeError: DataLoader worker (pid ")
+# those of them that are not about the script: what was stored is damaged, or the machine has too
+# little memory, disk or processes
+_DAMAGED = "outlast.errors.CorruptError"
+_TOO_LITTLE = "outlast.errors.CapacityError"
 # Errors that any code gets once the script or the machine has used up a resource: memory, threads,
 # descriptors, the length of a file (`ulimit -f`), or room on a disk.
 _USED_UP = re.compile(
@@ -78,6 +82,16 @@ def is_called_by_outlast(traceback: str) -> bool:
 def is_on_purpose(error: str) -> bool:
     """Return whether outlast itself raises the error that `error` names, to say what is wrong."""
     return error.strip().startswith(_ON_PURPOSE)
+
+
+def is_damage(traceback: str) -> bool:
+    """Return whether a traceback ends in what outlast raises because stored state is damaged."""
+    return _error_of(traceback).startswith(_DAMAGED)
+
+
+def is_shortage(traceback: str) -> bool:
+    """Return whether a traceback ends in what outlast raises because the machine lacks room."""
+    return _error_of(traceback).startswith(_TOO_LITTLE)
 
 
 def is_own_bug(traceback: str) -> bool:

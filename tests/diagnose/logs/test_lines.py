@@ -568,6 +568,37 @@ def test_an_exception_whose_innermost_frame_is_ours_is_our_bug() -> None:
 
 
 @pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        ("Corrupt: the checksum of an image of 9 bytes does not match its seal", "storage"),
+        ("Corrupt: the checksum of rank 1's weights does not match its seal", "storage"),
+        ("Corrupt: state text that cannot be decoded: UnicodeDecodeError: x", "storage"),
+        ("Corrupt: a random state that cannot be decoded: ValueError('x')", "storage"),
+        ("Corrupt: step 5 in /c: a.safetensors does not match its checksum from byte 0", "storage"),
+        ("Corrupt: 7 of 9 bytes have arrived", "storage"),
+        ("Corrupt: s3://b/step-5/manifest.json is missing", "storage"),
+        ("Corrupt: no checkpoint of /c can be read: an unpickling error: KeyError: 1", "storage"),
+        ("Capacity: the vault needs 9 more bytes in /dev/shm/x for images; 1 is", "host_memory"),
+        ("Capacity: there is no room for copies of the images of rank 1: x", "host_memory"),
+        (
+            "Capacity: 2 slots of 9 bytes could not be allocated in /v: File too large",
+            "host_memory",
+        ),
+        ("Capacity: the checkpoint in /c could not be written: No space left on device", "storage"),
+    ],
+)
+def test_damage_of_stored_state_and_lack_of_room_are_not_the_scripts(
+    error: str, cause: str
+) -> None:
+    """Method: what outlast raises on purpose, of each kind, with words that other rules know."""
+    kind, text = error.split(": ", 1)
+    for path in ("/srv/src/outlast/runtime/tiers/image.py", "/x/site-packages/outlast/errors.py"):
+        told = BUG.format(error=f'  File "{path}", line 3, in f\n    x\n' + "{error}")
+        (one,) = read(told.format(error=f"outlast.errors.{kind}Error: {text}"))
+        assert one.failure_class is FailureClass(cause), one
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "[rank0]:[W1124 22:00:00.123456789 reducer.cpp:1500] Warning: find_unused_parameters=True"

@@ -20,6 +20,7 @@ from outlast.diagnose.fuse.weigh import RuleVote, rule_of
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
+    DAMAGE,
     FINISHED_AFTERWARDS,
     HUNG,
     OWN_BUG,
@@ -450,6 +451,11 @@ def _is_own_bug(facts: VerdictFacts) -> bool:
     return named and any(vote.finding.rule == "outlast.bug" for vote in facts.supporting)
 
 
+def _is_damage(facts: VerdictFacts) -> bool:
+    named = facts.named is FailureClass.STORAGE
+    return named and facts.supporting[0].rule.name in DAMAGE
+
+
 def _words(facts: VerdictFacts) -> Words:
     """Return what is said about the class, or about the rule that decided if that is more."""
     if _is_own_bug(facts):
@@ -500,8 +506,8 @@ def refuted_by_of(facts: VerdictFacts) -> str:
 def action_of(facts: VerdictFacts) -> str:
     """Return what to do now. A run that went on by itself needs no restart."""
     seen = newest_seen(facts)
-    if _is_own_bug(facts):
-        return OWN_BUG.action
+    if _is_own_bug(facts) or _is_damage(facts):
+        return _words(facts).action
     if seen is not None and seen.healed:
         return healed_action(facts.named, facts.mechanism)
     if has_recovered(facts.findings):

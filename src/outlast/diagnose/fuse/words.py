@@ -266,6 +266,8 @@ _OTHER_PATH = Words(
     "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then names the first call that differs",
 )
 
+DAMAGE = ("outlast.damage", "outlast.damage_said")
+
 # Where the line that won says more than its class about what to do, by its rule.
 BY_RULE: dict[str, Words] = {
     "kernel.files": Words(
@@ -309,6 +311,16 @@ BY_RULE: dict[str, Words] = {
         "correct the option or setting in the message; a restart fails again",
         "the same command starts on another node",
         "the script's --help, or the definition of that setting, beside the command that was given",
+    ),
+    **dict.fromkeys(
+        DAMAGE,
+        Words(
+            "state that was stored is damaged: its bytes do not match their checksum",
+            "look after the memory and the disk of that node if it comes again; a run goes on from"
+            " an older image, a copy or a checkpoint",
+            "the same image or file matches its checksum when it is read again",
+            "outlast ckpt verify for checkpoints; on that node dmesg for memory and disk errors",
+        ),
     ),
     "script.missing": Words(
         "the interpreter did not find the script",

@@ -152,6 +152,36 @@ RULES: tuple[Rule, ...] = (
         mechanism=EXC,
         priority=8080,
     ),
+    root(  # images in shared memory, files of checkpoints, copies that arrived from another node
+        "outlast.damage",
+        r"outlast\.errors\.corrupterror\b",
+        C.STORAGE,
+        G.LIKELY,
+        "outlast errors.py: bytes that do not match their checksum or their schema",
+        also=(C.SYSTEM_MEMORY, C.SSD),
+        mechanism=Mechanism.CORRUPT,
+        priority=8085,
+    ),
+    messenger(  # the same without its module, as a ledger and error files have it
+        "outlast.damage_said",
+        r"(?:^|\")corrupterror: ",
+        "outlast errors.py: bytes that do not match their checksum or their schema",
+        failure_class=C.STORAGE,
+        grade=G.HINT,
+        mechanism=Mechanism.CORRUPT,
+        priority=8086,
+    ),
+    root(
+        "outlast.memory",
+        r"\bcapacityerror: .{0,120}(?:no room for|more bytes in"
+        r"|could not be allocated|no vault can be made)",
+        C.HOST_MEMORY,
+        G.LIKELY,
+        "outlast errors.py: memory that images need, and how much there is",
+        also=(C.STORAGE,),
+        mechanism=EXC,
+        priority=3012,
+    ),
     root(
         "torch.stream_reader",
         r"pytorchstreamreader failed|failed finding central directory|invalid header or archive is"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from outlast.model import limits
-from outlast.model.own_bugs import is_called_by_outlast, is_own_bug
+from outlast.model.own_bugs import is_called_by_outlast, is_damage, is_own_bug, is_shortage
 from outlast.model.records import UNKNOWN_COUNT, UNSEEN_COUNT, Interruption
 from outlast.model.terms import FailureClass, Mechanism, Rung, Tier
 
@@ -366,9 +366,13 @@ def _known(pid: int) -> tuple[int, ...]:
 
 
 def _class_of(mechanism: Mechanism, traceback: str = "") -> FailureClass:
+    if mechanism is Mechanism.CORRUPT or is_damage(traceback):
+        return FailureClass.STORAGE
     if mechanism is not Mechanism.EXCEPTION:
         return FailureClass.UNKNOWN
     if is_own_bug(traceback):
         return FailureClass.SOFTWARE_BUG
     # What torch raised for outlast tells of a peer, a device or the network, and not of the script.
-    return FailureClass.UNKNOWN if is_called_by_outlast(traceback) else FailureClass.USER_CODE
+    if is_called_by_outlast(traceback) or is_shortage(traceback):
+        return FailureClass.UNKNOWN
+    return FailureClass.USER_CODE

@@ -266,7 +266,7 @@ IMAGE_KINDS: Mapping[str, FaultKind] = {
         f"SIGKILL from outside, to a rank whose newest image in shared memory {damage}",
         C.SYSTEM_MEMORY,
         signal="SIGKILL",
-        classes=frozenset({C.HOST_MEMORY, C.SYSTEM_MEMORY}),
+        classes=frozenset({C.HOST_MEMORY, C.SYSTEM_MEMORY, C.STORAGE}),
     )
     for name, damage in (
         ("corrupt_image", "has flipped bits"),
