@@ -73,6 +73,36 @@ def of_ledger(one: Interruption, *, state: str = "ended") -> Verdict:
 # --- what is said ---
 
 
+ASKED = (
+    "node b is drained: asked for by ana on pts/0: a fan, and dust; ranks [1] are taken by spares"
+)
+
+
+@pytest.mark.parametrize("cause", [FailureClass.HOST_MAINTENANCE, FailureClass.UNKNOWN])
+def test_a_drain_is_told_with_who_asked_for_it_and_why(cause: FailureClass) -> None:
+    """It is no failure. A drain that the policy decided has no class of its own."""
+    moved = replace(
+        KILL, mechanism=Mechanism.LOST_NODE, failure_class=cause, reason=ASKED, error="", pids=()
+    )
+    for verdict in (of_record(moved), of_ledger(moved)):
+        assert verdict.reason.endswith(
+            "Rank 1 was moved off node b, which was drained, asked for by ana on pts/0: a fan, and"
+            " dust; recovered with a spare in 53 ms, 1 step repeated, 0 lost."
+        )
+        assert "Nothing that was read says why" not in verdict.reason
+        assert verdict.failure_class is cause
+        asked = cause is FailureClass.HOST_MAINTENANCE
+        assert (verdict.confidence > 0.9) is asked
+        assert ("somebody asked for it" in verdict.action) is asked
+
+
+def test_a_node_that_is_lost_while_it_is_drained_is_a_lost_node() -> None:
+    lost = replace(
+        KILL, mechanism=Mechanism.LOST_NODE, reason=f"node b has no power; {ASKED}", error=""
+    )
+    assert "was lost with a node: node b has no power" in of_ledger(lost).reason
+
+
 def test_a_rank_that_was_killed_is_told_in_one_line() -> None:
     """Who, what killed it, what was done, what it cost; and no advice to restart."""
     verdict = of_record(KILL)

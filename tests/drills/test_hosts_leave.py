@@ -122,7 +122,16 @@ def test_a_host_with_a_notice_is_drained_and_comes_back_as_a_spare(
     report = stopped_without_loss(run)
     (drained,) = report["interruptions"]
     assert drained["ranks"] == [1]
-    assert "the launcher received SIGTERM" in drained["reason"]
+    why = "asked for by node host1: the launcher received SIGTERM"
+    assert why in drained["reason"]
+    is_told_why(report, f"Rank 1 was moved off node host1, which was drained, {why}")
+
+
+def is_told_why(report: dict[str, Any], said: str) -> None:
+    """Check that the first interruption's verdict says who wanted the drain, and why."""
+    (verdict,) = [one for one in report["verdicts"] if one["interruption"] == 1]
+    assert said in verdict["reason"], verdict
+    assert verdict["class"] == "host_maintenance", verdict
 
 
 def test_the_host_that_leads_is_drained_and_hands_the_run_over(
@@ -155,7 +164,10 @@ def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: 
     assert run.processes.pop(0).wait(60) == 0, str(run)
     run.until(lambda: any(said(run, host, "leads the run now") for host in (1, 2)), "a takeover")
     goes_on(run)
-    stopped_without_loss(run)
+    report = stopped_without_loss(run)
+    (asked,) = report["requests"]
+    said = f"moved off node host0, which was drained, asked for by {asked['by']}: a fan; recovered"
+    is_told_why(report, said)
 
 
 def asked_from(run: HostRun, host: int, *words: str, token: str = TOKEN) -> tuple[int, str]:

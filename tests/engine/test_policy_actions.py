@@ -114,6 +114,7 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays(mode: str) -> None:
     assert homes(world) == {"node-1", "node-2"}
     drained = world.interruptions[2]
     assert (drained.mechanism, drained.ranks, drained.pids) == (Mechanism.LOST_NODE, (0, 1), ())
+    assert drained.failure_class is FailureClass.UNKNOWN, "nobody asked for it"
     assert drained.reason.startswith(
         "node node-0 is drained: rule broken-node: drain node-0 (confidence 0.95, incident 1 there)"
     )

@@ -9,9 +9,11 @@ import pytest
 from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, UNBARRED
 from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, RunRequest
 from outlast.model import limits
+from outlast.model.drain_words import drain_of
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import Preempted
 from outlast.model.records import DRAINING
+from outlast.model.terms import FailureClass
 from outlast.sim.options import Options
 from outlast.sim.world.node import Node
 from outlast.sim.world.world import World
@@ -108,8 +110,12 @@ def test_a_drained_nodes_ranks_move_and_every_step_stays() -> None:
         ("waits", "the first step without node node-0 is committed"),
         ("done", "node node-0 is drained"),
     ]
-    reason = world.interruptions[2].reason
-    assert reason.startswith("node node-0 is drained: asked for by alice: a fan is broken")
+    drained = world.interruptions[2]
+    assert drained.failure_class is FailureClass.HOST_MAINTENANCE
+    assert drain_of(drained.mechanism.value, drained.reason) == (
+        "node-0",
+        "asked for by alice: a fan is broken",
+    )
 
 
 def test_a_drain_waits_for_room_and_says_so() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
+from outlast.model.drain_words import drain_of
 from outlast.model.texts import cost_words as cost_words
 from outlast.model.texts import count as count
 from outlast.model.texts import duration as duration
@@ -107,10 +108,17 @@ def detection_s(one: Facts) -> float | None:
     return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])
 
 
+def how(one: Facts) -> str:
+    """Return how an interruption showed itself: "signal", "lost node", or "drained"."""
+    if drain_of(one["mechanism"], str(one.get("reason", ""))) is not None:
+        return "drained"
+    return str(one["mechanism"]).replace("_", " ")
+
+
 def began(one: Facts) -> str:
     """Return `interruption 3: rank 2, signal, at step 131, detected after 3 ms`."""
     late_s = detection_s(one)
-    words = [f"interruption {one['id']}: {ranks(one)}", str(one["mechanism"]).replace("_", " ")]
+    words = [f"interruption {one['id']}: {ranks(one)}", how(one)]
     if one.get("step"):
         words.append(f"at step {one['step']:,}")
     if late_s is not None:

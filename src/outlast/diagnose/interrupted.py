@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from outlast.diagnose.findings import Finding
+from outlast.model.drain_words import drain_of
 from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.texts import cost_words, cut_at_word, recovery_words
 from outlast.model.verdict import Evidence, Role
@@ -74,12 +75,14 @@ class Interrupted(Finding):
     sender    what is known of the sender of the signal that ended it: "not outlast", or more; ""
               for nothing
     healed    training went on after it
+    drained   its ranks were moved off a node on purpose, so it is no failure
     """
 
     number: int = 0
     sentence: str = ""
     sender: str = ""
     healed: bool = False
+    drained: bool = False
 
 
 def interrupted(
@@ -124,6 +127,7 @@ def interrupted(
             sentence=sentence,
             sender=sender,
             healed=about.get("resumed_s") is not None,
+            drained=drain_of(mechanism.value, str(about["reason"])) is not None,
         )
         for rank in ranks or (None,)
     ]
@@ -227,6 +231,8 @@ def _how(
             return f"raised {error}" if error else "raised an exception"
         case Mechanism.EXIT:
             return f"ended: {error}" if error else "ended"
+        case Mechanism.LOST_NODE if drain := drain_of(mechanism.value, str(about["reason"])):
+            return f"{were} moved off node {drain.node}, which was drained, {drain.why}"
         case Mechanism.LOST_NODE:
             return f"{were} lost with a node" + (f": {cause}" if cause else "")
         case Mechanism.HANG:

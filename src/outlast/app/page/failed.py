@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from outlast.app import words
 from outlast.app.words import Facts
 from outlast.diagnose.interrupted import RECOVERED
+from outlast.model.drain_words import drain_of
 from outlast.model.terms import Mechanism, Rung
 
 FAILED: Mapping[Mechanism, str] = {
@@ -24,9 +25,16 @@ FAILED: Mapping[Mechanism, str] = {
 }
 
 
+def how(one: Facts) -> str:
+    """Return `ended by a signal`: how an interruption showed itself."""
+    if drain := drain_of(one["mechanism"], str(one.get("reason", ""))):
+        return f"moved off {drain.node}, which was drained"
+    return FAILED[Mechanism(one["mechanism"])]
+
+
 def failed(one: Facts) -> str:
     """Return `rank 2: ended by a signal`: which ranks failed, and how."""
-    return f"{words.ranks(one)}: {FAILED[Mechanism(one['mechanism'])]}"
+    return f"{words.ranks(one)}: {how(one)}"
 
 
 def back_words(one: Facts) -> str:

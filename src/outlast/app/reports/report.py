@@ -277,7 +277,7 @@ def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
             *([f"{one['step']:,}"] if wide else []),
         ]
         row += [
-            one["mechanism"].replace("_", " "),
+            words.how(one),
             one["rung"] or "-",
             *([words.duration(words.detection_s(one))] if wide else []),
         ]

@@ -431,7 +431,7 @@ def last_interruptions(facts: Facts) -> RenderableType:
 def _interruption_line(one: Facts, *, with_time: bool = True) -> Text:
     at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
     over = one.get("resumed_s") is not None
-    what = f"{words.ranks(one)}, {str(one['mechanism']).replace('_', ' ')}"
+    what = f"{words.ranks(one)}, {words.how(one)}"
     outcome = words.outcome(one) if over else "not yet back"
     return Text.assemble(
         (f"#{one['id']}", "bold"),

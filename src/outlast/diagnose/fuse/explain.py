@@ -21,6 +21,7 @@ from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
     DAMAGE,
+    DRAINED,
     FINISHED_AFTERWARDS,
     HUNG,
     OWN_BUG,
@@ -108,8 +109,10 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
     if facts.named is not _UNKNOWN:
         parts = [_why(facts, repeated=bool(who)), who, _left_behind(facts)]
     elif who:
-        # A signal is a cause; of anything else the run saw only how it showed itself.
-        is_why = newest_seen(facts) is not None and facts.mechanism is Mechanism.SIGNAL
+        # A signal is a cause, and so is a drain; of anything else the run saw only how it showed
+        # itself.
+        seen = newest_seen(facts)
+        is_why = seen is not None and (seen.drained or facts.mechanism is Mechanism.SIGNAL)
         parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
     elif _is_quiet(facts):
         parts = ["Nothing that was read tells of a failure.", _ends(facts).sentence]
@@ -456,10 +459,17 @@ def _is_damage(facts: VerdictFacts) -> bool:
     return named and facts.supporting[0].rule.name in DAMAGE
 
 
+def _is_drain(facts: VerdictFacts) -> bool:
+    seen = newest_seen(facts)
+    return facts.named is FailureClass.HOST_MAINTENANCE and seen is not None and seen.drained
+
+
 def _words(facts: VerdictFacts) -> Words:
     """Return what is said about the class, or about the rule that decided if that is more."""
     if _is_own_bug(facts):
         return OWN_BUG
+    if _is_drain(facts):
+        return DRAINED
     if facts.named is not _UNKNOWN and facts.supporting:
         special = BY_RULE.get(facts.supporting[0].rule.name)
         if special is not None:
@@ -506,7 +516,7 @@ def refuted_by_of(facts: VerdictFacts) -> str:
 def action_of(facts: VerdictFacts) -> str:
     """Return what to do now. A run that went on by itself needs no restart."""
     seen = newest_seen(facts)
-    if _is_own_bug(facts) or _is_damage(facts):
+    if _is_own_bug(facts) or _is_damage(facts) or _is_drain(facts):
         return _words(facts).action
     if seen is not None and seen.healed:
         return healed_action(facts.named, facts.mechanism)

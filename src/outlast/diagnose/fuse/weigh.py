@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.weights import LATER_THAN_S, ONE_SOURCE, SAME_FAULT, Weights, explains
+from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.logs.harmless import ASKED_AGAIN
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.rules import RULES, Grade, Rule
@@ -43,7 +44,10 @@ class RuleVote:
 
 
 def rule_of(one: Finding) -> Rule | None:
-    """Return the rule of a finding; an unknown one that points to a class counts as possible."""
+    """Return the rule of a finding; an unknown one that points to a class counts as possible.
+
+    A run knows for certain that somebody asked it to drain a node.
+    """
     rule = RULES.get(one.rule)
     if rule is None and one.failure_class is not None:
         return Rule(
@@ -52,7 +56,7 @@ def rule_of(one: Finding) -> Rule | None:
             one.evidence.role,
             "outlast: a deduction that names its class",
             one.failure_class,
-            Grade.POSSIBLE,
+            Grade.NAMED if isinstance(one, Interrupted) and one.drained else Grade.POSSIBLE,
         )
     return rule
 

@@ -266,6 +266,13 @@ _OTHER_PATH = Words(
     "run again with TORCH_DISTRIBUTED_DEBUG=DETAIL: torch then names the first call that differs",
 )
 
+DRAINED = Words(
+    "work was moved off a node on purpose",
+    "nothing, because somebody asked for it",
+    "no request to drain the node at that time in outlast report --json",
+    "outlast report: its requests say who asked, when and why",
+)
+
 DAMAGE = ("outlast.damage", "outlast.damage_said")
 
 # Where the line that won says more than its class about what to do, by its rule.

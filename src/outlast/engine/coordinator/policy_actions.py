@@ -37,10 +37,11 @@ from outlast.engine.policy import ActionVerdict, Past, blame, decide_action, pas
 from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.engine.symptoms import exit_codes
 from outlast.model import limits
+from outlast.model.drain_words import drain_reason
 from outlast.model.messages import Dismiss, SealEach
 from outlast.model.policy import DISRUPTIVE, MOVING, OF_NODES, Action
 from outlast.model.records import DRAINING, Event
-from outlast.model.terms import Mechanism
+from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Verdict
 
 # events
@@ -65,6 +66,7 @@ class Departure:
     dismisses    its launcher is told to end once no rank is left on the node
     until_s      when a shrink that finds no room ends the run; None: never
     notice_s     when its launcher was told that the node will be taken away; None: it was not
+    asked        a person or a notice asked for it, and not the policy
     """
 
     action: Action
@@ -74,6 +76,7 @@ class Departure:
     tries: int = limits.DRAIN_TRIES_COUNT
     dismisses: bool = False
     notice_s: float | None = None
+    asked: bool = False
 
     @property
     def empty_by_s(self) -> float | None:
@@ -132,6 +135,7 @@ class PolicyHistory:
                 step,
                 dismisses=True,
                 notice_s=event.at_s if is_notice else None,
+                asked=True,
             )
 
     def forget(self, *, since_s: float) -> None:
@@ -342,7 +346,9 @@ class PolicyActions:
     def depart(self, now_s: float, node: str, reason: str, *, dismisses: bool) -> list[Output]:
         """Begin to drain `node`. `dismisses`: its launcher is told to end then."""
         step = self.run.progress.step
-        self.history.departures[node] = Departure(Action.DRAIN, reason, step, dismisses=dismisses)
+        self.history.departures[node] = Departure(
+            Action.DRAIN, reason, step, dismisses=dismisses, asked=True
+        )
         return self.look_at_departures(now_s)
 
     def _who_live(self, node: str) -> list[Member]:
@@ -461,7 +467,7 @@ class PolicyActions:
         run, step = self.run, self.run.progress.step
         again = replace(departure, after_step=step, tries=departure.tries - 1)
         self.history.departures[node] = again
-        reason = f"node {node} is drained: {departure.reason}"
+        reason = drain_reason(node, departure.reason)
         for index, member in enumerate(there):
             run.interruptions.fault(
                 rank=member.rank,
@@ -478,6 +484,9 @@ class PolicyActions:
                 traceback="",
                 reason=reason,
             )
+        if departure.asked:
+            maintenance = FailureClass.HOST_MAINTENANCE
+            run.interruptions.classify(failure_class=maintenance, reason=reason)
         own = run.interruptions.open[-1].id
         self.history.own.add(own)
         ranks = frozenset(member.rank for member in there)
