@@ -13,6 +13,7 @@ from outlast.diagnose.fuse.next_evidence import GATHER
 from outlast.diagnose.fuse.weights import WEIGHTS
 from outlast.diagnose.fuse.words import WORDS, healed_action
 from outlast.diagnose.ledger import read_records
+from outlast.diagnose.log_ends import read_ends, with_ends
 from outlast.diagnose.logs import read_lines
 from outlast.diagnose.logs.tracebacks import HEADER
 from outlast.diagnose.rules import Grade
@@ -275,6 +276,63 @@ def test_without_a_class_the_reason_still_says_where_it_was_raised() -> None:
     verdict = decide([*recorded.findings, *lines], blame=None, weights=unsure)
     assert verdict.failure_class is FailureClass.UNKNOWN
     assert verdict.reason.endswith("StopIteration was raised in load (srv/train.py:9).")
+
+
+def test_a_killed_rank_is_not_laid_to_what_the_logs_say_of_the_program() -> None:
+    """A program that fails by its own error ends with a code, and nobody sends it SIGKILL.
+
+    Method: a peer's log has an error of its arguments, which it got over. The same line counts if
+    the rank raised, or if the kernel killed it for want of memory.
+    """
+    line = b"train.py: error: unrecognized arguments: --resume\n"
+    argued = list(read_lines([line], name="stderr-rank0.log"))
+
+    def verdict(one: Interruption, **process: Any) -> Verdict:
+        processes = [ALIVE, DEAD | process]
+        told = {"schema": 1, "outlast": "standing", "interruption": one.public(began_s=0.0)}
+        record = json.dumps(told | {"processes": processes}).encode()
+        return decide([*argued, *read_standing(record, name="standing.json").findings], blame=None)
+
+    killed = verdict(KILL)
+    assert killed.failure_class is FailureClass.UNKNOWN
+    assert killed.reason.startswith("Rank 1 (pid 77) was killed by signal 9 (SIGKILL), sent")
+    for other in (
+        verdict(replace(KILL, mechanism=Mechanism.EXCEPTION, error="SystemExit: 2")),
+        verdict(KILL, oom_read=False),
+    ):
+        assert other.failure_class is FailureClass.USER_CODE
+
+
+def test_without_seen_steps_nothing_says_that_the_run_has_recovered() -> None:
+    """All ranks were started again; whether the script trains is not known."""
+    unseen = replace(KILL, rung=Rung.RESTART, steps_repeated=-2, steps_lost=-2)
+    assert not unseen.steps_seen
+    verdict = of_record(unseen)
+    assert verdict.reason.endswith("; all ranks were started again, steps not seen.")
+    assert "went on" not in verdict.action
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "action"),
+    [
+        ("ended", "The run ended well: its ledger says so, and has no interruption.", "is over"),
+        ("stopped", "The run was stopped (outlast stop), and its ledger has no", "is over"),
+        ("", "", "if it hangs"),
+    ],
+)
+def test_a_run_without_interruptions_is_told_how_it_ended(
+    state: str, said: str, action: str
+) -> None:
+    """The ends of its logs would leave open whether it hangs."""
+    meta = Meta("run", "toy", 2, "0.1.0", 0.0, 0.0)
+    session = Session(1, 1, 0.0, 0.0, seen_s=9.0, ended_s=9.0, state=state, reason="outlast stop")
+    found = read_records(Records(meta, (SessionRecords(session, 0.0),)), name="ledger.db")
+    ends = read_ends("0/stdout.log", [b"step %d loss 1\n" % step for step in range(9)])
+    verdict = decide(with_ends(found.findings, ends), blame=None)
+    assert found.is_quiet
+    assert said in verdict.reason
+    assert ("ends at step 8" in verdict.reason) == (not said)
+    assert action in verdict.action
 
 
 # --- what is advised ---

@@ -56,13 +56,13 @@ def split_attempts(
     old_logs = _older_attempts({one.evidence.file for one in findings}, written_s)
     if old_logs:
         notes.append(
-            f"{_files(old_logs)} of earlier attempts of the job set aside (the newest attempt is"
+            f"{_files(old_logs)} left out, of earlier attempts of the job (the newest attempt is"
             " diagnosed): name their folder alone to diagnose an earlier one"
         )
     before_the_end = _dumps_before_the_end(findings, dumps, written_s)
     if before_the_end:
         notes.append(
-            f"{_files(before_the_end)} of dumps set aside ({before_the_end[0]}): the ranks' logs go"
+            f"{_files(before_the_end)} left out, of dumps ({before_the_end[0]}): the ranks' logs go"
             " on long after them; name their folder alone to diagnose what they show"
         )
         dumps = [dump for dump in dumps if dump.name not in set(before_the_end)]
@@ -70,13 +70,13 @@ def split_attempts(
     if old_dumps:
         names = sorted(dump.name for dump in old_dumps)
         notes.append(
-            f"there are two incidents or attempts among the dumps: {_files(names)} of the earlier"
-            f" one set aside ({names[0]}): name their folder alone to diagnose it"
+            f"there are two incidents or attempts among the dumps: {_files(names)} left out,"
+            f" of the earlier one ({names[0]}): name their folder alone to diagnose it"
         )
     kept = [one for one in findings if one.evidence.file not in old_logs]
     old_stacks = _older_stacks(kept, written_s, boundary_ns / 1e9 if old_dumps else None)
     if old_stacks:
-        notes.append(f"{_files(sorted(old_stacks))} with stacks of an earlier moment set aside")
+        notes.append(f"{_files(sorted(old_stacks))} left out, with stacks of an earlier moment")
     kept = [
         one for one in kept if not isinstance(one, Stack) or one.evidence.file not in old_stacks
     ]

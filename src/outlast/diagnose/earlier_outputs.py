@@ -82,7 +82,7 @@ def without_earlier_outputs(
     return (
         [one for one in findings if one.evidence.file not in aside],
         [one for one in samples if one.name not in aside],
-        f"{count} of earlier submissions of the job, or of its log, set aside ({min(old)}; the"
+        f"{count} left out, of earlier submissions of the job, or of its log ({min(old)}; the"
         " newest is diagnosed): name an earlier one alone to diagnose it",
     )
 

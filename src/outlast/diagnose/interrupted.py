@@ -26,6 +26,7 @@ from outlast.model.terms import FailureClass, Mechanism, Rung
 from outlast.model.texts import cost_words, cut_at_word, recovery_words
 from outlast.model.verdict import Evidence, Role
 
+STRANGER = "sent neither by outlast nor by the OOM killer"
 RULE = "ledger.interruption"  # as fuse/decide.py knows it
 ERROR_COUNT = 160  # characters of an error that the sentence repeats
 SIGKILL = 9
@@ -85,6 +86,14 @@ class Interrupted(Finding):
     drained: bool = False
 
 
+def only_killed(findings: Iterable[Finding]) -> bool:
+    """Return True if a SIGKILL that somebody else sent is all that interrupted the run."""
+    seen = [one for one in findings if isinstance(one, Interrupted)]
+    return bool(seen) and all(
+        one.mechanism is Mechanism.SIGNAL and one.sender == STRANGER for one in seen
+    )
+
+
 def interrupted(
     about: Mapping[str, Any],
     *,
@@ -126,7 +135,7 @@ def interrupted(
             number=int(about["id"]),
             sentence=sentence,
             sender=sender,
-            healed=about.get("resumed_s") is not None,
+            healed=about.get("resumed_s") is not None and about.get("steps_seen", True) is True,
             drained=drain_of(mechanism.value, str(about["reason"])) is not None,
         )
         for rank in ranks or (None,)
@@ -284,7 +293,7 @@ def _sender(own: Sequence[Mapping[str, Any]]) -> str:
     if any(one.get("oom_near") for one in killed):
         return "while the kernel counted an OOM kill, and its counter does not say of which process"
     if all(one.get("oom_read") for one in killed):
-        return "sent neither by outlast nor by the OOM killer"
+        return STRANGER
     return "not sent by outlast; whether by the OOM killer was not readable"
 
 
@@ -299,7 +308,8 @@ def _done(about: Mapping[str, Any]) -> str:
     how = RECOVERED[rung]
     if rung is Rung.SPARE and len(about["ranks"]) > 1:
         how = "with spares"
-    took = recovery_words(about) if about.get("steps_seen", True) else ""
+    if not about.get("steps_seen", True):  # nothing shows whether the script trains again
+        return f"all ranks were started again, {cost_words(about)}"
     return " ".join(part for part in ("recovered", how) if part) + (
-        f" in {took}, {cost_words(about)}" if took else f", {cost_words(about)}"
+        f" in {recovery_words(about)}, {cost_words(about)}"
     )

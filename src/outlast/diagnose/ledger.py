@@ -18,7 +18,11 @@ from dataclasses import dataclass, replace
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.interrupted import Interrupted, interrupted
+from outlast.diagnose.rules import RULES
 from outlast.model.records import Interruption, Records, SessionRecords
+from outlast.model.verdict import Evidence
+
+RECORDED_END = "ledger.ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class LedgerContents:
 def read_records(records: Records, *, name: str) -> LedgerContents:
     session = next((part for part in reversed(records.sessions) if part.interruptions), None)
     if session is None:
-        return LedgerContents(notes=("the ledger has no interruption",), is_quiet=True)
+        return _uninterrupted(records, name)
     newest = _newest(session.interruptions)
     before = len(records.unique_interruptions()) - len(newest)
     notes = (
@@ -62,6 +66,20 @@ def read_records(records: Records, *, name: str) -> LedgerContents:
         for line in (one.traceback or one.error).encode("utf-8", "replace").splitlines()
     ]
     return LedgerContents(tuple(findings), tuple(lines), notes)
+
+
+def _uninterrupted(records: Records, name: str) -> LedgerContents:
+    """Return how a run ended in which nothing was interrupted."""
+    about = records.sessions[-1].session
+    if about.state == "ended":
+        said = "The run ended well: its ledger says so, and has no interruption."
+    elif about.state == "stopped":
+        said = f"The run was stopped ({about.reason}), and its ledger has no interruption."
+    else:  # it goes on, its launcher was killed, or it was refused, which its logs say
+        return LedgerContents(notes=("the ledger has no interruption",), is_quiet=True)
+    row = RULES[RECORDED_END]
+    ended = Finding(Evidence(name, None, said, row.role), row.name)
+    return LedgerContents((ended,), is_quiet=True)
 
 
 def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:

@@ -25,6 +25,7 @@ from datetime import datetime, timezone
 from statistics import median
 
 from outlast.diagnose.findings import Finding
+from outlast.diagnose.ledger import RECORDED_END
 from outlast.diagnose.logs.prefixes import rank_of, rank_of_name
 from outlast.diagnose.logs.tracebacks import label_of
 from outlast.diagnose.logs.went_on import form_of, says_finished
@@ -245,6 +246,8 @@ def with_ends(findings: Sequence[Finding], ends: Iterable[LogEnd]) -> list[Findi
 
     A line of somebody who ended the job says why it ended only if the job still went on then.
     """
+    if any(one.rule == RECORDED_END for one in findings):
+        return list(findings)  # the ledger knows how the run ended, and logs would leave a guess
     newest = _newest_attempts(list(ends))
     if not newest:
         return list(findings)

@@ -28,6 +28,12 @@ SOURCE = [
     '    return f"ValueError: {x}"',
     "from torch import OutOfMemoryError",
 ]
+WARNED = [
+    "/lib/hydra/core/utils.py:221: UserWarning: register_new_resolver() is deprecated.",
+    "Use register_resolver() instead.",
+    "",
+    "  OmegaConf.register_new_resolver(",
+]
 SAID = [
     "ValueError: loss is nan at step 3",
     "[rank3]: RuntimeError: CUDA error: an illegal memory access was encountered",
@@ -96,6 +102,26 @@ def test_a_line_of_source_is_known_by_its_form(line: str, prefix: str) -> None:
 def test_a_line_that_says_what_happened_is_no_source(line: str) -> None:
     """Whatever stands around it, and it often follows the source at once."""
     assert not is_source(line, SOURCE)
+
+
+@pytest.mark.parametrize("label", ["", "[rank0]: "])
+def test_the_line_of_source_below_a_python_warning_is_source(label: str) -> None:
+    """Only the first line that is indented by two: what follows is not of the warning."""
+    above = [f"{label}{line}" for line in WARNED]
+    assert is_source(above[-1], above[:-1])
+    assert not is_source(f"{label}  ValueError was raised", above)
+    assert not is_source(above[1], above[:1])
+
+
+def test_warnings_of_a_configuration_library_are_no_invalid_configuration() -> None:
+    """Hydra gives four such warnings at each start, with a call of OmegaConf as their source."""
+    assert verdict("\n".join(WARNED)).failure_class is FailureClass.UNKNOWN
+    stack = '  File "/lib/omegaconf/omegaconf.py", line 3, in load\n'
+    assert verdict(f"{stack}omegaconf.version is 2.4").failure_class is FailureClass.UNKNOWN
+    raised = "omegaconf.errors.ConfigAttributeError: Key 'lr' is not in struct"
+    assert verdict(f"Traceback (most recent call last):\n{stack}{raised}").failure_class is (
+        FailureClass.USER_CODE
+    )
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank0]: ", "    "])

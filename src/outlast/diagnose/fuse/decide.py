@@ -39,6 +39,7 @@ from outlast.diagnose.fuse.verdict_context import (
 )
 from outlast.diagnose.fuse.weigh import RuleVote, probabilities, rule_of, votes_of
 from outlast.diagnose.fuse.weights import NAMED_ABOVE, WEIGHTS, Weights
+from outlast.diagnose.interrupted import only_killed
 from outlast.diagnose.recovered import finished_well
 from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack
@@ -48,6 +49,12 @@ from outlast.model.verdict import Role, Suspect, Verdict
 
 SURE = (Grade.NAMED, Grade.LIKELY)
 _UNKNOWN = FailureClass.UNKNOWN
+_OF_PROGRAMS = (
+    FailureClass.USER_CODE,
+    FailureClass.DEPENDENCY,
+    FailureClass.SOFTWARE_BUG,
+    FailureClass.USER_DATA,
+)
 _ABORTED = re.compile(r"exitcode {1,6}: -6 ")
 
 
@@ -220,11 +227,15 @@ def _bearing_on_the_class(
         - the order of calls, the waits and the stacks, if a rank failed by its own account: then
           they are consequences of that failure
         - calls out of order, if a stack refutes the ring of ranks that wait for one another
+        - faults of programs, if a SIGKILL from outside is all that interrupted the run: a program
+          that fails by its own error ends with a code
         - ranks that wait in different places, unless all ranks wait and none has ended or is late.
           Ranks that wait for one rank through different groups are in different places too. This
           finding stays for a rank that waits alone where all ranks have to come: it took another
           path.
     """
+    if only_killed(everything):
+        everything = [one for one in everything if one.failure_class not in _OF_PROGRAMS]
     stopped = {one.rank for one in everything if one.rule == "standing.stopped"}
     everything = [
         one for one in everything if one.rank not in stopped or not one.rule.startswith("stack.")

@@ -27,6 +27,7 @@ from outlast.diagnose.fuse.words import (
     OWN_BUG,
     QUIET,
     QUIET_BEHIND,
+    QUIET_ENDED,
     QUIET_LEVEL,
     REFUTED,
     WORDS,
@@ -35,6 +36,7 @@ from outlast.diagnose.fuse.words import (
     words_for,
 )
 from outlast.diagnose.interrupted import Interrupted
+from outlast.diagnose.ledger import RECORDED_END
 from outlast.diagnose.log_ends import FINISHED, STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
 from outlast.diagnose.logs.tracebacks import RaisedAt
@@ -115,7 +117,8 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         is_why = seen is not None and (seen.drained or facts.mechanism is Mechanism.SIGNAL)
         parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
     elif _is_quiet(facts):
-        parts = ["Nothing that was read tells of a failure.", _ends(facts).sentence]
+        how = _recorded_end(facts) or _ends(facts).sentence
+        parts = ["Nothing that was read tells of a failure.", how]
     elif (doing := _only_stacks(facts)) == {False}:
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
@@ -389,6 +392,11 @@ def _ends(facts: VerdictFacts) -> LogsEnd:
     )
 
 
+def _recorded_end(facts: VerdictFacts) -> str:
+    """Return how the run ended by its own ledger, where nothing was interrupted; else ""."""
+    return next((one.evidence.text for one in facts.findings if one.rule == RECORDED_END), "")
+
+
 def _left_behind(facts: VerdictFacts) -> str:
     """Return who is behind by the ends of the logs, where a hang has no other suspect."""
     culprits, ends = facts.culprits, _ends(facts)
@@ -399,6 +407,8 @@ def _left_behind(facts: VerdictFacts) -> str:
 
 
 def _quiet_words(facts: VerdictFacts) -> Words:
+    if _recorded_end(facts):
+        return QUIET_ENDED
     ends = _ends(facts)
     if not ends.behind:
         return QUIET_LEVEL if ends.sentence else QUIET

@@ -224,6 +224,8 @@ QUIET_LEVEL = Words(
     " dmesg -T of each node",
 )
 
+QUIET_ENDED = Words(QUIET.means, "nothing: the run is over", QUIET.refuted_by, "")
+
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
 HEALED: dict[FailureClass, str] = {
     C.STORAGE: "free or remount it before the next save needs it; the run went on by itself",

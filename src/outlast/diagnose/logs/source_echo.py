@@ -4,6 +4,8 @@ Such lines hold the same words as a failure, but report none: `raise ValueError(
 `assert x, f"loss is nan"`, `print("CUDA out of memory")`. An exception that happened stands as
 `Name: text` at the beginning of a line (or after a launcher's label), under a traceback.
 
+Python shows a warning with the line of source that gave it, indented by two, below the text.
+
 A line is source if its form leaves no doubt (`_STRONG`). It is also source if most lines around it
 look like source, and it is indented, a comment, an assignment or a call itself. A line may begin
 with a time or with the name of an exception. It is then never taken for source because of its
@@ -47,6 +49,7 @@ _WEAK = re.compile(
 )
 _CALL = re.compile(r"^\s{0,80}(?:\w{1,40} = )?[A-Za-z_]\w{0,40}(?:\.\w{1,40}){1,6}\(.{0,300}\)$")
 _NAMES_ERROR = re.compile(r"^\s{0,80}[\w.]{1,160}(?:Error|Exception|Warning)\(")
+_WARNED = re.compile(r"^\S{1,300}:\d{1,7}: (?:\w{1,40}\.){0,6}\w{0,40}Warning: ")
 _INDENTED = re.compile(r"^(?: {4}|\t)")
 _SAID = re.compile(
     r"^(?:\[?\w{0,3} ?\d{4}[-/]\d\d|\[\s{0,6}\d{1,9}\.\d{4,9}\]|<\d|[IWEF]\d{4} \d\d:"
@@ -61,9 +64,23 @@ def is_source(text: str, before: Sequence[str], after: Sequence[str] = ()) -> bo
         return False
     if _STRONG.match(body) or (_CALL.match(body) and not _NAMES_ERROR.match(body)):
         return True
+    if _is_below_a_warning(body, before):
+        return True
     if not (_INDENTED.match(body) or _WEAK.match(body)):
         return False
     return _are_source(before) or _are_source([*before, *after])
+
+
+def _is_below_a_warning(body: str, before: Sequence[str]) -> bool:
+    """Return True for the line of source that Python prints below the text of a warning."""
+    if not body.startswith("  ") or body.startswith("   "):
+        return False
+    for above in map(_body, reversed(before)):
+        if above.startswith("  "):
+            return False  # the warning's line of source came already
+        if _WARNED.match(above):
+            return True
+    return False
 
 
 def _are_source(lines: Sequence[str]) -> bool:

@@ -122,6 +122,12 @@ DEDUCED: tuple[Rule, ...] = (
         " well",
     ),
     Rule(
+        "ledger.ended",
+        "",
+        R.ADVICE,
+        "outlast: a ledger without interruptions, which says how its run ended",
+    ),
+    Rule(
         "log.ends",
         "",
         R.ADVICE,

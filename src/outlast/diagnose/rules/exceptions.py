@@ -299,7 +299,7 @@ RULES: tuple[Rule, ...] = (
     root(
         "config.invalid",
         r"error: (?:unrecognized arguments|argument |the following arguments are required|invalid"
-        r" choice|ambiguous option)|omegaconf\."
+        r" choice|ambiguous option)|omegaconf\.(?:errors\.|\w{1,40}(?:error|exception)\b)"
         r"|hydra\.errors|configattributeerror|validationerror|missingmandatoryvalue"
         r"|pydantic(?:_core)?\.\w{0,40}error|validation errors? for \w|invalid"
         r" (?:option|config)|unknown (?:option"
