@@ -44,6 +44,21 @@ def test_a_live_run_shows_what_the_launcher_said_last(tmp_path: Path) -> None:
     assert set(facts["workers"][0]) >= {"rank", "pid", "node", "state"}
 
 
+@pytest.mark.parametrize(
+    ("state", "how"),
+    [("ended", "has ended well"), ("stopped", "was stopped"), ("failed", "has failed")],
+)
+def test_a_run_that_is_over_is_not_asked_for_anything(tmp_path: Path, state: str, how: str) -> None:
+    """`outlast stop` says so. It is about another node only if nothing says that the run ended."""
+    done = outlast("stop", a_run.ended_run(tmp_path, state=state))
+    assert done.returncode == 2
+    assert f"{how} already" in done.stderr
+    assert "outlast report" in done.stderr
+    done = outlast("stop", a_run.lost_run(tmp_path / "lost"))
+    assert done.returncode == 2
+    assert "is not running here" in done.stderr
+
+
 def test_a_rank_without_a_process_has_no_pid(tmp_path: Path) -> None:
     """All ranks are started again: their processes are not there yet."""
     folder, ledger = a_run.live_run(tmp_path)

@@ -20,11 +20,12 @@ import getpass
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from outlast.app.control_parser import parser as parser
 from outlast.app.json_text import json_text
 from outlast.app.launch.nodes import address_of
-from outlast.errors import UsageError
+from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
 from outlast.model.texts import cut_at_word, escaped
@@ -36,9 +37,11 @@ from outlast.runtime.control_call import (
     RemoteLauncher,
 )
 from outlast.runtime.folders import run_folder
+from outlast.runtime.ledger.view import look
 from outlast.runtime.network import token
 
 NOT_YET_EXIT = 3
+_OVER = {"ended": "has ended well", "stopped": "was stopped", "failed": "has failed"}
 _NO_ID = "none"  # the --rdzv-id of a run that was given none
 
 
@@ -110,7 +113,9 @@ def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
             raise UsageError(
                 "--token-file is about requests over the network", hint="give it with --endpoint"
             )
-        return FolderLauncher(run_folder.find(run))
+        folder = run_folder.find(run)
+        _check_not_over(folder)
+        return FolderLauncher(folder)
     address = address_of(args.endpoint)
     if address is None:
         raise UsageError(
@@ -124,6 +129,21 @@ def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
             hint=f"set {token.VARIABLE}, or give --token-file",
         )
     return RemoteLauncher(*address, run or _NO_ID, secret)
+
+
+def _check_not_over(folder: Path) -> None:
+    """Raise UsageError if the ledger says that the run has ended. Another node may lead it."""
+    if run_folder.holder(folder) is not None:
+        return
+    try:
+        run = look(str(folder))
+    except OutlastError:
+        return  # the ledger cannot be read, so it does not say that
+    if run.state in _OVER and run.copied_ago_s is None:
+        raise UsageError(
+            f"the run in {folder} {_OVER[run.state]} already",
+            hint=f"`outlast report {folder}` shows how it went",
+        )
 
 
 def _facts(launcher: LauncherAddress) -> dict[str, str | None]:

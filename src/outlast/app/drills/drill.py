@@ -183,7 +183,7 @@ class _Drill:
 
     def undisturbed(self, name: str = "undisturbed") -> DrilledRun:
         """Train undisturbed. Raises OutlastError if the script fails by itself."""
-        self._progress.begin(f"{name}: the same training, and nobody strikes")
+        self._progress.begin(f"{name}: the same training, without faults")
         run = self._folder.run(name, self._words, self._progress.show, launch=self._place.launch)
         if run.code == 0:
             run.step = look(str(run.path)).step  # the last ones may have come between two looks

@@ -89,7 +89,7 @@ class Opponents:
 
     def _undisturbed(self, one: Opponent, steps: int) -> None:
         name = f"{one.name}-undisturbed"
-        run = self._run(one, name, "the same training, and nobody strikes", steps=steps)
+        run = self._run(one, name, "the same training, without faults", steps=steps)
         self._check_trained(name, run)
         self._calm[one.name] = run
 
