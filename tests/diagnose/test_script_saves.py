@@ -6,11 +6,15 @@ import pytest
 
 from outlast.diagnose.scripts.script_text import read_script
 
-HEAD = "import torch, json\nfor x in y:\n    f(x).backward()\n    opt.step()\n"
+HEAD = "import torch, json\ndef train():\n    for x in y:\n        f(x).backward(); opt.step()\n"
 
 
 def after(source: str) -> str:
-    return read_script(HEAD + source).after_failure
+    return after_of(HEAD + source)
+
+
+def after_of(source: str) -> str:
+    return read_script(source).after_failure
 
 
 @pytest.mark.parametrize(
@@ -53,3 +57,47 @@ def test_a_load_in_a_function_for_another_purpose_is_said_to_be_one() -> None:
 def test_a_script_whose_loop_is_not_found_is_said_to_have_none() -> None:
     text = read_script("import torch\ntorch.save(s, p)\ntorch.load(p)\n").after_failure
     assert text.endswith("saved at line 2. No training loop was found in its text.")
+
+
+LOOP = "for x in y:\n    f(x).backward()\n    opt.step()\n    torch.save(m, p)\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{LOOP}best = torch.load(p)\n",
+        f"{HEAD}try:\n    for epoch in range(9):\n        train()\n        torch.save(m, p)\n"
+        "except KeyboardInterrupt:\n    pass\nwith open(p) as f:\n    m = torch.load(f)\n",
+        f"{HEAD}def main():\n    train()\n    torch.save(m, p)\n    torch.load(p)\nmain()\n",
+    ],
+)
+def test_a_load_that_only_follows_the_training_is_no_resume(source: str) -> None:
+    """As in PyTorch's word_language_model, which tests the best model at the end."""
+    text = read_script(source)
+    assert "loads its own file" not in text.after_failure
+    (remark,) = text.remarks
+    assert remark.what.startswith("this is loaded only after the training")
+    assert remark.line == 1 + source[: source.index("torch.load")].count("\n")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"torch.load(p)\n{LOOP}",
+        f"for epoch in z:\n    torch.load(p)\n    {LOOP[:11]} g(x).backward(); opt.step()\n"
+        "    torch.save(m, p)\n",
+        f"{HEAD}def main():\n    model.train()\n    torch.load(p)\n    train()\n"
+        "    torch.save(m, p)\nmain()\n",
+        f"{HEAD}class T:\n    def resume(self):\n        torch.load(p)\n"
+        "t = T()\nt.resume()\ntrain()\ntorch.save(m, p)\n",
+    ],
+)
+def test_a_load_before_the_training_or_between_is_a_resume(source: str) -> None:
+    assert "loads its own file" in after_of(source), source
+
+
+def test_a_load_in_a_function_that_the_script_calls_goes_first() -> None:
+    """As in DINO, whose helpers load pretrained weights for other scripts."""
+    helpers = "def pretrained():\n    torch.load(q)\ndef resume():\n    torch.load(p)\n"
+    assert "at line 8, saved" in after(f"{helpers}resume()\ntrain()\ntorch.save(m, p)\n")
+    assert "at line 6, saved" in after(f"{helpers}train()\ntorch.save(m, p)\n")

@@ -163,6 +163,22 @@ def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
     assert "mend this first" in found.do
 
 
+def test_the_line_is_of_the_traceback_that_ends_with_the_error() -> None:
+    """Method: rank 1 waits for rank 0, which raises, and prints its own traceback after that."""
+    script = "/project/train.py"
+    head = "Traceback (most recent call last):\n"
+    stderr = (
+        f'[rank0]: {head}[rank0]:   File "{script}", line 55, in main\n[rank0]:     load()\n'
+        '[rank0]:   File "/lib/models.py", line 9, in load\n[rank0]:     import x\n'
+        "[rank0]: ImportError: cannot import name 'x'\n"
+        f'[rank1]: {head}[rank1]:   File "{script}", line 218, in first\n[rank1]:     barrier()\n'
+        "[rank1]: RuntimeError: Connection closed by peer\n"
+        "error: 3 whole restarts; last error: ImportError: cannot import name 'x'\n"
+    )
+    assert failure_remark(stderr, script).line == 55
+    assert failure_remark(stderr.replace("[rank0]: ImportError", "[rank0]: E"), script).line == 218
+
+
 METERS = """
 top1 = AverageMeter("Acc@1")
 with EventStorage(0) as self.storage:

@@ -42,6 +42,10 @@ from outlast.runtime.folders.given import read_text
 from outlast.runtime.trials import TrialFolder, TrialRun
 
 _TAIL_LINES = 12
+_UNSEEN = (
+    "no call of a torch optimizer was seen; if the script updates its parameters by itself, call"
+    " outlast.tick(iteration) after each iteration"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +204,7 @@ class _Check:
         if undisturbed.code != 0 and (ended := self._unfit(undisturbed)) is not None:
             return ended
         if not undisturbed.steps:
-            return self._findings([], undetermined=["no call of a torch optimizer was seen"])
+            return self._findings([], undetermined=[_UNSEEN])
         killed_step = TRIAL_KILL_STEPS[0]
         disturbed = self._run(
             "disturbed",

@@ -42,6 +42,9 @@ def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[
     if library:
         return f"{_AGAIN}; from which step it goes on is up to {library}: {LIBRARIES[library]}.", []
     saves, loads = _called(modules, _SAVES), _called(modules, _LOADS)
+    training = _that_train(modules, loop)
+    late = [one for one in loads if _is_behind(modules, loop, training, one)]
+    loads = [one for one in loads if one not in late]
     if saves and loads:
         asked = asked_for(modules, loads[0])
         only = f" if {asked}" if asked else ""
@@ -53,6 +56,11 @@ def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[
         what = "no line that saves anything was found, so a failure costs all steps"
         do = "save a checkpoint now and then and load it at the start, or adopt outlast"
         return f"{_AGAIN}.", [Remark(1, what, do)]
+    if late:
+        what = "this is loaded only after the training, so a failure may cost all steps"
+        return f"{_AGAIN}.", [
+            late[0].remark(what, "load it before the training if it is there, or adopt outlast")
+        ]
     what = "no load of what is saved here was found, so a failure may cost all steps"
     return f"{_AGAIN}.", [
         saves[0].remark(what, "load it at the start if it is there, or adopt outlast")
@@ -60,15 +68,84 @@ def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[
 
 
 def _called(modules: Sequence[Module], names: Sequence[str]) -> list[SourcePlace]:
-    """Return the calls by one of these names; if torch's own are among them, only those."""
+    """Return the calls by one of these names.
+
+    If torch's own are among them, only those. If some are in functions that the script calls, only
+    those: a module of helpers has others for other scripts.
+    """
     found = [
         (name, SourcePlace(module.file, call))
         for module in modules
         for name, call in module.calls
         if last_name(name) in names and not _is_of_others(name)
     ]
-    own = [one for one in found if one[0].startswith(_SURELY)]
-    return [place for _, place in own or found]
+    own = [one for one in found if one[0].startswith(_SURELY)] or found
+    names_called = {last_name(name) for module in modules for name, _ in module.calls}
+    trees = {module.file: module.tree for module in modules}
+    used = [
+        one
+        for one in own
+        if _function_of(trees[one[1].file], one[1].node) in names_called | {"", "__init__"}
+    ]
+    return [place for _, place in used or own]
+
+
+def _that_train(modules: Sequence[Module], loop: SourcePlace | None) -> set[str]:
+    """Return the names of the functions in which the loop runs, directly or through others."""
+    if loop is None:
+        return set()
+    tree = next(one.tree for one in modules if one.file == loop.file)
+    found = {_function_of(tree, loop.node)} - {""}
+    while True:
+        callers = {
+            _function_of(module.tree, call)
+            for module in modules
+            for name, call in module.calls
+            if _is_call_of(found, name, call)
+        } - {""}
+        if callers <= found:
+            return found
+        found |= callers
+
+
+def _is_call_of(functions: set[str], name: str, call: ast.Call) -> bool:
+    """Return True for a call of one of the functions, and not of `model.train()`."""
+    sets_mode = (
+        name != "train" and not name.startswith("self.") and not (call.args or call.keywords)
+    )
+    return last_name(name) in functions and not (last_name(name) == "train" and sets_mode)
+
+
+def _is_behind(
+    modules: Sequence[Module], loop: SourcePlace | None, training: set[str], load: SourcePlace
+) -> bool:
+    """Return True if the function that loads has trained before, and does not train afterwards.
+
+    Such a load is for an evaluation, and no restart goes on from it.
+    """
+    if loop is None:
+        return False
+    module = next(one for one in modules if one.file == load.file)
+    scope = _function_of(module.tree, load.node)
+    trains: list[ast.AST] = [
+        call
+        for name, call in module.calls
+        if _is_call_of(training, name, call) and _function_of(module.tree, call) == scope
+    ]
+    if loop.file == load.file and _function_of(module.tree, loop.node) == scope:
+        trains.append(loop.node)
+    ends = [_end_of_loops(module.tree, one) for one in trains]
+    return bool(ends) and max(ends) < load.node.lineno
+
+
+def _end_of_loops(tree: ast.AST, inner: ast.AST) -> int:
+    """Return the last line of the outermost loop around a node of one function, or its own."""
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For | ast.While) and any(one is inner for one in ast.walk(node))
+    ]
+    return max(getattr(one, "end_lineno", None) or 0 for one in (*around, inner))
 
 
 def _is_of_others(name: str) -> bool:

@@ -235,8 +235,22 @@ def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remar
         return Remark(line, what, do, file=placed["file"])
     if placed := _WITHIN.search(what):
         return Remark(int(placed["line"]), what, do, file=placed["file"])
-    lines = [int(line) for file, line in _FRAME.findall(stderr) if file == script]
-    return Remark(lines[-1] if lines else 1, what, do)
+    return Remark(_line_of(what, stderr, script), what, do)
+
+
+def _line_of(error: str, stderr: str, script: str) -> int:
+    """Return the innermost line of the script in the traceback that ends with this error.
+
+    A rank that has lost its peer prints another traceback below it. Where none ends so, the last
+    line of the script in any of them counts.
+    """
+    blocks = stderr.split("Traceback (most recent call last):")[1:]
+    own = [block for block in blocks if f"\n{error}\n" in f"{block}\n"]
+    for block in (*reversed(own), stderr):
+        lines = [int(line) for file, line in _FRAME.findall(block) if file == script]
+        if lines:
+            return lines[-1]
+    return 1
 
 
 def resumption(steps: Sequence[Mapping[str, object]], *, killed_after: int) -> str:
