@@ -140,6 +140,10 @@ SOUND_TOO = {  # what is replaced, and by what
         "        optimizer.zero_grad()\n    dt, t0 = time.time() - t0, time.time()\n"
         "    if dt > 60:\n        print('slow')",
     ),
+    "a function that nothing calls any more": (
+        "run = outlast.join()",
+        "def ddp_setup():\n    torch.distributed.init_process_group('gloo')\nrun = outlast.join()",
+    ),
     "a name that is given another model": (
         "model = run.replicate(net)",
         "model = run.replicate(net)\nmodel = torch.nn.Linear(4, 1)\nmodel = run.replicate(model)",

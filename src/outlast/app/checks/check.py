@@ -40,7 +40,10 @@ def main(argv: Sequence[str]) -> int:
     files = script_files(args.script, as_module=args.module)
     text = _read(files)
     found = None if args.static else _try(args, files, given, text)
-    remarks = _merged(text.remarks, found.remarks if found else ())
+    read = text.remarks
+    if found and found.trained:
+        found, read = _without_unused(found, read)
+    remarks = _merged(read, found.remarks if found else ())
     if args.json:
         print(json.dumps(_facts(files.path, text, remarks, found), indent=2))
     else:
@@ -140,6 +143,17 @@ def _read(files: ScriptFiles) -> ScriptText:
             f"{files.path} cannot be read as Python: {error}",
             hint="give the training script itself",
         ) from None
+
+
+def _without_unused(found: Findings, read: Sequence[Remark]) -> tuple[Findings, tuple[Remark, ...]]:
+    """Turn what would have been refused, had the script used it, into notes of the trial."""
+    notes = [
+        f"Not used with these arguments: line {one.line}, {one.what}."
+        for one in read
+        if not one.used
+    ]
+    kept = tuple(one for one in read if one.used)
+    return dataclasses.replace(found, seen=(*found.seen, *notes)), kept
 
 
 def _merged(read: Sequence[Remark], tried: Sequence[Remark]) -> list[Remark]:

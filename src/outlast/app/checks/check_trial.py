@@ -12,7 +12,7 @@ with which step it goes on.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outlast.diagnose.scripts.carried import temporaries
 from outlast.diagnose.scripts.only_shown import is_only_shown
@@ -78,12 +78,14 @@ class Findings:
     seen           what was tried, in sentences
     undetermined   what could not be decided, and why
     touched        files that the script wrote
+    trained        the undisturbed run trained to its end, so nothing was refused
     """
 
     remarks: tuple[Remark, ...] = ()
     seen: tuple[str, ...] = ()
     undetermined: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
+    trained: bool = False
 
 
 def try_script(options: TrialOptions, text: ScriptText) -> Findings:
@@ -92,7 +94,8 @@ def try_script(options: TrialOptions, text: ScriptText) -> Findings:
         check = _Check(options, folder, clock.now_s() + options.limit_s)
         undisturbed = check.run_undisturbed()
         if text.calls_outlast or undisturbed.notes:
-            return check.check_adopted(undisturbed)
+            trained = undisturbed.code == 0 and bool(undisturbed.notes)
+            return replace(check.check_adopted(undisturbed), trained=trained)
         return check.check_plain(undisturbed)
 
 

@@ -35,6 +35,7 @@ class Remark:
 
     file   another file than the script; "": the script itself
     about  the variable that it is about, if it is about one
+    used   False: outlast refuses this only where it is used, so a script that trains does not use it
     """
 
     line: int
@@ -42,6 +43,7 @@ class Remark:
     do: str
     file: str = ""
     about: str = ""
+    used: bool = True
 
 
 @dataclass(frozen=True, slots=True)

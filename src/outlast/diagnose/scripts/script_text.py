@@ -71,13 +71,14 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
     if not joins:
         elsewhere = any(name in _JOIN for one in modules for name, _ in one.calls)
         return ScriptText(True, ()) if elsewhere else _plain(modules)
+    alive = _without_dead(modules)
     remarks = [
-        *_groups(calls),
-        *_old_sharding(calls),
+        *_groups(alive),
+        *_old_sharding(alive),
         *_wrapped_twice(tree, calls),
         *_too_early(tree, calls, joins[0].lineno),
         *_before_steps(modules),
-        *_refused_optimizers(calls),
+        *_refused_optimizers(alive),
         *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
         *_carried(source, tree, calls),
@@ -111,6 +112,36 @@ def _plain(modules: Sequence[Module]) -> ScriptText:
 # --- scripts that call outlast --------------------------------------------------------------------
 
 
+def _without_dead(modules: Sequence[Module]) -> Calls:
+    """Return the calls of the script, but for those in a function that nothing names.
+
+    Such a function is often left over (`def ddp_setup()`). Methods are left in, and so are
+    functions with a decorator, which may name them elsewhere.
+    """
+    script = modules[0]
+    named = {
+        name
+        for module in modules
+        for node in ast.walk(module.tree)
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name)
+            else [node.attr]
+            if isinstance(node, ast.Attribute)
+            else [one.name for one in node.names]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    dead = {
+        id(inner)
+        for node in script.tree.body
+        if isinstance(node, ast.FunctionDef) and not node.decorator_list and node.name not in named
+        for inner in ast.walk(node)
+    }
+    return [(name, call) for name, call in script.calls if id(call) not in dead]
+
+
 def _groups(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
         if last_name(name) == "init_process_group":
@@ -118,6 +149,7 @@ def _groups(calls: Calls) -> Iterator[Remark]:
                 call.lineno,
                 "the script makes its process group by itself, which is refused",
                 "delete that line: outlast.join() makes the process group",
+                used=False,
             )
 
 
@@ -129,6 +161,7 @@ def _old_sharding(calls: Calls) -> Iterator[Remark]:
                 "FullyShardedDataParallel (FSDP1) is refused",
                 "use fully_shard(model, mesh=run.mesh), which is FSDP2, in a function that is given"
                 " to outlast.main",
+                used=False,
             )
 
 
@@ -280,7 +313,7 @@ def _function_at(tree: ast.AST, line: int) -> str | None:
 def _refused_optimizers(calls: Calls) -> Iterator[Remark]:
     for name, call in calls:
         if (short := last_name(name)) in REFUSED_OPTIMIZERS:
-            yield Remark(call.lineno, *REFUSED_OPTIMIZERS[short])
+            yield Remark(call.lineno, *REFUSED_OPTIMIZERS[short], used=False)
 
 
 def _forgotten(tree: ast.AST, calls: Calls) -> Iterator[Remark]:

@@ -1,5 +1,6 @@
 """Shape of nanoGPT: batches from a token file by an own function, a disabled GradScaler, gradient
-accumulation, clipping, a cosine schedule by hand, an estimate of the loss in between.
+accumulation, clipping, a cosine schedule by hand, an estimate of the loss in between. As in llm.c,
+an option chooses an optimizer that outlast refuses.
 """
 
 import argparse
@@ -8,12 +9,14 @@ import math
 
 import torch
 from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 import outlast
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--max-iters", type=int, default=5000)
 parser.add_argument("--accumulate", type=int, default=2)
+parser.add_argument("--zero", action="store_true")
 args = parser.parse_args()
 block, vocab, width = 16, 64, 32
 
@@ -69,9 +72,11 @@ raw = GPT()
 model = run.replicate(raw)
 decay = [p for p in raw.parameters() if p.dim() >= 2]
 rest = [p for p in raw.parameters() if p.dim() < 2]
-optimizer = torch.optim.AdamW(
-    [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3
-)
+groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+if args.zero:  # outlast refuses it, and by default it is not used
+    optimizer = ZeroRedundancyOptimizer(groups, optimizer_class=torch.optim.AdamW, lr=1e-3)
+else:
+    optimizer = torch.optim.AdamW(groups, lr=1e-3)
 scaler = torch.amp.GradScaler("cpu", enabled=False)
 torch.manual_seed(1337 + run.rank)
 state = run.state(model=model, optimizer=optimizer, scaler=scaler)
