@@ -80,6 +80,8 @@ FIRST_STEPS_FLOOR_S = 10.0
 CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
+# A peer is cut off if the oldest data that it did not acknowledge was sent again so often.
+CUT_RETRIES_COUNT = 2
 # If the listener of a worker does not answer by then, the process holds the GIL or is stopped.
 PING_DEADLINE_S = 0.2
 # Time in which a hung rank was ready to run but had no processor is excused, up to this.

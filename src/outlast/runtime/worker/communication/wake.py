@@ -40,6 +40,12 @@ from torch.distributed import distributed_c10d
 
 from outlast.model.limits import STORE_CUT_S
 from outlast.runtime.worker.communication import nccl_groups
+from outlast.runtime.worker.communication.peer_ends import (
+    PeerEnds,
+    PeerWords,
+    is_cut_off,
+    key_of_address,
+)
 from outlast.runtime.worker.process.complaints import without_complaint
 
 # every way to create a group, except split_group, goes through it
@@ -55,9 +61,11 @@ class NodeKeys:
     mine    the key of this process's node, which no other node has; 0: this process shares no
             memory with other ranks
     heard   the keys of all ranks of the newest group, by rank
+    rank    the rank of this process in the run; -1: it has none
     """
 
     mine: int = 0
+    rank: int = -1
     heard: tuple[int, ...] = ()
 
 
@@ -73,7 +81,7 @@ class SocketWatch:
         self._store: dict[int, int] = {}
         # connections that were woken, until all ranks have left them
         self._held: dict[tuple[int, int], socket.socket] = {}
-        self._ports: set[int] = set()
+        self._peers = PeerEnds()
         # the sockets that existed when the group that is being built was begun
         self._before: dict[int, int] | None = None
         self._originals: dict[tuple[Any, str], Any] = {}
@@ -146,22 +154,24 @@ class SocketWatch:
         """
         before = self._before or {}
         listeners = [
-            _local_port(fd)
+            _local_end(fd)
             for fd, inode in _sockets().items()
             if before.get(fd) != inode and _listens(fd)
         ]
-        own = next((port for port in listeners if port), 0)
-        said = connect_eagerly(group, (own, self.keys.mine))
-        self.keys.heard = tuple(key for _, key in said)
+        host, port = next((end for end in listeners if end[1]), ("", 0))
+        mine = PeerWords(port, self.keys.mine, key_of_address(host), self.keys.rank)
+        said = [PeerWords(*one) for one in connect_eagerly(group, mine)]
+        self.keys.heard = tuple(one.node for one in said)
         with self._lock:
-            self._ports |= {port for port, _ in said} - {0}
+            self._peers.learn(said)
             for fd, inode in _sockets().items():
                 if (
                     before.get(fd) != inode
                     and inode not in self._store.values()
-                    and _ends(fd) & self._ports
+                    and _ends(fd) & self._peers.ports
                 ):
                     self._sockets[fd] = inode
+                    self._peers.note(fd, inode, _far_end(fd))
 
     def covers(self, group: dist.ProcessGroup) -> bool:
         """Return whether `install` has noted the group already."""
@@ -183,7 +193,14 @@ class SocketWatch:
             for held in self._held.values():
                 held.close()
             self._held.clear()
-            self._ports.clear()
+            self._peers.forget()
+
+    def cut_off(self) -> tuple[int, ...]:
+        """Return the ranks that do not acknowledge what was sent to them. Any thread may call it."""
+        with self._lock:
+            known = {one: self._peers.rank_at(*one) for one in self._sockets.items()}
+        found = {rank for one, rank in known.items() if rank >= 0 and _is_cut_off(*one)}
+        return tuple(sorted(found - {self.keys.rank}))
 
     def wake(self) -> int:
         """Shut down all noted sockets, and return how many there were.
@@ -198,9 +215,11 @@ class SocketWatch:
                 fresh = {
                     fd: inode for fd, inode in _sockets().items() if self._before.get(fd) != inode
                 }
-                own = {port for fd in fresh if _listens(fd) and (port := _local_port(fd))}
+                own = {port for fd in fresh if _listens(fd) and (port := _local_end(fd)[1])}
                 targets |= {
-                    fd: inode for fd, inode in fresh.items() if _ends(fd) & (own | self._ports)
+                    fd: inode
+                    for fd, inode in fresh.items()
+                    if _ends(fd) & (own | self._peers.ports)
                 }
                 targets |= self._store
                 self.store_lost = self.store_lost or bool(self._store)
@@ -334,9 +353,30 @@ def _listens(fd: int) -> bool:
         )
 
 
-def _local_port(fd: int) -> int:
+def _local_end(fd: int) -> tuple[str, int]:
+    """Return the address and the port of this end of a TCP socket; "" and 0 for any other."""
     with _borrowed(fd) as twin:
-        return int(twin.getsockname()[1]) if twin is not None and _internet(twin) else 0
+        if twin is None or not _internet(twin):
+            return "", 0
+        host, port = twin.getsockname()[:2]
+        return str(host), int(port)
+
+
+def _far_end(fd: int) -> tuple[str, int]:
+    """Return the address and the port of the other end of a connection; "" and 0: it has none."""
+    with _borrowed(fd) as twin, contextlib.suppress(OSError):
+        if twin is not None and _internet(twin):
+            host, port = twin.getpeername()[:2]
+            return str(host), int(port)
+    return "", 0
+
+
+def _is_cut_off(fd: int, inode: int) -> bool:
+    """Return whether the other end of this connection acknowledges nothing, if `fd` still is it."""
+    with _borrowed(fd) as twin:
+        if twin is None or os.fstat(twin.fileno()).st_ino != inode:
+            return False
+        return is_cut_off(twin)
 
 
 def _ends(fd: int) -> set[int]:

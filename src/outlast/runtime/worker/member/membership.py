@@ -243,6 +243,7 @@ class Membership:
             rank_variables.ask_in_front_of(self.rank)
         ddp.install(self._wrapping)
         session.calls.collectives = self._collectives
+        session.calls.cut_off = self.watch.cut_off
         session.calls.wake = self._wake
         session.calls.interrupt = self._interrupt
         session.calls.ended = self._ended
@@ -382,6 +383,7 @@ class Membership:
         self.came_to(Waypoint.CONNECTS)
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
+            self.watch.keys.rank = plan.rank
             store = self._connect(plan.store_host, plan.store_port, lambda: self.broken)
             self._made.group = groups.build(
                 store=store,

@@ -76,6 +76,7 @@ class GroupCalls:
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step
     collectives   return how many collectives the script has called; -1: they are not counted
+    cut_off       return the ranks that do not acknowledge what was sent to them
     ended         called when the script has ended well, while the sockets are still open
     send_out      send the image of a step to another node, while the main thread stands still
     """
@@ -83,6 +84,7 @@ class GroupCalls:
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
+    cut_off: Callable[[], tuple[int, ...]] = tuple
     ended: Callable[[], object] = _nothing
     send_out: Callable[[SendOut], object] = _unsent
 
@@ -403,11 +405,9 @@ class WorkerSession:
             elif isinstance(output, SendOut):
                 self.calls.send_out(output)
             elif isinstance(output, AnswerPing):
-                self._channel.send(
-                    Pong(
-                        self.spec.worker, output.nonce, self.calls.collectives(), place_of_process()
-                    )
-                )
+                done, where = self.calls.collectives(), place_of_process()
+                cut_off = self.calls.cut_off()
+                self._channel.send(Pong(self.spec.worker, output.nonce, done, where, cut_off))
                 self._witness.testify()
 
 
