@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from outlast.model import limits
+from outlast.model.messages import AskImage, ImageHead, Message
+from outlast.model.wire import FrameReader, encode
 from outlast.runtime.agent.image_server import ImageServer
 from outlast.runtime.loop import Loop
 from outlast.runtime.network import trust
@@ -92,6 +94,30 @@ def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, V
     image = needy.read(2, 7)
     assert (bytes(image.tensors["weights"][1]), image.metadata["step"]) == (BODY, "7")
     assert (needy.steps(2), needy.steps(0), needy.newest_transfer()) == ((7,), (), ())
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**70), 2**70])
+def test_a_piece_that_no_image_has_is_sent_as_none(
+    vaults: tuple[Vault, Vault], offset: int
+) -> None:
+    """Method: ask for an image from a place outside of it. The answer names a place within it, and
+    the next caller is served.
+    """
+    donor, needy = vaults
+    found = donor.sealed_transfer(3, 7)
+    assert found is not None
+    asked = AskImage(trust.nonce(), 3, 7, offset, found[1].pack().hex())
+    with serving(donor, None) as address:
+        host, port = address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=10) as sock:
+            sock.sendall(encode(asked))
+            reader, heard = FrameReader(), list[Message]()
+            while not heard:
+                heard += reader.feed(sock.recv(4096))
+        (head,) = heard
+        assert isinstance(head, ImageHead)
+        assert head.offset == (0 if offset < 0 else found[1].length)
+        fetch(needy, Wanted(3, 7), Server(address, b""), never)
 
 
 def test_an_image_that_is_there_is_not_fetched_again(vaults: tuple[Vault, Vault]) -> None:

@@ -175,7 +175,8 @@ class _Sender:
             return
         path, seal = found
         text = seal.pack().hex()
-        offset = asked.offset if asked.seal == text else 0
+        # Without bytes that could have been received of this image, it is sent from its beginning.
+        offset = max(0, asked.offset) if asked.seal == text else 0
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
