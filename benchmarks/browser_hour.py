@@ -131,7 +131,7 @@ def elements(page: Page) -> int:
 
 def strike(run: Path, chance: random.Random) -> None:
     """Kill or stop one rank that trains now, if there is one."""
-    training = [one for one in status(run)["workers"] if one["state"] == "training"]
+    training = [one for one in status(run).get("workers", ()) if one["state"] == "training"]
     if training:
         with contextlib.suppress(ProcessLookupError):
             number = chance.choice((signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP))

@@ -78,6 +78,7 @@ def test_a_ledger_that_another_program_has_locked_is_named(tmp_path: Path) -> No
         done = outlast("report", path)
     assert done.returncode == 1
     assert "locked" in done.stderr
+    assert "wait for its end" in done.stderr
     assert str(path / "ledger.db") in done.stderr
 
 
@@ -149,3 +150,40 @@ def test_two_views_are_not_asked_for_at_once(tmp_path: Path) -> None:
     said = outlast("report", path, "--table", "--predict", tmp_path / "cluster.toml")
     assert (said.returncode, said.stdout) == (2, "")
     assert "--table and --predict are two views" in said.stderr
+
+
+@pytest.mark.parametrize("table", ["lives", "interruptions", "steps", "snapshot"])
+def test_what_a_damaged_ledger_lacks_is_never_reported_as_nothing(
+    tmp_path: Path, table: str
+) -> None:
+    """Method: the root page of one table is overwritten. Each command says that it is missing, and
+    a figure that needs it is not known, instead of 0.
+    """
+    path = a_run.ended_run(tmp_path)
+    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+        ).fetchone()
+    with (path / "ledger.db").open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(b"\xff\x13" * 2048)
+    told = json.loads(report(path).stdout)
+    assert told["lacks"] == [table]
+    assert told["ettr"] is None or table == "snapshot"
+    assert (told["rank_seconds"]["productive"] is None) == (table == "lives")
+    said = {
+        "report": outlast("report", path).stdout,
+        "status": outlast("status", path).stdout,
+        "page": outlast("report", path, "--md").stdout,
+        "export": outlast("export", path, tmp_path / "tables").stderr,
+    }
+    for name, text in said.items():
+        assert "The ledger is damaged. It lacks" in " ".join(text.split()), name
+    untrue = {
+        "lives": ("ETTR    0.0 %",),
+        "interruptions": ("No interruption so far", "None so far", "Nothing has failed"),
+        "steps": ("the script calls neither",),
+        "snapshot": (),
+    }
+    for one in untrue[table]:
+        assert one not in said["report"] + said["page"], one

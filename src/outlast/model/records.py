@@ -294,6 +294,10 @@ class SessionRecords:
         return max(0, begun + lost - behind) if isinstance(behind, int) else None
 
 
+# Without one of these tables, or with a part of it, the productive seconds are not known.
+_ACCOUNTED = frozenset(("sessions", "lives", "interruptions", "steps", "events"))
+
+
 class Numbered(NamedTuple):
     """An interruption under an id that is unique in the run.
 
@@ -318,13 +322,13 @@ class Records:
     when the ledger was read. The run may still go on, or its launcher may have been killed.
 
     snapshot  the newest data that the launcher published for a live view
-    missing   one sentence for each part of a damaged ledger that could not be read
+    missing   for each table of a damaged ledger that could not be read whole, what it lacks
     """
 
     meta: Meta
     sessions: tuple[SessionRecords, ...]
     snapshot: Facts | None = None
-    missing: tuple[str, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -366,6 +370,7 @@ class Records:
         some = self.unique_interruptions()
         return (
             self.steps_seen
+            and not self.missing.keys() & _ACCOUNTED
             and all(one.steps_lost >= 0 for one, _ in some)
             and self.lost_between_sessions is not None
         )
@@ -406,6 +411,13 @@ class Records:
                 out.append(Numbered(one, part.began_s, index, own_id))
                 highest = max(highest, one.id)
         return tuple(out)
+
+    @property
+    def damage(self) -> str:
+        """Return what a damaged ledger lacks, in one sentence; "" if it is whole."""
+        if not self.missing:
+            return ""
+        return f"The ledger is damaged. It lacks some of these: {'; '.join(self.missing.values())}."
 
     def unique_interruptions(self) -> list[tuple[Interruption, float]]:
         """Return all interruptions, each with its session's `began_s` (see `numbered`)."""

@@ -48,7 +48,8 @@ def advice(view: RunView, report: Facts) -> tuple[Advice, ...]:
         *_waits(report),
         *_planned(view, report),
     ]
-    return tuple(found) or (Advice("Nothing to change.", _no_advice(report)),)
+    do = "Not known." if report["damage"] else "Nothing to change."
+    return tuple(found) or (Advice(do, _no_advice(report)),)
 
 
 def _no_advice(report: Facts) -> str:

@@ -77,9 +77,10 @@ def answers(
         _how_fast(report, status, points),
         _how_long(report, status),
         _what_failed(report, newest, moment),
-        _whose_fault(newest, verdict, is_over=_is_over(report)),
+        _whose_fault(report, newest, verdict),
         _what_cost(report),
         *_how_old(report),
+        *_what_is_missing(report),
     )
 
 
@@ -89,6 +90,15 @@ def _how_old(report: Facts) -> tuple[PageAnswer, ...]:
         return ()
     age = words.duration(copy["age_s"])
     return (PageAnswer("How old is this?", age, copy["note"], WATCH),)
+
+
+def _what_is_missing(report: Facts) -> tuple[PageAnswer, ...]:
+    if not report["damage"]:
+        return ()
+    return (PageAnswer("Is this all?", "no, some is missing", report["damage"], BAD),)
+
+
+_MISSING = "Interruptions are missing."
 
 
 def _root(some: Sequence[Facts], one: Facts) -> Facts:
@@ -135,7 +145,9 @@ def _was(state: str) -> str:
 def _how_fast(report: Facts, status: Facts, points: Sequence[PacePoint]) -> PageAnswer:
     question = "How fast?"
     if not report["steps_seen"]:
-        return PageAnswer(question, "not known", "The steps of this script are not seen.")
+        unseen = "The steps of this script are not seen."
+        why = "Some of the ledger is missing." if report["damage"] else unseen
+        return PageAnswer(question, "not known", why)
     median_s = report["step_median_s"]
     note = "" if median_s is None else f"One step takes {words.duration(median_s)} (median)."
     logged = logged_words(status)
@@ -173,6 +185,8 @@ def _how_long(report: Facts, status: Facts) -> PageAnswer:
 
 def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> PageAnswer:
     question = "What failed last?"
+    if newest is None and "interruptions" in report["lacks"]:
+        return PageAnswer(question, "not known", _MISSING, WATCH)
     if newest is None:
         return PageAnswer(question, "nothing", "No interruption so far.", GOOD)
     at_s = newest["detected_s"] if newest["fault_s"] is None else newest["fault_s"]
@@ -188,13 +202,15 @@ def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> Pag
     return PageAnswer(question, what, note, PLAIN, newest["id"])
 
 
-def _whose_fault(newest: Facts | None, verdict: Facts | None, *, is_over: bool) -> PageAnswer:
+def _whose_fault(report: Facts, newest: Facts | None, verdict: Facts | None) -> PageAnswer:
     question = "Whose fault was it?"
+    if newest is None and "interruptions" in report["lacks"]:
+        return PageAnswer(question, "not known", _MISSING, WATCH)
     if newest is None:
         return PageAnswer(question, "nobody's", "Nothing has failed.", GOOD)
     if verdict is None:
         why = newest["reason"] or newest["error"]
-        yet = "no verdict" if is_over else "no verdict yet"
+        yet = "no verdict" if _is_over(report) else "no verdict yet"
         return PageAnswer(question, yet, why, PLAIN, newest["id"])
     name = str(verdict.get("class", "unknown")).replace("_", " ")
     sure = verdict.get("confidence")
@@ -206,6 +222,9 @@ def _whose_fault(newest: Facts | None, verdict: Facts | None, *, is_over: bool) 
 
 def _what_cost(report: Facts) -> PageAnswer:
     question = "What did it cost?"
+    if {"interruptions", "lives"} & set(report["lacks"]):
+        why = "Interruptions or lives of processes are missing."
+        return PageAnswer(question, "not known", why, WATCH)
     total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
     lost_s = report["lost"]["rank_s"]
     share = lost_s / total_s if total_s > 0 else 0.0

@@ -80,6 +80,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 def _losses(page: Page) -> Iterator[str]:
     yield from ("## Where the time went", "")
+    if not page.losses:
+        yield from ("It is not known, because lives of processes are missing.", "")
+        return
     yield from _table(
         ("cause", ">time of all ranks", ">share", ""),
         (
@@ -132,7 +135,8 @@ def _interruptions(page: Page) -> Iterator[str]:
     every = page.report["interruptions"]
     yield from ("## Interruptions", "")
     if not every:
-        yield from ("None so far.", "")
+        lacks = "interruptions" in page.report["lacks"]
+        yield from ("Not known: some are missing." if lacks else "None so far.", "")
         return
     if len(every) > SHOWN_MOST:
         kinds = ", ".join(f"{number:,} {text(kind)}" for kind, number in page.kinds)

@@ -122,8 +122,11 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
 def losses(seconds: Mapping[str, Any]) -> tuple[WaterfallStep, ...]:
     """Return the waterfall, without causes that took no time or are not measured (None).
 
-    The productive seconds come last: they remain when all losses are subtracted.
+    The productive seconds come last: they remain when all losses are subtracted. Nothing is
+    returned if they are not known.
     """
+    if seconds.get("productive", 0.0) is None:
+        return ()
     total_s = math.fsum(value or 0.0 for value in seconds.values())
     taken = sorted(
         ((value, cause) for cause, value in seconds.items() if value and cause != "productive"),

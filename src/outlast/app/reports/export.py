@@ -72,8 +72,8 @@ def main(argv: Sequence[str]) -> int:
             raise UsageError("Parquet is not text", hint="write it to a file: > steps.parquet")
     make = FORMATS[args.format]
     run = look(args.run)
-    if run.note:
-        print(f"note: {escaped(run.note)}", file=sys.stderr)
+    for note in filter(None, (run.note, run.records.damage)):
+        print(f"note: {escaped(note)}", file=sys.stderr)
     tables = {one.name: one for one in tables_of(run.records)}
     if args.table is not None:
         _to_stdout(make(tables[args.table]))

@@ -32,7 +32,10 @@ def show_report(console: Console, facts: Facts) -> None:
         f"\nWhere the time of all ranks went ({_held(facts)})",
         style="bold",
     )
-    console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
+    if "lives" in facts["lacks"]:
+        console.print("  Not known, because lives of processes are missing.")
+    else:
+        console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
     for wrong in facts["balance"]["wrong"]:
         text = f"  This account does not sum up, so do not trust it: {wrong}."
         console.print(Text(text, style="bold red"))
@@ -85,9 +88,8 @@ def _show_head(console: Console, facts: Facts) -> None:
             f" in {words.duration(facts['wall_s'])}{going}",
         )
     )
-    for one in facts["missing"]:
-        text = f"The ledger is damaged. It lacks some of the {one}."
-        console.print(Text(text, style="bold red"))
+    if facts["damage"]:
+        console.print(Text(facts["damage"], style="bold red"))
     if facts["copy_of_ledger"]:
         console.print(Text(facts["copy_of_ledger"]["note"], style="yellow"))
     if state == "lost":
@@ -138,6 +140,8 @@ def _is_cost_unknown(facts: Facts) -> bool:
 
 
 def _ettr(facts: Facts) -> tuple[Text, str]:
+    if facts["ettr"] is None and facts["damage"]:
+        return Text("-", "bold"), "not known, because the ledger is damaged"
     if facts["ettr"] is None:
         return Text("-", "bold"), "not known, because not all steps that stayed were seen"
     return (
@@ -149,6 +153,8 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
 
 def _cost(facts: Facts) -> tuple[str, str]:
     """Return how many steps there were, and how many of them the interruptions cost."""
+    if not facts["steps_seen"] and facts["damage"]:
+        return "-", "not known, because the ledger is damaged"
     if not facts["steps_seen"]:
         return "-", _why_unseen(facts["state"])
     unknown = _is_cost_unknown(facts)
@@ -210,6 +216,7 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
     inner_count = sum(one["parent"] is not None for one in facts["interruptions"])
     many += f", {inner_count:,} more during a recovery" if inner_count else ""
     many += f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
+    many += " were read, and some are missing" if "interruptions" in facts["lacks"] else ""
     if mttr["median_range_s"] is None:
         unseen = "" if facts["steps_seen"] or not mttr["count"] else "; steps not seen"
         return Text("-", "bold"), many + unseen

@@ -77,7 +77,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "steps_seen": records.steps_seen,
         "ettr": books.ettr if records.is_measured else None,
         "ettr_training": books.ettr_training if records.is_measured else None,
-        **_account(books, _unmeasured(records)),
+        **_account(books, _unmeasured(records), whole="lives" not in records.missing),
         "step_median_s": median_step_s(
             bucket for part in records.sessions for bucket in part.steps
         ),
@@ -89,7 +89,9 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
             if isinstance(event.data.get("verdict"), dict)
         ],
         "warnings": [str(one.data.get("text", "")) for _, one in _events(view, ("warning",))],
-        "missing": list(records.missing),
+        "missing": list(records.missing.values()),
+        "lacks": list(records.missing),
+        "damage": records.damage,
         "copy_of_ledger": view.copy_of_ledger,
         "checkpoints": [_saved(at_s, one) for at_s, one in _events(view, _SAVES)],
         "decisions": [{"at_s": at_s, **one.data} for at_s, one in _events(view, ("policy",))],
@@ -133,16 +135,19 @@ def _unmeasured(records: Records) -> frozenset[Cause]:
     return unknown | UNMEASURED_ELSEWHERE if imported else unknown
 
 
-def _account(books: Accounting, unknown: frozenset[Cause]) -> dict[str, typing.Any]:
+def _account(books: Accounting, unknown: frozenset[Cause], *, whole: bool) -> dict[str, typing.Any]:
     """Return the seconds by cause, by tier and by node, and whether they sum up.
 
     unknown   the causes that are null unless something was booked
+    whole     False if lives of processes are missing, and with them seconds of unknown causes
     """
     seconds = books.rank_seconds
     return {
         "productive_s": seconds[Cause.PRODUCTIVE] / max(1, books.mean_ranks),
         "rank_seconds": {
-            cause.value: None if cause in unknown and not seconds[cause] else seconds[cause]
+            cause.value: seconds[cause]
+            if whole and (seconds[cause] or cause not in unknown)
+            else None
             for cause in CAUSES
         },
         "stall_by_tier": {

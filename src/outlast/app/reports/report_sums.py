@@ -220,14 +220,17 @@ def cost(some: Iterable[Facts], given: Given) -> dict[str, typing.Any]:
     All time that was not productive is a loss. The time of spares is listed separately.
     """
     total_s = productive_s = spare_s = lost_s = 0.0
+    is_known = True
     for facts in some:
         total_s += facts["mean_ranks"] * facts["wall_s"]
-        productive_s += facts["rank_seconds"]["productive"]
+        kept_s = facts["rank_seconds"]["productive"]
+        is_known = is_known and kept_s is not None
+        productive_s += kept_s or 0.0
         spare_s += facts["spare_seconds"]
         lost_s += math.fsum(one["lost_rank_s"] for one in facts["interruptions"])
     hours = {
         "gpu_hours": total_s / HOUR_S,
-        "productive_gpu_hours": productive_s / HOUR_S,
+        "productive_gpu_hours": productive_s / HOUR_S if is_known else None,
         "lost_gpu_hours": lost_s / HOUR_S,
         "spare_gpu_hours": spare_s / HOUR_S,
     }

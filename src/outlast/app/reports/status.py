@@ -73,6 +73,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
     facts |= {
         "path": str(view.path),
         "copy_of_ledger": view.copy_of_ledger,
+        "damage": records.damage,
         "world_size": records.world_size,
         "session": newest.session.session,
     }
@@ -229,6 +230,8 @@ def _is_sound_wait(wait: object) -> bool:
 def show_status(console: Console, facts: Facts) -> None:
     """Show the same facts to people."""
     console.print(headline(facts, apart=True))
+    if facts["damage"]:
+        console.print(Text(facts["damage"], style="bold red"))
     if facts["copy_of_ledger"]:
         console.print(Text(facts["copy_of_ledger"]["note"], style="yellow"))
     if facts["state"] == "lost":

@@ -163,7 +163,7 @@ def _interruptions(page: Page) -> RenderableType:
 
 def _causes(page: Page, count: int, *, blocks: bool) -> Table:
     table = _grid()
-    some = (page.losses[-1], *page.losses[:-1])[:count]
+    some = (*page.losses[-1:], *page.losses[:-1])[:count]
     for one in some:
         style = "green" if one.cause == "productive" else "yellow"
         table.add_row(

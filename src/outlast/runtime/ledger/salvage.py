@@ -39,11 +39,11 @@ _FURTHEST = 1 << 62
 class Salvage:
     """The readable rows of a ledger, by table and session.
 
-    missing   a sentence for each table that is not whole
+    missing   for each table that is not whole, what it lacks
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
-        self.missing: list[str] = []
+        self.missing: dict[str, str] = {}
         self._connection = connection
         self._tables: dict[str, list[tuple[int | None, Any]]] = {}
 
@@ -70,7 +70,7 @@ class Salvage:
             lost = f"{bad_rows:,} that make no sense" if bad_rows else ""
             pages = "those on pages that cannot be read" if holes else ""
             without = " and ".join(part for part in (pages, lost) if part)
-            self.missing.append(f"{_WHAT[table]}: {len(out):,} were read, without {without}")
+            self.missing[table] = f"{_WHAT[table]}: {len(out):,} were read, without {without}"
         return out
 
     def _raw(self, table: str) -> Iterator[sqlite3.Row | None]:

@@ -71,6 +71,7 @@ _BUSY_AT_START_S = 10.0  # nothing trains yet that this could hold up, and the r
 # records that are not written now stay queued for the next flush: a recovery does not wait for a
 # lock
 _BUSY_FLUSH_S = 0.02
+_LOCKED_HINT = "another program holds it (`fuser FILE` names it): wait for its end, and ask again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +291,7 @@ class Ledger:
         """
         with self._writing, _as_our_errors(self.path):
             salvage = Salvage(self._connection)
-            return replace(self._read(salvage), missing=tuple(salvage.missing))
+            return replace(self._read(salvage), missing=salvage.missing)
 
     def snapshot(self) -> dict[str, object] | None:
         """Return the last flushed snapshot."""
@@ -410,7 +411,7 @@ class Ledger:
         except (sqlite3.DatabaseError, CorruptError):
             if salvage is None:
                 raise
-            salvage.missing.append("what the launcher said last")
+            salvage.missing["snapshot"] = "what the launcher reported last"
             return None
 
     def _session(self, salvage: Salvage | None, session: Session, began_s: float) -> SessionRecords:
@@ -568,9 +569,8 @@ class _as_our_errors:  # noqa: N801 - reads as a statement
                 f"{self._path} is not a ledger: {text}",
                 hint="the file was damaged or replaced; restore it, or start a new run",
             ) from error
-        raise OutlastError(
-            f"the ledger {self._path}: {text}", hint="see that the folder can be read and written"
-        ) from error
+        hint = _LOCKED_HINT if "locked" in text else "see that the folder can be read and written"
+        raise OutlastError(f"the ledger {self._path}: {text}", hint=hint) from error
 
 
 def _room_hint() -> str:
