@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import pty
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -124,3 +128,27 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, arguments: tuple[str, ...],
     assert done.returncode == 2
     assert said in done.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([run.name, "old"])
+
+
+def test_a_table_on_a_terminal_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    """Method: a node's name clears the screen and sets the title. In a pipe the text stays."""
+    run = a_run.ended_run(tmp_path)
+    name = "n1\x1b[2J\x1b]0;owned\x07"
+    with closing(sqlite3.connect(run / "ledger.db")) as ledger, ledger:
+        ledger.execute("UPDATE lives SET node = ?", (name,))
+    assert name in outlast("export", run, "--table", "lives").stdout
+    command = [sys.executable, "-m", "outlast", "export", str(run), "--table", "lives"]
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(command, stdout=terminal, stderr=terminal, stdin=terminal) as process:
+        os.close(terminal)
+        said = b""
+        try:
+            while part := os.read(screen, 65536):
+                said += part
+        except OSError:  # EIO: the last process has closed the terminal
+            pass
+        assert process.wait(30) == 0
+    os.close(screen)
+    assert b"\\x1b[2J" in said
+    assert b"\x1b" not in said
+    assert b"\x07" not in said

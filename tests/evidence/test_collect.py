@@ -210,8 +210,8 @@ def test_a_process_that_its_launcher_left_is_named_by_its_own_pid() -> None:
     )
     with pytest.raises(UsageError) as raised:
         refuse_several_jobs([of_a_job, orphan])
-    assert "--pid 10 (rank 0" in raised.value.hint
-    assert "--pid 30 (rank 1" in raised.value.hint
+    assert "--pid 10  rank 0" in raised.value.hint
+    assert "--pid 30  rank 1" in raised.value.hint
 
 
 def test_no_process_is_a_usage_error(tmp_path: Path) -> None:

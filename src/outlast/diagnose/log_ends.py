@@ -56,7 +56,8 @@ ENDED_BY_OTHERS = (
     "stopped.by_hand",
     "exit.outside",
 )
-_HANGS = "If no line has come since, the job hangs or was ended without a word."
+ENDED_OR_HANGS = "the job hangs or was ended without a word"
+_HANGS = f"If no line has come since, {ENDED_OR_HANGS}."
 _STEP = re.compile(
     rb"(?:(?<![a-z])|_)(?:step|iter(?:ation)?|update|batch)s?[\"']?[ \t]{0,2}[:=#]?[ \t\[(]{0,10}"
     rb"(\d{1,9})(?![\d]|[.,]\d|:\d|[ \t]?(?:ms|s\b|it/))(?:[ \t]{0,2}(?:/|of)[ \t]{0,10}(\d{1,9}))?"

@@ -158,3 +158,26 @@ def test_the_only_rank_that_has_not_ended_keeps_the_job_from_its_end() -> None:
     assert "has not ended" in got.reason
     assert named(table(GONE, ("S", "futex_do_wait", "moved"), GONE)) == []
     assert named(table(GONE, WAITS, WAITS)) == []
+
+
+def test_of_processes_that_all_stand_still_it_is_said_that_they_are_there() -> None:
+    """They were looked at, so nobody is asked whether they are there, nor told to collect what was
+    collected.
+    """
+    log = [f"step {step} done".encode() for step in range(30)]
+    text = table(WAITS, WAITS, WAITS, WAITS)
+    found = list(read_lines(text.encode().splitlines(), name="processes.txt"))
+    got = decide(found + list(read_lines(log, name="train.log")), blame=None)
+    assert not got.ranks
+    assert "None of the 4 ranks moved between the two looks." in got.reason
+    assert "are there still" not in got.next_test
+    assert "once more" in got.next_test
+    assert "once more" in got.action
+
+
+def test_of_a_rank_apart_it_is_said_to_collect_once_more_with_stacks() -> None:
+    text = table(WAITS, ("S", "hrtimer_nanosleep", "still"), WAITS)
+    got = decide(list(read_lines(text.encode().splitlines(), name="processes.txt")), blame=None)
+    assert [one.rank for one in got.ranks] == [1]
+    assert "py-spy" in got.action
+    assert "once more" in got.action

@@ -13,7 +13,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
-from outlast.diagnose.fuse.next_evidence import NEXT_TEST
+from outlast.diagnose.fuse.next_evidence import GATHER, NEXT_TEST
 from outlast.diagnose.fuse.reported_words import HANGUP, REPORTED
 from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
 from outlast.diagnose.fuse.weigh import RuleVote, rule_of
@@ -29,6 +29,7 @@ from outlast.diagnose.fuse.words import (
     QUIET_BEHIND,
     QUIET_ENDED,
     QUIET_LEVEL,
+    QUIET_STILL,
     REFUTED,
     WORDS,
     Words,
@@ -37,8 +38,9 @@ from outlast.diagnose.fuse.words import (
 )
 from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.ledger import RECORDED_END
-from outlast.diagnose.log_ends import FINISHED, STOOD_STILL, LogsEnd
+from outlast.diagnose.log_ends import ENDED_OR_HANGS, FINISHED, STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
+from outlast.diagnose.logs.process_table import ALL_STILL
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.recovered import has_recovered
 from outlast.diagnose.rules import Grade
@@ -117,8 +119,7 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         is_why = seen is not None and (seen.drained or facts.mechanism is Mechanism.SIGNAL)
         parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
     elif _is_quiet(facts):
-        how = _recorded_end(facts) or _ends(facts).sentence
-        parts = ["Nothing that was read tells of a failure.", how]
+        parts = ["Nothing that was read tells of a failure.", *_quiet_ends(facts)]
     elif (doing := _only_stacks(facts)) == {False}:
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
@@ -397,6 +398,20 @@ def _recorded_end(facts: VerdictFacts) -> str:
     return next((one.evidence.text for one in facts.findings if one.rule == RECORDED_END), "")
 
 
+def _still(facts: VerdictFacts) -> Finding | None:
+    """Return that no process moved between two looks at all of them, if that was seen."""
+    return next((one for one in facts.findings if one.rule == ALL_STILL), None)
+
+
+def _quiet_ends(facts: VerdictFacts) -> list[str]:
+    """Return what the ends of the logs tell, and what the processes did, if that was seen."""
+    recorded, ends, still = _recorded_end(facts), _ends(facts).sentence, _still(facts)
+    if recorded or still is None:
+        return [recorded or ends]
+    said = still.evidence.text
+    return [ends.replace(ENDED_OR_HANGS, "the job hangs"), f"{said[0].upper()}{said[1:]}."]
+
+
 def _left_behind(facts: VerdictFacts) -> str:
     """Return who is behind by the ends of the logs, where a hang has no other suspect."""
     culprits, ends = facts.culprits, _ends(facts)
@@ -411,6 +426,8 @@ def _quiet_words(facts: VerdictFacts) -> Words:
         return QUIET_ENDED
     ends = _ends(facts)
     if not ends.behind:
+        if _still(facts) is not None:
+            return QUIET_STILL
         return QUIET_LEVEL if ends.sentence else QUIET
     return replace(
         QUIET_BEHIND,
@@ -534,6 +551,8 @@ def action_of(facts: VerdictFacts) -> str:
         if facts.named is _UNKNOWN:
             return FINISHED_AFTERWARDS
         return healed_action(facts.named, facts.mechanism)
+    if facts.named is _UNKNOWN and facts.culprits.how == "channel":
+        return GATHER["channel"]
     asked = recovery_asked(facts.findings) if facts.named in BROKEN_DEVICE else ""
     said = f"; the driver itself asks for: {asked}" if asked else ""
     return _words(facts).action + said

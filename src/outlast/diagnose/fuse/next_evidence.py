@@ -1,6 +1,7 @@
 """The evidence to gather next, where what was read does not say why a job failed.
 
-`GATHER` is what to do now, by how the job ended. Much of it is gone once the job is started again
+`GATHER` is what to do now, by how the job ended; "channel" is for a hang of which only the table
+of processes was collected. Much of it is gone once the job is started again
 or a log is rotated, so it comes before any restart. Where nothing is known, nothing says either
 that a restart would end otherwise. `NEXT_TEST` is the cheapest test that tells more.
 
@@ -16,6 +17,10 @@ GATHER: dict[str, str] = {
         "if it still hangs, run outlast diagnose --collect OUT on each node before it is ended; if"
         " it is gone, see that a repeat leaves dumps: TORCH_NCCL_DUMP_ON_TIMEOUT=1 and"
         " TORCH_FR_BUFFER_SIZE=2000 before the next start, or outlast.record_collectives under gloo"
+    ),
+    "channel": (
+        "install py-spy (pip install py-spy) and collect once more while it hangs: that shows the"
+        " line at which this rank is"
     ),
     "signal": (
         "keep what may tell who sent the signal, before the job is started again: dmesg -T of that"

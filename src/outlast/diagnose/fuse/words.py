@@ -226,6 +226,15 @@ QUIET_LEVEL = Words(
 
 QUIET_ENDED = Words(QUIET.means, "nothing: the run is over", QUIET.refuted_by, "")
 
+# The same, where the processes were looked at twice and none had moved.
+QUIET_STILL = Words(
+    QUIET.means,
+    "nothing, if the job only waits for something slow; if it hangs, install py-spy (pip install"
+    " py-spy) and collect once more while it does: that shows the line of each rank",
+    QUIET.refuted_by,
+    "the stack of each rank: pip install py-spy, then outlast diagnose --collect OUT once more",
+)
+
 # What to do about a failure that the run has got over by itself: nothing is to be restarted.
 HEALED: dict[FailureClass, str] = {
     C.STORAGE: "free or remount it before the next save needs it; the run went on by itself",

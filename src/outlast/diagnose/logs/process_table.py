@@ -8,7 +8,8 @@ Ranks that wait for a peer wait alike. So where there are no stacks, the table m
 that does not. Its main thread computes, or waits in another channel of the kernel than all the
 others, and none of the others moved between the collector's two looks.
 
-A job whose ranks all moved between the looks runs on. Ranks of the node that have ended are in the
+A job whose ranks all moved between the looks runs on. If none moved, and none stands apart, the
+processes are there all the same, so the job was not ended. Ranks of the node that have ended are in the
 table, too. If all but one have, what keeps the job from its end is in this one.
 
 This module is pure: no clock, no files, no torch.
@@ -25,6 +26,7 @@ from outlast.diagnose.standing import rule_of_state
 NEEDLES = (b"rank     pid stat wchan",)
 ROWS_MAX = 4096
 APART, MOVES, REMAINS = "standing.apart", "standing.moves", "standing.remains"
+ALL_STILL = "standing.still"
 COMPUTES, STOPPED = "computes", "stopped"
 _DOES = {COMPUTES: "computes", STOPPED: "is stopped, by a signal or a debugger (state T)"}
 STILL, RAN, MOVED, ENDED = "still", "ran", "moved", "ended"
@@ -84,7 +86,7 @@ class ProcessTable:
         return [] if rule is None else [ProcessRow(rule, rank, line, text)]
 
     def end(self) -> list[ProcessRow]:
-        """Return the one rank that stands apart, or one of a job that runs on."""
+        """Return the one rank that stands apart, or one of a job that runs on or stands still."""
         self._left = 0
         everyone, self._ranks = self._ranks, {}
         ranks = {rank: one for rank, one in everyone.items() if one.moved != ENDED}
@@ -100,16 +102,27 @@ class ProcessTable:
                 one = ranks[first]
                 said = f"rank {first} (pid {one.pid}) moved, and so did all the others"
                 return [ProcessRow(MOVES, first, one.line, said)]
-        usual = Counter(one.where for one in ranks.values()).most_common(1)
-        odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
-        if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == COMPUTES:
-            return []
-        alone = ranks[odd[0]]
-        others_still = all(one.moved == STILL for rank, one in ranks.items() if rank != odd[0])
-        # On a busy machine one that computes may have got too little time to be said to have run.
-        stays = alone.moved in (STILL, RAN) or (alone.where == COMPUTES and alone.moved == MOVED)
-        if not others_still or not stays:
-            return []
-        does = _DOES.get(alone.where, f"waits in {alone.where}")
-        said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
-        return [ProcessRow(APART, odd[0], alone.line, said)]
+        if apart := _apart(ranks):
+            return apart
+        if len(ranks) > 1 and all(one.moved == STILL for one in ranks.values()):
+            first, one = next(iter(ranks.items()))
+            said = f"none of the {len(ranks)} ranks moved between the two looks"
+            return [ProcessRow(ALL_STILL, first, one.line, said)]
+        return []
+
+
+def _apart(ranks: dict[int, _Rank]) -> list[ProcessRow]:
+    """Return the one rank that stands apart while no other moves; nothing if there is none."""
+    usual = Counter(one.where for one in ranks.values()).most_common(1)
+    odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
+    if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == COMPUTES:
+        return []
+    alone = ranks[odd[0]]
+    others_still = all(one.moved == STILL for rank, one in ranks.items() if rank != odd[0])
+    # On a busy machine one that computes may have got too little time to be said to have run.
+    stays = alone.moved in (STILL, RAN) or (alone.where == COMPUTES and alone.moved == MOVED)
+    if not others_still or not stays:
+        return []
+    does = _DOES.get(alone.where, f"waits in {alone.where}")
+    said = f"rank {odd[0]} (pid {alone.pid}) {does}; all the others wait in {usual[0][0]}"
+    return [ProcessRow(APART, odd[0], alone.line, said)]

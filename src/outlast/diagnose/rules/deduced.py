@@ -528,6 +528,12 @@ DEDUCED: tuple[Rule, ...] = (
         " each rank called a collective just before its dump was written",
     ),
     Rule(
+        "standing.still",
+        "",
+        R.ADVICE,
+        "linux proc(5): no main thread of a rank moved between two looks",
+    ),
+    Rule(
         "standing.running",
         "",
         R.MESSENGER,

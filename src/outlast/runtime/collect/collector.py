@@ -139,13 +139,13 @@ def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
         if one.is_rank:
             launchers.setdefault(one.parent, one)
     if len(launchers) > 1:
-        named = "; ".join(
+        named = "".join(
             # If the launcher of a process is gone, its parent is init, which adopts all orphans.
-            f"--pid {pid if pid > 1 else one.pid} (rank {one.rank}: {cut_at_word(one.command, 80)})"
+            f"\n  --pid {pid if pid > 1 else one.pid}  rank {one.rank}: {cut_at_word(one.command, 80)}"
             for pid, one in sorted(launchers.items())
         )
         raise UsageError(
-            f"processes of {len(launchers)} jobs run on this node", hint=f"name yours: {named}"
+            f"processes of {len(launchers)} jobs run on this node", hint=f"name yours:{named}"
         )
 
 
@@ -365,7 +365,8 @@ def _kernel_log(out: Collected) -> None:
     said, why = _said_by(["dmesg", "--raw"])
     if said:
         lines = kernel_log.stamped(said, started_s, host)
-        target.write_text("\n".join(lines) + "\n" if lines else "")
+        if lines:  # a file with nothing in it would be listed as evidence that was not read
+            target.write_text("\n".join(lines) + "\n")
         out.got["lines of the kernel's log"] = len(lines)
         return
     since = datetime.fromtimestamp(started_s, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
