@@ -100,6 +100,10 @@ def test_of_a_stopped_rank_it_is_said_that_it_is_stopped() -> None:
     got = decide(list(read_lines(text.encode().splitlines(), name="processes.txt")), blame=None)
     assert [one.rank for one in got.ranks] == [1]
     assert "is stopped" in got.reason
+    assert got.ranks[0].confidence == 0.9
+    assert got.action.startswith("kill -CONT 101,")
+    assert "/proc/101/status" in got.next_test
+    assert "stack" not in got.refuted_by
 
 
 def test_in_a_job_that_moves_nobody_stands_apart() -> None:

@@ -51,6 +51,7 @@ from outlast.diagnose.fuse.nodes_and_devices import near_the_fault
 from outlast.diagnose.fuse.weigh import RuleVote
 from outlast.diagnose.interrupted import RULE as WITNESSED
 from outlast.diagnose.logs.fingerprints import odd_call
+from outlast.diagnose.logs.process_table import STOPPED_PID
 from outlast.diagnose.stacks.reader import Stack, activity, newest_of_ranks
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Role, Suspect
@@ -67,6 +68,7 @@ STUCK_CONFIDENCE = 0.7  # a call of CUDA that blocks it may also wait for anothe
 BUSY_CONFIDENCE = 0.8
 ODD_CONFIDENCE = 0.6  # all wait, and it alone in another branch of the program
 CHANNEL_CONFIDENCE = 0.6  # it may also be late for what the others wait for
+STOPPED_CONFIDENCE = 0.9  # by a signal or a debugger: it does nothing, whatever it was in
 SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' wait
 BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a step nor for how long
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
@@ -550,7 +552,9 @@ def _stands_apart(findings: Sequence[Finding]) -> Culprits | None:
     if len(apart) != 1 or any(isinstance(one, Stack) for one in findings):
         return None
     ranks = [one.rank for one in apart if one.rank is not None]
-    return Culprits("channel", _all(ranks, CHANNEL_CONFIDENCE), (), Mechanism.HANG, tuple(apart))
+    stopped = STOPPED_PID.search(apart[0].evidence.text) is not None
+    sure = STOPPED_CONFIDENCE if stopped else CHANNEL_CONFIDENCE
+    return Culprits("channel", _all(ranks, sure), (), Mechanism.HANG, tuple(apart))
 
 
 def _shown(

@@ -40,7 +40,7 @@ from outlast.diagnose.interrupted import Interrupted
 from outlast.diagnose.ledger import RECORDED_END
 from outlast.diagnose.log_ends import ENDED_OR_HANGS, FINISHED, STOOD_STILL, LogsEnd
 from outlast.diagnose.logs.fingerprints import odd_call
-from outlast.diagnose.logs.process_table import ALL_STILL
+from outlast.diagnose.logs.process_table import ALL_STILL, STOPPED_PID
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.recovered import has_recovered
 from outlast.diagnose.rules import Grade
@@ -533,6 +533,8 @@ def refuted_by_of(facts: VerdictFacts) -> str:
     """Return what would show this verdict to be wrong; "" where it names nothing."""
     if facts.named is not _UNKNOWN:
         return _words(facts).refuted_by
+    if _stopped_pid(facts):
+        return REFUTED["stopped"]
     return (
         REFUTED.get(facts.culprits.how, "")
         if facts.culprits.ranks or facts.culprits.suspects
@@ -552,10 +554,17 @@ def action_of(facts: VerdictFacts) -> str:
             return FINISHED_AFTERWARDS
         return healed_action(facts.named, facts.mechanism)
     if facts.named is _UNKNOWN and facts.culprits.how == "channel":
-        return GATHER["channel"]
+        pid = _stopped_pid(facts)
+        return GATHER["stopped"].format(pid=pid) if pid else GATHER["channel"]
     asked = recovery_asked(facts.findings) if facts.named in BROKEN_DEVICE else ""
     said = f"; the driver itself asks for: {asked}" if asked else ""
     return _words(facts).action + said
+
+
+def _stopped_pid(facts: VerdictFacts) -> str:
+    """Return the process of the rank that stands apart because it is stopped, or ""."""
+    found = (STOPPED_PID.search(one.evidence.text) for one in facts.culprits.shown[:1])
+    return next((one[1] for one in found if one is not None), "")
 
 
 def _with_pid(test: str, facts: VerdictFacts) -> str:
@@ -598,6 +607,8 @@ def next_test_of(facts: VerdictFacts) -> str:
         return NEXT_TEST["silent"].format(who=_named(ranks).lower())
     if how == "hang" and (ranks or suspects):
         who = _named(ranks or suspects).lower()
+        if pid := _stopped_pid(facts):
+            return NEXT_TEST["stopped"].format(who=who, pid=pid)
         if not ranks:
             return NEXT_TEST["hang_suspects"].format(who=who)
         return NEXT_TEST["hang_stack" if _stacks_of_the_guilty(facts) else "hang_rank"].format(

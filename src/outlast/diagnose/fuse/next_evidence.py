@@ -1,7 +1,7 @@
 """The evidence to gather next, where what was read does not say why a job failed.
 
-`GATHER` is what to do now, by how the job ended; "channel" is for a hang of which only the table
-of processes was collected. Much of it is gone once the job is started again
+`GATHER` is what to do now, by how the job ended; "channel" and "stopped" are for a hang of
+which only the table of processes was collected. Much of it is gone once the job is started again
 or a log is rotated, so it comes before any restart. Where nothing is known, nothing says either
 that a restart would end otherwise. `NEXT_TEST` is the cheapest test that tells more.
 
@@ -21,6 +21,10 @@ GATHER: dict[str, str] = {
     "channel": (
         "install py-spy (pip install py-spy) and collect once more while it hangs: that shows the"
         " line at which this rank is"
+    ),
+    "stopped": (
+        "kill -CONT {pid}, on its node, lets it go on; find out what stopped it: a debugger,"
+        " Ctrl-Z, a scheduler that suspends jobs, a container that was paused"
     ),
     "signal": (
         "keep what may tell who sent the signal, before the job is started again: dmesg -T of that"
@@ -50,6 +54,10 @@ NEXT_TEST: dict[str, str] = {
     "hang_rank": (
         "py-spy dump of {who}, twice, some seconds apart; its state and wait channel in /proc if"
         " py-spy gets no answer"
+    ),
+    "stopped": (
+        "ps -o stat= -p {pid} on the node of {who}: does it still say T? TracerPid in"
+        " /proc/{pid}/status names a debugger"
     ),
     "hang_stack": (
         "{who}: what the innermost frame waits for (py-spy dump --locals), and whether it moves (a"

@@ -534,6 +534,7 @@ REFUTED: dict[str, str] = {
         " elsewhere"
     ),
     "channel": "a stack of that rank that waits for a peer",
+    "stopped": "its state is another one than T (ps), and it still does not go on",
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
 }

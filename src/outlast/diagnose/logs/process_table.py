@@ -9,8 +9,8 @@ that does not. Its main thread computes, or waits in another channel of the kern
 others, and none of the others moved between the collector's two looks.
 
 A job whose ranks all moved between the looks runs on. If none moved, and none stands apart, the
-processes are there all the same, so the job was not ended. Ranks of the node that have ended are in the
-table, too. If all but one have, what keeps the job from its end is in this one.
+processes are there all the same, so the job was not ended. Ranks of the node that have ended are in
+the table, too. If all but one have, what keeps the job from its end is in this one.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,6 +29,7 @@ APART, MOVES, REMAINS = "standing.apart", "standing.moves", "standing.remains"
 ALL_STILL = "standing.still"
 COMPUTES, STOPPED = "computes", "stopped"
 _DOES = {COMPUTES: "computes", STOPPED: "is stopped, by a signal or a debugger (state T)"}
+STOPPED_PID = re.compile(rf"\(pid (\d{{1,9}})\) {_DOES[STOPPED].partition(',')[0]}")
 STILL, RAN, MOVED, ENDED = "still", "ran", "moved", "ended"
 RANKS_MIN = 3  # of two, either may be the odd one
 _ROW = re.compile(

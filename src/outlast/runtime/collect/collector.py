@@ -141,7 +141,8 @@ def refuse_several_jobs(processes: Sequence[JobProcess]) -> None:
     if len(launchers) > 1:
         named = "".join(
             # If the launcher of a process is gone, its parent is init, which adopts all orphans.
-            f"\n  --pid {pid if pid > 1 else one.pid}  rank {one.rank}: {cut_at_word(one.command, 80)}"
+            f"\n  --pid {pid if pid > 1 else one.pid}"
+            f"  rank {one.rank}: {cut_at_word(one.command, 80)}"
             for pid, one in sorted(launchers.items())
         )
         raise UsageError(
