@@ -226,6 +226,9 @@ def test_a_workers_stack_explains_the_wait_for_its_loader(worker: str, rules: li
         *stacks(waits, "stack_rank_2.txt"),
     ]
     assert [one.rule for one in compare(found)] == rules
+    if worker not in (IDLE, ""):
+        reason = decide([*found, *compare(found)], blame=None).reason
+        assert " in a process of its data loader: " in reason
 
 
 def test_two_equal_stacks_are_not_asked_for_again() -> None:

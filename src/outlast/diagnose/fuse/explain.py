@@ -45,6 +45,7 @@ from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.recovered import has_recovered
 from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack, activity
+from outlast.diagnose.stacks.workers import is_loader
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.texts import cut_at_word, some
 from outlast.model.verdict import Evidence, Role
@@ -169,6 +170,9 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
     own = first.node if facts.nodes else None  # a failure of all nodes is no fault of this one
     node = some(facts.nodes, 3) if elsewhere else own
     on = "".join(f" on {what}" for what in (first.device, node) if what)
+    stack = _stack_at(first.evidence, facts)
+    if stack is not None and is_loader(stack.frames):
+        on += " in a process of its data loader"
     said = cut_at_word(first.evidence.text.strip(), TEXT_SAID)
     at = f", raised in {first.place}" if isinstance(first, RaisedAt) else ""
     return f"{means}{on}: {said} ({where}){at}."
@@ -571,12 +575,16 @@ def _with_pid(test: str, facts: VerdictFacts) -> str:
     """Put the number of the process whose stack decided into the command to paste."""
     if not facts.supporting:
         return test
-    at = facts.supporting[0].finding.evidence
-    for one in facts.findings:
-        if isinstance(one, Stack) and (one.evidence.file, one.evidence.line) == (at.file, at.line):
-            pid = one.process if one.process.isdecimal() else "PID"
-            return test.replace("--pid PID", f"--pid {pid}")
-    return test
+    stack = _stack_at(facts.supporting[0].finding.evidence, facts)
+    pid = stack.process if stack is not None and stack.process.isdecimal() else "PID"
+    return test.replace("--pid PID", f"--pid {pid}")
+
+
+def _stack_at(at: Evidence, facts: VerdictFacts) -> Stack | None:
+    """Return the stack at this place of a file."""
+    stacks = [one for one in facts.findings if isinstance(one, Stack)]
+    place = (at.file, at.line)
+    return next((one for one in stacks if (one.evidence.file, one.evidence.line) == place), None)
 
 
 def next_test_of(facts: VerdictFacts) -> str:

@@ -26,6 +26,11 @@ def waits_for_work(frames: Sequence[str]) -> bool:
     return _LOOP.match(informative_frame(frames)) is not None
 
 
+def is_loader(frames: Sequence[str]) -> bool:
+    """Return True for a worker of a data loader, whatever it does."""
+    return any(_LOOP.match(frame) for frame in frames)
+
+
 def informative_frame(frames: Sequence[str]) -> str:
     """Return the innermost frame that is not Python's own machinery for waiting; "" if none is.
 
