@@ -54,7 +54,7 @@ def test_the_interval_is_the_one_that_loses_the_least_time() -> None:
     assert first.interval_s == pytest.approx(best_s(0.05, 4.5e7))
     assert first.reason == (
         "a checkpoint each 35 m 21 s: it pauses training for 50 ms, it is complete 1.00 s after"
-        " it was asked for, and one is expected to be needed once in 12500 h 00 m (the rate of"
+        " it was asked for, and one is expected to be needed once in 12,500 h 00 m (the rate of"
         " Llama 3's GPUs, for 4 GPUs), and none was so far"
     )
     assert second.interval_s == pytest.approx(best_s(0.05, 1200.0))

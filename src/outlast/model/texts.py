@@ -53,7 +53,7 @@ def duration(seconds: float | None) -> str:
     if seconds < 3599.5:
         return f"{int(seconds + 0.5) // 60} m {int(seconds + 0.5) % 60:02d} s"
     minutes = int(seconds / 60 + 0.5)
-    return f"{minutes // 60} h {minutes % 60:02d} m"
+    return f"{minutes // 60:,} h {minutes % 60:02d} m"
 
 
 def span(low_s: float, high_s: float) -> str:

@@ -284,7 +284,7 @@ def headline(facts: Facts, *, room: int | None = None, apart: bool = False) -> T
         parts.append(f"ETTR {words.percent(facts['ettr'])}{over}")
     parts.append(words.duration(facts.get("wall_s") or 0.0))
     if not own_line and facts.get("time_left_s"):
-        parts.append(f"{words.duration(facts['time_left_s'])} left")
+        parts.append(f"{words.long_duration(facts['time_left_s'])} left")
     if room is None:
         parts.append(f"generation {facts['generation']}")
     rest = "   ".join(parts)
@@ -341,7 +341,7 @@ def progress_line(facts: Facts, room: int, *, blocks: bool) -> Text:
     before = f"  {_step_words(facts)}  "
     after = f"  {words.percent(share)}"
     if left_s:
-        after += f"   {words.duration(left_s)} left"
+        after += f"   {words.long_duration(left_s)} left"
     columns = min(40, room - len(before) - len(after))
     if columns < 5:
         return Text(before.rstrip() + after)
