@@ -21,6 +21,11 @@ from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.pieces import Piece
 from outlast.runtime.evidence import unpack
+from outlast.runtime.evidence.collected import (
+    CollectedFolder,
+    collected_folder,
+    of_earlier_attempts,
+)
 from outlast.runtime.evidence.decompress import CannotRead, Damaged
 from outlast.runtime.evidence.kinds import ARCHIVES, FileKind, kind_of, named_like_a_dump
 from outlast.runtime.evidence.notes import Notes
@@ -58,6 +63,7 @@ _ASKED = re.compile(
 class Gathered:
     """Pieces of evidence by their kind, each list in the order of names.
 
+    collected  what folders of `--collect` record
     said     what is unusual about the evidence, in sentences: it is cut, damaged, or too much
     skipped  what was left out, by reason
     """
@@ -68,19 +74,31 @@ class Gathered:
     databases: list[Piece] = field(default_factory=list)
     standings: list[Piece] = field(default_factory=list)
     beacons: list[Piece] = field(default_factory=list)
+    collected: list[CollectedFolder] = field(default_factory=list)
     said: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
+        return sum(map(len, self._lists))
+
+    @property
+    def _lists(self) -> tuple[list[Piece], ...]:
         return (
-            len(self.dumps)
-            + len(self.texts)
-            + len(self.error_files)
-            + len(self.databases)
-            + len(self.standings)
-            + len(self.beacons)
+            self.dumps,
+            self.texts,
+            self.error_files,
+            self.databases,
+            self.standings,
+            self.beacons,
         )
+
+    def leave_out_earlier_attempts(self) -> list[str]:
+        """Leave out the folders that `--collect` wrote of earlier attempts. Return their names."""
+        folders = of_earlier_attempts(self.collected)
+        for pieces in self._lists if folders else ():
+            pieces[:] = [one for one in pieces if not one.name.startswith(tuple(folders))]
+        return folders
 
     def leave_out_history(self) -> int:
         """Leave out the evidence of older interruptions. Return how many folders were left out.
@@ -104,14 +122,7 @@ class Gathered:
             is_old = found is not None and (found[1], int(found[2])) in old
             return not is_old and not (cases and _SECURED.search(piece.name))
 
-        for pieces in (
-            self.dumps,
-            self.texts,
-            self.error_files,
-            self.databases,
-            self.standings,
-            self.beacons,
-        ):
+        for pieces in self._lists:
             pieces[:] = filter(counts, pieces)
         return len(old)
 
@@ -292,14 +303,17 @@ class _Walk:
         else:
             self._undecided.append((kind, piece))
 
-    def _say_what_lacks(self, piece: Piece) -> bool:
-        """Note what `--collect` could not get. Return False if the file does not record that."""
+    def _is_collected(self, piece: Piece, out: Gathered) -> bool:
+        """Read what `--collect` recorded. Return False if that is not in this file."""
         if piece.path is None:
             return False
-        lacking = not_collected(read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0])
+        record = read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0]
+        lacking, read = not_collected(record), collected_folder(piece.name, record)
         for one in lacking:
             self._notes.lack(one)
-        return bool(lacking)
+        if read is not None:
+            out.collected.append(read)
+        return bool(lacking) or read is not None
 
     # --- archives ---------------------------------------------------------------------------------
 
@@ -401,7 +415,7 @@ class _Walk:
                 and (_stem(piece.name) in siblings or named_like_a_dump(piece.name))
             ):
                 out.dumps.append(piece)
-            elif not (kind is FileKind.OURS and self._say_what_lacks(piece)):
+            elif not (kind is FileKind.OURS and self._is_collected(piece, out)):
                 self._notes.skip(kind.value, piece.name)
         for some in lists.values():
             some.sort(key=lambda piece: _natural(piece.name))
