@@ -9,7 +9,8 @@ Workload   As in stall.py: matrix products on all cores stand in for training, a
 Measured   stall  seconds until the call of the save returns
            lost   seconds of a row with a save - of the same row without
 Variants   outlast        what `outlast run --checkpoint-every` does on one rank: a copy, and a
-                          thread that writes and syncs it
+                          process of the lowest priority that writes and syncs it
+           outlast-thread the same without that process: a thread writes
            writer         dcp.async_save with outlast.checkpoint.Writer, as in a torchrun script
            dcp            dcp.async_save with torch's FileSystemWriter, as documented
            dcp-cached     the same with a stager that keeps its buffers (torch >= 2.9)
@@ -27,17 +28,19 @@ Goal       `outlast` loses at least 3x less than the best of the others, `writer
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,8 @@ from durable import synced
 from stall import Training, make_state
 
 from outlast.checkpoint import Writer
+from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
+from outlast.runtime.image_writer.write_orders import PROGRAM, SOCKET_NAME
 from outlast.runtime.worker.saving.checkpoints import Checkpoints
 from outlast.runtime.worker.tensors.tensors import Pieces
 
@@ -67,11 +72,16 @@ def nothing(state: State, folder: Path) -> Callable[[], object]:
 
 
 def as_in_a_run(folder: Path) -> Save:
-    """Return a save by the code of a run, with as much of a session as it asks for."""
+    """Return a save by the code of a run, with as much of a session as it asks for.
+
+    `folder` is where a writer listens, if there is one.
+    """
     pieces, failed = Pieces(), []
     session = types.SimpleNamespace(
         spec=types.SimpleNamespace(
-            worker=0, options={"checkpoint_every": 1, "checkpoint_root": str(folder)}
+            worker=0,
+            options={"checkpoint_every": 1, "checkpoint_root": str(folder)},
+            vault_folder=str(folder),
         ),
         machine=types.SimpleNamespace(generation=1, broken=False),
         beacon=types.SimpleNamespace(rank=0),
@@ -126,7 +136,8 @@ def snapshot_save(state: State, folder: Path) -> Callable[[], object]:
 def variants(work: Path) -> dict[str, Save]:
     found: dict[str, Save] = {
         "none": nothing,
-        "outlast": as_in_a_run(work),
+        "outlast": as_in_a_run(work / "with"),
+        "outlast-thread": as_in_a_run(work / "without"),
         "writer": by_dcp(lambda folder: {"storage_writer": Writer(folder, step=1)}),
         "dcp": by_dcp(lambda folder: {"checkpoint_id": folder}),
         "dcp-threads": by_dcp(
@@ -220,7 +231,7 @@ def report(rows: dict[str, Rows], nbytes: int, options: argparse.Namespace) -> d
         "stall_s": {name: summarise(rows[name].stalls).as_dict() for name in names},
         "lost_s": {name: summarise(lost[name]).as_dict() for name in names},
     }
-    others = [name for name in names if name not in ("outlast", "writer")]
+    others = [name for name in names if name not in ("outlast", "outlast-thread", "writer")]
     if "outlast" in names and others:
         best = min(others, key=lambda name: summarise(lost[name]).median)
         # A row's noise can make a loss come out below the stall that is part of it.
@@ -235,6 +246,23 @@ def verdict(ratio: Summary) -> str:
     if ratio.low >= GOAL:
         return "reached"
     return "missed" if ratio.high < GOAL else "undetermined"
+
+
+@contextlib.contextmanager
+def writer_at(folder: Path) -> Iterator[None]:
+    """Run the process that writes images, as a launcher does."""
+    folder.mkdir()
+    path = folder / SOCKET_NAME
+    command = (*PROGRAM, str(path), str(os.getpid()))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
+    while not path.exists():
+        time.sleep(0.01)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def begin_group() -> None:
@@ -262,7 +290,8 @@ def main() -> int:
     begin_group()
     work = Path(tempfile.mkdtemp(prefix="outlast-durable-", dir=options.folder))
     try:
-        figures = report(*measure(options, work), options)
+        with writer_at(work / "with"):
+            figures = report(*measure(options, work), options)
     finally:
         shutil.rmtree(work, ignore_errors=True)
         dist.destroy_process_group()

@@ -23,6 +23,10 @@ ALLOWED = {  # file -> why a branch there is no decision about the run
         "parts that were sent in different generations are never in one sum: the fence itself"
     ),
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
+    "worker/saving/checkpoints.py": (
+        "memory for checkpoints is taken when the run begins; a rank that is replaced takes it when"
+        " it saves first"
+    ),
     "worker/instructions/marks.py": "a drill's order says in which generation it strikes",
     "worker/communication/shared_rows.py": (
         "a vote, or a position, in shared memory carries its generation, so that an older one is"

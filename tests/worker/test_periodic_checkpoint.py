@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from outlast.model.messages import Checkpointed
+from outlast.runtime.image_writer import captured
 from outlast.runtime.tiers.image import TensorPiece, TensorSpec
-from outlast.runtime.worker.saving import checkpoints
+from outlast.runtime.tiers.room import Room
 from outlast.runtime.worker.saving.checkpoints import Checkpoints
 
 BODY = bytes(range(64))
@@ -22,7 +23,9 @@ def a_rank(root: Path) -> tuple[Checkpoints, list[Checkpointed]]:
     said: list[Checkpointed] = []
     session: Any = SimpleNamespace(
         spec=SimpleNamespace(
-            worker=7, options={"checkpoint_every": 1, "checkpoint_root": str(root)}
+            worker=7,
+            options={"checkpoint_every": 1, "checkpoint_root": str(root)},
+            vault_folder=str(root),
         ),
         machine=SimpleNamespace(generation=3, broken=False),
         beacon=SimpleNamespace(rank=1),
@@ -34,12 +37,6 @@ def a_rank(root: Path) -> tuple[Checkpoints, list[Checkpointed]]:
 
 def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
-
-
-def no_memory(size: int = 0) -> bytearray:
-    if size:
-        raise MemoryError
-    return bytearray()
 
 
 def test_without_a_thread_a_save_is_reported_and_the_next_one_is_written(
@@ -64,7 +61,7 @@ def test_without_memory_for_a_copy_a_save_is_reported(
 ) -> None:
     saves, said = a_rank(tmp_path)
     with monkeypatch.context() as limited:
-        limited.setattr(checkpoints, "bytearray", no_memory, raising=False)
+        limited.setattr(captured, "memory_left", lambda groups: Room(0, "memory", "free some"))
         saves.save(1)
     saves.wait()
     (failed,) = said

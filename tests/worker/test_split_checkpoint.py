@@ -64,7 +64,9 @@ def written(root: Path, states: list[State], *, step: int = 4) -> tuple[str, str
     said: list[Checkpointed] = []
     for rank, state in enumerate(states):
         session: Any = SimpleNamespace(
-            spec=SimpleNamespace(worker=rank, options={"checkpoint_root": str(root)}),
+            spec=SimpleNamespace(
+                worker=rank, options={"checkpoint_root": str(root)}, vault_folder=str(root)
+            ),
             machine=SimpleNamespace(generation=1, broken=False),
             beacon=SimpleNamespace(rank=rank),
             say=said.append,

@@ -140,7 +140,7 @@ MARKS = (
     "finishing",
     "epilogue",
 )
-# saving: a rank is about to copy a shard of a checkpoint; saved: a thread writes the copied shard
+# saving: a rank is about to copy a shard of a checkpoint; saved: it is copied, and is being written
 SAVE_MARKS = ("saving", "saved")
 # the stages of the coordinator
 STAGES = (

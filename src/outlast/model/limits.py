@@ -334,6 +334,18 @@ RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
 # Written bytes of a checkpoint after which the disk is told to begin writing.
 WRITEBACK_BYTES = 16 << 20
 READ_BLOCK_BYTES = 2 << 20  # bytes of a checkpoint that are read and summed at once
+# A process beside the ranks writes captured images to the disk, so many at once.
+WRITERS_COUNT = 2
+DIRECT_ALIGN_BYTES = 4096  # what direct writes to a disk have to be a multiple of
+DIRECT_BLOCK_BYTES = 8 << 20  # bytes of an image that are written at once
+SYNC_EVERY_BYTES = 64 << 20  # bytes of an image that go through the kernel's cache, at most
+WRITER_MOVED_S = 0.25  # between two of its reports that bytes were written
+# It is killed and started again if it has something to write, and has written nothing for so long.
+WRITER_SILENT_S = 120.0
+WRITER_AGAIN_S = 0.5  # before it is started again; the pause grows
+WRITER_BACK_S = 5.0  # a rank waits so long for it to come back, and then writes itself
+# A rank whose next save is due gives it up if so long nothing was written of the one before.
+SAVE_STUCK_S = 30.0
 # Replicated state is split among the ranks in shares of at least this size. Smaller tensors are not
 # cut.
 SPLIT_LEAST_BYTES = 64 << 10
@@ -451,6 +463,8 @@ TRIAL_COPY_BYTES = 1 << 30
 TRIAL_ITEMS = 10_000
 TRIAL_TENSOR_BYTES = 1 << 30
 
+assert WRITER_MOVED_S < WRITER_AGAIN_S < WRITER_BACK_S < SAVE_STUCK_S < WRITER_SILENT_S
+assert DIRECT_BLOCK_BYTES % DIRECT_ALIGN_BYTES == 0
 assert SAVE_LEAST_S <= SAVE_FIRST_S < SAVE_AGAIN_S < SAVE_MOST_S
 assert 0 < COMPANION_WAIT_S < LEAVE_DEADLINE_S < REGROUP_DEADLINE_S < BOOT_DEADLINE_S
 assert LEAVE_DEADLINE_S < LEAVE_LAST_S < REGROUP_DEADLINE_S

@@ -299,8 +299,15 @@ class Coordinator:
                 return self.requests.preempted(now_s, node, message.reason)
             case ZygoteLost():
                 return [event(now_s, "zygote_lost", {"reason": message.reason})]
+            case Checkpointed() if not self.roster.those((message.worker,)):
+                # The worker has died since it captured its image. The file is durable all the same.
+                return [] if message.in_vault else self._on_shard(now_s, message)
             case _:
                 return self._from_workers(now_s, (message.worker,), message)
+
+    def _on_shard(self, now_s: float, message: Checkpointed) -> list[Output]:
+        shard = checkpoints.on_shard(self.run, now_s, message)
+        return [*shard, *self.requests.on_shard(now_s, message)]
 
     def _on_progress(self, now_s: float, message: Progress, node: str) -> list[Output]:
         """Note how far an agent's ranks have come. After a new step a drain may begin."""
@@ -379,8 +386,7 @@ class Coordinator:
             case WorkerFailedToStart():
                 return self._exits.on_failed_to_start(now_s, message)
             case Checkpointed():
-                shard = checkpoints.on_shard(self.run, now_s, message)
-                return [*shard, *self.requests.on_shard(now_s, message)]
+                return self._on_shard(now_s, message)
             case CopyRefused():
                 return checkpoints.on_copy_refused(self.run, now_s, message)
             case Refused():

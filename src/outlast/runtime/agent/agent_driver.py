@@ -42,6 +42,7 @@ from outlast.runtime.agent.specs import Specs
 from outlast.runtime.agent.starts import StartNews, Starts
 from outlast.runtime.agent.store_hosts import FIRST_STORE_NUMBER, StoreHosts, StoreNews
 from outlast.runtime.agent.zygote_client import ZygoteClient
+from outlast.runtime.image_writer.writer_process import WriterProcess
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers.vault import Vault
 
@@ -142,8 +143,10 @@ class AgentDriver:
             StartNews(given_up=self._given_up, tell=parts.tell),
             greets=parts.options.greets,
         )
-        self._looked_s = clock.now_s()  # the time of the newest tick
-        self._held_up: HeldUp | None = None
+        self._looks = _Looks()
+        self._writer = WriterProcess(
+            loop, parts.vault.folder, tell=parts.tell, orphaned=events.on_worker
+        )
         self._removals = Removals(parts.vault, missing=parts.missing, tell=parts.tell)
         self._is_over = False
 
@@ -167,6 +170,7 @@ class AgentDriver:
     def close(self) -> None:
         """Kill and reap the remaining processes."""
         self.host.close()
+        self._writer.close()
 
     def look_after_files(self) -> None:
         """Check whether the vault or the run's folder was removed. It is called once a second."""
@@ -222,8 +226,7 @@ class AgentDriver:
     def _tick(self) -> None:
         now_s, parts = clock.now_s(), self._parts
         parts.loop.call_at(now_s + limits.TICK_S, self._tick)
-        self._held_up = held_up_by(looked_s=self._looked_s, now_s=now_s) or self._held_up
-        self._looked_s = now_s
+        self._looks.note(now_s)
         if self._removals.vault_is_gone:
             self._hold_vault()
         readings: dict[int, Reading] = {}
@@ -275,7 +278,10 @@ class AgentDriver:
         phase = beacon.phase.value if beacon is not None else "boot"
         moved_s = beacon.at_ns / 1e9 if beacon is not None and beacon.at_ns else None
         fault = estimate_fault(
-            seen_s=exited.at_s, moved_s=moved_s, looked_s=self._looked_s, held_up=self._held_up
+            seen_s=exited.at_s,
+            moved_s=moved_s,
+            looked_s=self._looks.looked_s,
+            held_up=self._looks.held_up,
         )
         self._events.on_event(
             WorkerExited(
@@ -300,6 +306,8 @@ class AgentDriver:
             self._stores.on_message(worker, message)
         elif getattr(message, "worker", worker) == worker:
             self._starts.heard(worker)
+            if isinstance(message, Joined) and self._parts.specs.saves_to_disk:
+                self._writer.start()
             if isinstance(message, Joined) and self._removals.is_first_of(worker):
                 self._hold_vault()  # this rank has created its files by now
             self._events.on_worker(_from_worker(message))
@@ -322,6 +330,19 @@ class AgentDriver:
 
     def on_preload_failed(self, error: str) -> None:
         self._events.preload_failed(error)
+
+
+class _Looks:
+    """When the processes were looked at last, and what has held that up."""
+
+    def __init__(self) -> None:
+        self.looked_s = clock.now_s()  # the time of the newest tick
+        self.held_up: HeldUp | None = None
+
+    def note(self, now_s: float) -> None:
+        """Note another look."""
+        self.held_up = held_up_by(looked_s=self.looked_s, now_s=now_s) or self.held_up
+        self.looked_s = now_s
 
 
 def _from_worker(message: Message) -> FromWorker:

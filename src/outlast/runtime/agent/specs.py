@@ -144,6 +144,12 @@ class Specs:
         )
 
     @property
+    def saves_to_disk(self) -> bool:
+        """Return True if the run writes checkpoints from time to time."""
+        options = self._options
+        return bool(options.get("checkpoint_every") or any(options.get("keep_disk", ())))
+
+    @property
     def port_is_fixed(self) -> bool:
         """Return True if the user has named the port of the store."""
         return self._master[1] != 0

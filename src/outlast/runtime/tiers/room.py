@@ -29,7 +29,13 @@ def room_in(folder: Path, groups: list[Hierarchy]) -> Room:
         "make /dev/shm larger (docker run --shm-size=..., mount -o remount,size=... /dev/shm), free"
         " memory"
     )
-    rooms = [Room(found.f_bavail * found.f_frsize, "free space of the file system", size_hint)]
+    in_folder = Room(found.f_bavail * found.f_frsize, "free space of the file system", size_hint)
+    return min(in_folder, memory_left(groups), key=lambda room: room.free)
+
+
+def memory_left(groups: list[Hierarchy]) -> Room:
+    """Return the tightest limit of memory that belongs to no file system."""
+    rooms = []
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             rooms.append(Room(int(line.split()[1]) * 1024, "memory of this machine", "free memory"))

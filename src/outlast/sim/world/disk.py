@@ -158,14 +158,17 @@ class Disks:
         return self._stream.between(*COPY_S)
 
     def write_shard(self, process: SimulatedProcess, step: int) -> None:
-        """Let a thread of the process write its shard and report it, after earlier shards."""
+        """Let the node's writer write a shard and report it, after earlier shards of the process.
+
+        The writer has the captured shard, so it is written even if the process dies.
+        """
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
         process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)
         full = self._is_full(disk)
 
         def done() -> None:
-            if not process.alive:
+            if not process.node.lives:
                 return  # the file has no name yet, so no process will ever read it
             if process.stopped:
                 process.backlog.append(done)

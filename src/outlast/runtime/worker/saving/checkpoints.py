@@ -1,22 +1,29 @@
 """This rank's part of the periodic checkpoint.
 
-It is copied at the commit, written by a thread, and reported to the coordinator. The coordinator
-writes the manifest once all ranks have reported. Until then the checkpoint does not exist. A failed
-save is reported, and training goes on. Of replicated state each rank copies and writes its share.
+It is captured at the commit, in memory that the node's writer shares, and reported to the
+coordinator once the writer says that it is durable. The coordinator writes the manifest once all
+ranks have reported. Until then the checkpoint does not exist. A failed save is reported, and
+training goes on. Of replicated state each rank captures its share.
 
 Training pauses only for the copy, unless the save before is still being written. A regroup does not
-wait for that.
+wait for that, and nobody waits for a disk that does not move. The writer is a process of its own
+(image_writer/). Where none can be reached, a thread of this process writes.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from outlast.errors import OutlastError, StateError
+from outlast.errors import CapacityError, OutlastError, StateError
+from outlast.model.limits import DIRECT_BLOCK_BYTES, SAVE_STUCK_S, WRITER_BACK_S, WRITER_SILENT_S
 from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
+from outlast.runtime.image_writer.captured import CapturedImage, hand_over
+from outlast.runtime.image_writer.direct_disk import DirectDisk
+from outlast.runtime.image_writer.write_orders import SOCKET_NAME, WriteAnswer, WriteOrder
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece, image_bytes, metadata_bytes, write_image
 from outlast.runtime.tiers.replicated import read_replicated
@@ -29,7 +36,7 @@ from outlast.runtime.worker.saving.resharding import load_resharded
 
 LOOK_S = 0.01  # a rank that waits for the last save checks at this interval whether it has to leave
 # main's function may be entered again, and reach its next save, while the thread of the last save
-# still writes
+# still waits
 _one_at_a_time = threading.Lock()
 
 
@@ -52,90 +59,181 @@ class Checkpoints:
         self.on_stop = self.every > 0 or any(options.get("keep_disk", ()))
         self._session = session
         self._pieces = pieces
-        self._staging = bytearray()
-        self._writer: threading.Thread | None = None
+        self._memory = CapturedImage()
+        self._delivery: _Delivery | None = None
 
     def due(self, step: int) -> bool:
         return self.every > 0 and step % self.every == 0
 
+    def reserve(self, nbytes: int) -> None:
+        """Have memory for this rank's shard, if the run has just begun and writes checkpoints.
+
+        Raises CapacityError if there is not enough. A rank that is replaced later has its memory
+        when it saves first: no peer has to wait for that.
+        """
+        if self.on_stop and self._session is not None and self._session.machine.generation <= 1:
+            self._memory.reserve(nbytes)
+
     def save(self, step: int) -> None:
-        """Copy this rank's shard, and let a thread write it."""
+        """Capture this rank's shard, and let it be written."""
         session = self._session
         assert session is not None
         generation, rank = session.machine.generation, session.beacon.rank
         began_s = clock.now_s()
-        while self._writer is not None and self._writer.is_alive():
-            self._writer.join(LOOK_S)
-            if session.machine.broken:
-                why = "given up for a regroup: the save before it was still being written"
-                self._report_failed(generation, rank, step, why)
-                return
+        if why := self._await_last(session):
+            _report_failed(session, generation, rank, step, why)
+            return
         pieces, metadata = self._pieces()
         metadata = {"step": str(step), **metadata}
         specs = [piece.spec for piece in pieces]
         size = image_bytes(specs, metadata_bytes=metadata_bytes(metadata))
         try:
-            if len(self._staging) < size:
-                self._staging = bytearray(size)
-        except MemoryError:
-            why = f"no memory for a copy of {size:,} bytes"
-            self._report_failed(generation, rank, step, why)
+            self._memory.reserve(size)
+        except CapacityError as error:
+            _report_failed(session, generation, rank, step, error.message)
             return
-        written = write_image(memoryview(self._staging), pieces=pieces, metadata=metadata)
-        image = memoryview(self._staging)[: written.length]
-        writer = threading.Thread(
-            target=self._write,
-            args=(generation, rank, step, image, clock.now_s() - began_s),
-            name="outlast-checkpoint",
-            daemon=True,
+        written = write_image(self._memory.view, pieces=pieces, metadata=metadata)
+        order = WriteOrder(
+            session.spec.worker,
+            generation,
+            rank,
+            step,
+            str(local.checkpoint_folder(self.root, step)),
+            local.shard_name(rank),
+            written.length,
+            written.checksum,
         )
-        self._writer = None
+        delivery = _Delivery(session, order, self._memory, paused_s=clock.now_s() - began_s)
         try:
-            writer.start()
+            delivery.thread.start()
         except RuntimeError as error:  # boundary: "can't start new thread"
-            self._report_failed(generation, rank, step, f"{error}: {LACKING}")
+            _report_failed(session, generation, rank, step, f"{error}: {LACKING}")
             return
-        self._writer = writer
+        self._delivery = delivery
 
     def wait(self) -> None:
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
+        """Wait until the newest save is written, as long as its bytes move."""
+        if self._delivery is not None:
+            self._delivery.wait(stuck_s=2 * WRITER_SILENT_S)
+            self._delivery = None
 
-    def _write(
-        self, generation: int, rank: int, step: int, image: memoryview, paused_s: float
+    def _await_last(self, session: WorkerSession) -> str:
+        """Wait until the save before is written. Return why this one is given up, or ""."""
+        delivery = self._delivery
+        if delivery is None:
+            return ""
+        if not delivery.wait(stuck_s=SAVE_STUCK_S, until=lambda: session.machine.broken):
+            if session.machine.broken:
+                return "given up for a regroup: the save before it was still being written"
+            return f"given up: nothing of the save before it was written for {SAVE_STUCK_S:g} s"
+        self._delivery = None
+        return ""
+
+
+class _Delivery:
+    """A captured image on its way to the disk.
+
+    A thread hands it to the node's writer, and reports its answer.
+    """
+
+    def __init__(
+        self,
+        session: WorkerSession,
+        order: WriteOrder,
+        memory: CapturedImage,
+        *,
+        paused_s: float,
     ) -> None:
-        """Write the shard. A save that fails is reported, and ends nothing (supervision
-        boundary).
+        self.thread = threading.Thread(target=self._run, name="outlast-checkpoint", daemon=True)
+        self._session = session
+        self._order = order
+        self._memory = memory
+        self._paused_s = paused_s
+        self._moved_s = clock.now_s()
+        self._is_reported = False
+
+    def wait(self, *, stuck_s: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until it is over. Return False if `until` says so before.
+
+        So it does if no byte was written for `stuck_s`.
         """
-        assert self._session is not None
-        worker = self._session.spec.worker
+        while self.thread.is_alive():
+            self.thread.join(LOOK_S)
+            if until() or clock.now_s() - self._moved_s > stuck_s:
+                return not self.thread.is_alive()
+        return True
+
+    def _run(self) -> None:
+        """A save that fails is reported, and ends nothing (supervision boundary)."""
         try:
             with _one_at_a_time:
-                entry = local.write_shard_bytes(
-                    local.checkpoint_folder(self.root, step), rank, image
-                )
-            done = Checkpointed(
-                worker,
-                generation,
-                rank,
-                step,
-                entry.name,
-                entry.length,
-                f"{entry.checksum:016x}",
-                "",
-                paused_s=paused_s,
-            )
+                if not self._hand_over():
+                    self._write()
         except (OutlastError, OSError, MemoryError) as error:
-            self._report_failed(generation, rank, step, one_line(error))
-            return
-        self._session.say(done)
+            self._report(WriteAnswer(one_line(error)))
 
-    def _report_failed(self, generation: int, rank: int, step: int, error: str) -> None:
-        """Report that this rank's shard of `step` is not written. Training goes on."""
-        session = self._session
-        assert session is not None
-        session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
+    def _hand_over(self) -> bool:
+        """Let the node's writer write it. Return False if there is none."""
+        path, failed_s = Path(self._session.spec.vault_folder) / SOCKET_NAME, 0.0
+        while path.exists():
+            began_s = self._moved_s
+            try:
+                hand_over(
+                    self._order, self._memory, path, moved=self._note_moved, done=self._report
+                )
+                return True
+            except (OSError, ValueError):
+                if self._is_reported:  # it ended, or lost its place, after it had answered
+                    return True
+            now_s = clock.now_s()
+            if not failed_s or self._moved_s > began_s:
+                failed_s = now_s
+            if now_s - failed_s > WRITER_BACK_S:
+                break
+            time.sleep(LOOK_S)
+        return False
+
+    def _write(self) -> None:
+        """Write it here: no process is there to do so, or none comes back."""
+        order = self._order
+        entry = local.write_file(Path(order.folder), order.name, self._chunks(), disk=DirectDisk())
+        changed = entry.checksum != order.checksum
+        self._report(WriteAnswer("the captured bytes have changed" if changed else ""))
+
+    def _chunks(self) -> Iterator[memoryview]:
+        image = self._memory.view[: self._order.length]
+        for at in range(0, len(image), DIRECT_BLOCK_BYTES):
+            yield image[at : at + DIRECT_BLOCK_BYTES]
+            self._note_moved()
+
+    def _note_moved(self) -> None:
+        self._moved_s = clock.now_s()
+
+    def _report(self, answer: WriteAnswer) -> None:
+        self._is_reported, order = True, self._order
+        if answer.error:
+            _report_failed(self._session, order.generation, order.rank, order.step, answer.error)
+            return
+        self._session.say(
+            Checkpointed(
+                order.worker,
+                order.generation,
+                order.rank,
+                order.step,
+                order.name,
+                order.length,
+                f"{order.checksum:016x}",
+                "",
+                paused_s=self._paused_s,
+            )
+        )
+
+
+def _report_failed(
+    session: WorkerSession, generation: int, rank: int, step: int, error: str
+) -> None:
+    """Report that this rank's shard of `step` is not written. Training goes on."""
+    session.say(Checkpointed(session.spec.worker, generation, rank, step, "", 0, "", error))
 
 
 def load_checkpoint(state: State, folder: str, rank: int, world_size: int) -> list[str]:

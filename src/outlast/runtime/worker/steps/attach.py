@@ -132,16 +132,15 @@ class Attachment:
     # --- attaching --------------------------------------------------------------------------------
 
     def attach(self) -> int:
-        """Bring this rank's state to the run's step, join the run's group, and report it.
-
-        Return the step.
-        """
+        """Bring this rank's state to the run's step, join the run's group, and return the step."""
         member, session = self.member, self.member.session
         self.state.bind(member.rank(), member.world_size)
         if session is None:
             return self._begin_behind(self.call.first - 1)
         session.enter(Phase.REGROUP, cause=session.wait_plan(newer_than=-1).attaching)
-        self.copies.reserve(*self.images.reserve())
+        needed = self.images.reserve()
+        self.copies.reserve(*needed)
+        self.checkpoints.reserve(self.images.checkpoint_bytes(*needed))
         while True:
             plan = self._plan()
             member.came_to(Waypoint.RESTORES if member.has_group else Waypoint.AWAITS_STATE)

@@ -1,0 +1,72 @@
+"""What a worker and the process that writes its image say to each other.
+
+    worker                              writer
+    connects, sends a WriteOrder and    maps the memory, and has it from now on, even if the
+    the descriptor of its memory        worker dies
+                                        MOVED, again and again while it writes
+                                        an WriteAnswer
+    TAKEN, once it has reported that    closes; without TAKEN it tells the launcher
+
+A connection is for one order. Each line of this table is one packet of a Unix socket.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from outlast.runtime.interpreter import module_command
+
+PROGRAM = module_command("outlast.runtime.image_writer.writer_program")
+SOCKET_NAME = "writer"  # in the folder of the vault
+MOVED, TAKEN = b"moved", b"taken"
+PACKET_BYTES = 65_536
+ASK = b"?\n"  # from the launcher, on stdin: does the process live?
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrder:
+    """Write `length` bytes, whose checksum is known, into the file `name` in `folder`.
+
+    worker, generation, rank, step   as in the message Checkpointed
+    """
+
+    worker: int
+    generation: int
+    rank: int
+    step: int
+    folder: str
+    name: str
+    length: int
+    checksum: int
+
+    def encode(self) -> bytes:
+        """Return the order as a packet."""
+        return json.dumps(asdict(self)).encode()
+
+
+def decode_order(packet: bytes) -> WriteOrder:
+    """Read an order. Raises ValueError for any other packet."""
+    try:
+        return WriteOrder(**json.loads(packet))
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAnswer:
+    """The file is durable, or `error` says why it is not."""
+
+    error: str = ""
+
+    def encode(self) -> bytes:
+        """Return the answer as a packet."""
+        return json.dumps({"error": self.error}).encode()
+
+
+def decode_answer(packet: bytes) -> WriteAnswer:
+    """Read an answer. Raises ValueError for any other packet."""
+    try:
+        return WriteAnswer(str(json.loads(packet)["error"]))
+    except (TypeError, KeyError) as error:
+        raise ValueError(str(error)) from None

@@ -1,0 +1,189 @@
+"""The process that writes the images of a node's ranks to the disk, while they train.
+
+It is started by the node's launcher with the lowest priority, and has no torch. A rank captures its
+image in memory that it shares with this process, and goes on. From then on this process holds the
+memory. So an image that was captured is written even if its rank dies.
+
+On stdout it says as lines of JSON for the launcher:
+
+    begun, moved, ended   an order is being carried out; some of it was written; it is over
+    orphan                an order was carried out whose worker does not take the answer
+    alive                 the answer to each line on stdin
+
+It ends when the launcher does, or closes stdin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outlast.errors import OutlastError, whole_message_of
+from outlast.model.limits import DIRECT_BLOCK_BYTES, WRITER_MOVED_S, WRITERS_COUNT
+from outlast.runtime import clock, linux
+from outlast.runtime.image_writer.direct_disk import DirectDisk
+from outlast.runtime.image_writer.write_orders import (
+    MOVED,
+    PACKET_BYTES,
+    WriteAnswer,
+    WriteOrder,
+    decode_order,
+)
+from outlast.runtime.tiers import local
+from outlast.runtime.tiers.lease_page import LeasePage
+from outlast.runtime.tiers.local import Disk
+
+Say = Callable[[dict[str, Any]], None]
+
+
+class ImageWriter:
+    """Carry out orders, at most WRITERS_COUNT at once, and one at a time for each file."""
+
+    def __init__(self, path: Path, say: Say, *, disk: Disk | None = None) -> None:
+        self._path = path
+        self._say = say
+        self._disk = disk or DirectDisk()
+        self._changed = threading.Condition()
+        self._writing: set[str] = set()  # the files that are being written now
+        self._clients: set[socket.socket] = set()
+        self._moved_s = 0.0
+
+    def listen(self) -> None:
+        """Accept orders until the process ends. Raises OSError if nothing can listen there."""
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(str(self._path))
+        listener.listen(socket.SOMAXCONN)
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        """Carry out the order that one worker sends."""
+        with client, contextlib.suppress(OSError, ValueError):  # a worker that died, or a stranger
+            order, memory = _receive(client)
+            self._say({"what": "begun"})
+            with self._changed:
+                self._clients.add(client)
+            try:
+                answer = WriteAnswer(self._write(order, memory))
+            finally:
+                with self._changed:
+                    self._clients.discard(client)
+                self._say({"what": "ended"})
+            taken = b""
+            with contextlib.suppress(OSError):
+                client.send(answer.encode())
+                taken = client.recv(PACKET_BYTES)
+            if not taken:
+                self._say({"what": "orphan", "order": asdict(order), "error": answer.error})
+
+    def _write(self, order: WriteOrder, memory: memoryview) -> str:
+        """Write one file. Return why it is not durable, or ""."""
+        folder = Path(order.folder)
+        with self._turn(str(folder / order.name)):
+            try:
+                # What another process may still be writing has another file then.
+                local.temporary_of(folder / order.name).unlink(missing_ok=True)
+                chunks = self._chunks(memory[: order.length])
+                entry = local.write_file(folder, order.name, chunks, disk=self._disk)
+            except (OutlastError, OSError, MemoryError) as error:
+                return whole_message_of(error) or "the process that writes gets no more memory"
+        if (entry.length, entry.checksum) != (order.length, order.checksum):
+            return "the captured bytes have changed since they were captured"
+        return ""
+
+    @contextlib.contextmanager
+    def _turn(self, path: str) -> Iterator[None]:
+        """Wait until the file may be written."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._writing) < WRITERS_COUNT and path not in self._writing
+            )
+            self._writing.add(path)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing.discard(path)
+                self._changed.notify_all()
+
+    def _chunks(self, memory: memoryview) -> Iterator[memoryview]:
+        for at in range(0, len(memory), DIRECT_BLOCK_BYTES):
+            yield memory[at : at + DIRECT_BLOCK_BYTES]
+            self._moved()
+
+    def _moved(self) -> None:
+        """Tell everyone who waits that bytes are being written, now and then."""
+        with self._changed:
+            now_s = clock.now_s()
+            if now_s - self._moved_s < WRITER_MOVED_S:
+                return
+            self._moved_s = now_s
+            for client in self._clients:
+                with contextlib.suppress(OSError):
+                    client.send(MOVED, socket.MSG_DONTWAIT)
+        self._say({"what": "moved"})
+
+
+def _receive(client: socket.socket) -> tuple[WriteOrder, memoryview]:
+    """Return an order, and the memory that came with it. Raises OSError and ValueError."""
+    packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 1)
+    try:
+        order = decode_order(packet)
+        if not descriptors or os.fstat(descriptors[0]).st_size < order.length:
+            raise ValueError("the order came without its memory")
+        return order, memoryview(mmap.mmap(descriptors[0], 0, prot=mmap.PROT_READ))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _to_launcher(report: dict[str, Any]) -> None:
+    line = json.dumps(report).encode() + b"\n"
+    with contextlib.suppress(OSError):  # the launcher is gone, and this process ends soon
+        os.write(1, line)
+
+
+def main(argv: list[str]) -> int:
+    """Serve until stdin is closed. The arguments are the socket and the launcher's pid."""
+    path, launcher = argv
+    try:
+        linux.stop_with(int(launcher))
+    except ProcessLookupError:
+        return 0
+    linux.set_name("outlast-writer")
+    writer = ImageWriter(Path(path), _to_launcher, disk=DirectDisk(_may_act(Path(path).parent)))
+    threading.Thread(target=_until_closed, daemon=True).start()
+    try:
+        writer.listen()
+    except OSError as error:
+        print(f"error: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+def _may_act(vault: Path) -> Callable[[], bool]:
+    """Return what says whether this node may still write. On one node it always may."""
+    if not (vault / "lease").exists():
+        return lambda: True
+    lease = LeasePage(vault)
+    return lambda: clock.now_s() < lease.until_s
+
+
+def _until_closed() -> None:
+    while os.read(0, PACKET_BYTES):
+        _to_launcher({"what": "alive"})
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
