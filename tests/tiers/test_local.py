@@ -109,13 +109,28 @@ def test_a_disk_full_at_any_write_costs_no_checkpoint(
 
 
 def test_a_disk_that_is_really_full_is_a_capacity_error(tmp_path: Path) -> None:
-    """Method: the shard's temporary name leads to /dev/full."""
+    """Method: what is written goes to /dev/full."""
+
+    class ReallyFull(Disk):
+        def write(self, fd: int, data: memoryview) -> None:
+            with open("/dev/full", "wb", buffering=0) as device:
+                device.write(data)
+
+    folder = checkpoint_folder(tmp_path, 1)
+    with pytest.raises(CapacityError):
+        write_shard(folder, 0, pieces=state(1, 0), metadata={}, disk=ReallyFull())
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_hung_process_still_writes_goes_to_no_file_of_another(tmp_path: Path) -> None:
+    """Method: a save that was begun has its file open, and writes once another save is over."""
     folder = checkpoint_folder(tmp_path, 1)
     folder.mkdir()
-    (folder / "rank-0.safetensors.tmp").symlink_to("/dev/full")
-    with pytest.raises(CapacityError):
-        write_shard(folder, 0, pieces=state(1, 0), metadata={})
-    assert list(folder.iterdir()) == []
+    with open(folder / "rank-0.safetensors.tmp", "wb", buffering=0) as hung:
+        save(tmp_path, 1)
+        hung.write(b"late")
+    (found,) = checkpoints(tmp_path)
+    verify(found)
 
 
 def test_everything_is_synced_before_the_manifest_gets_its_name(tmp_path: Path) -> None:

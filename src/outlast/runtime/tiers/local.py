@@ -202,14 +202,11 @@ def write_file(
         return _write_file(folder / name, chunks, disk)
 
 
-def temporary_of(path: Path) -> Path:
-    """Return the name under which a file is written."""
-    return path.with_name(path.name + _TEMPORARY)
-
-
 def _write_file(path: Path, chunks: Iterable[memoryview], disk: Disk) -> FileEntry:
-    temporary = temporary_of(path)
+    temporary = path.with_name(path.name + _TEMPORARY)
     digest, length, begun = xxhash.xxh3_64(), 0, 0
+    # A process that was killed while the disk hung may still write into the file of that name.
+    temporary.unlink(missing_ok=True)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for chunk in chunks:
