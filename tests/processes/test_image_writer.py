@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -89,11 +91,15 @@ class Rank:
 
     def __post_init__(self) -> None:
         self.memory.reserve(SIZE)
-        self.data = np.random.default_rng(7).integers(0, 256, SIZE, np.uint8).tobytes()
+        self.captures(7)
+
+    def captures(self, seed: int, *, generation: int = 1) -> None:
+        """Capture an image of step 5."""
+        self.data = np.random.default_rng(seed).integers(0, 256, SIZE, np.uint8).tobytes()
         self.memory.view[:SIZE] = self.data
         checksum = xxhash.xxh3_64_intdigest(self.data)
         folder = str(local.checkpoint_folder(self.root, 5))
-        self.order = WriteOrder(3, 1, 0, 5, folder, local.shard_name(0), SIZE, checksum)
+        self.order = WriteOrder(3, generation, 0, 5, folder, local.shard_name(0), SIZE, checksum)
 
     @property
     def file(self) -> Path:
@@ -214,7 +220,7 @@ from outlast.runtime.image_writer import writer_program as program
 from outlast.runtime.tiers.local import Disk
 
 class Hangs(Disk):
-    def __init__(self, may_act):
+    def __init__(self, why_late):
         pass
 
     def make_folder(self, folder):
@@ -223,6 +229,24 @@ class Hangs(Disk):
 program.DirectDisk = Hangs
 sys.exit(program.main(sys.argv[1:]))
 """
+
+
+def test_a_writer_that_cannot_be_started_is_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the launcher may open no more files for a while, and there is no temporary folder."""
+    monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
+    monkeypatch.setattr(tempfile, "tempdir", str(node.folder / "removed"))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 1, before[1]))
+    try:
+        node.writer.start()
+        node.until(lambda: node.told)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert "no process can be started: Too many open files" in node.told[0]
+    node.until(node.listens)
 
 
 def test_a_writer_that_does_not_answer_is_replaced(
@@ -252,7 +276,7 @@ def test_sigkill_at_any_write_leaves_the_checkpoint_before_it(tmp_path: Path) ->
 
     def serve(folder: Path, disk: local.Disk) -> None:
         said = list[dict[str, Any]]()
-        ImageWriter(folder / SOCKET_NAME, said.append, disk=disk).listen()
+        ImageWriter(folder / SOCKET_NAME, said.append, disk=lambda why_late: disk).listen()
 
     def writes(root: Path, path: Path) -> list[str]:
         rank = Rank(root)
@@ -388,10 +412,90 @@ def test_a_block_that_is_not_aligned_is_written_through_the_cache(tmp_path: Path
 
 def test_no_file_gets_its_name_after_the_lease_of_the_node(tmp_path: Path) -> None:
     """Ranks of another node may write the same file by then."""
-    disk = DirectDisk(lambda: False)
+    disk = DirectDisk(lambda: "the lease of this node is over")
     with pytest.raises(RunFolderError, match="lease of this node is over"):
         local.write_file(tmp_path / "new", "a", [memoryview(b"late")], disk=disk)
     assert not (tmp_path / "new" / "a").exists()
+
+
+def test_an_image_of_a_step_that_was_rolled_back_gets_no_name(tmp_path: Path) -> None:
+    """Method: the step is rolled back while a dead rank's image of it is written, and its
+    successor's image of that step waits. The file is that of the successor.
+    """
+    said, halfway, goes_on = list[dict[str, Any]](), threading.Event(), threading.Event()
+
+    class Halts(DirectDisk):
+        def sync(self, fd: int) -> None:
+            halfway.set()
+            assert goes_on.wait(WITHIN_S)
+            super().sync(fd)
+
+    writer = ImageWriter(tmp_path / SOCKET_NAME, said.append, disk=Halts)
+    threading.Thread(target=writer.listen, daemon=True).start()
+    path = _listening(tmp_path / SOCKET_NAME)
+    dead, successor, late = (Rank(tmp_path / "checkpoints") for _ in range(3))
+    successor.captures(8, generation=2)
+    first = dead.hands_over(path)
+    assert halfway.wait(WITHIN_S)
+    second = successor.hands_over(path)
+    writer.rollbacks.note(generation=2, step=4)
+    goes_on.set()
+    first.join(WITHIN_S)
+    second.join(WITHIN_S)
+    late.hands_over(path).join(WITHIN_S)
+    assert "step 5 was rolled back" in dead.heard[0]
+    assert "step 5 was rolled back" in late.heard[0]
+    assert successor.heard == ["written"]
+    assert successor.file.read_bytes() == successor.data != dead.data
+
+
+def test_each_writer_hears_which_steps_were_rolled_back(node: Node) -> None:
+    """Method: one hears it while it runs, the next one as it starts. Other steps are written."""
+    rank = Rank(node.folder / "checkpoints")
+    node.writer.start()
+    node.until(node.listens)
+    node.writer.roll_back(generation=2, step=4)
+    node.writer.roll_back(generation=2, step=4)
+    for deaths in (1, 2):
+        rank.hands_over(node.socket)
+        node.until(lambda deaths=deaths: len(rank.heard) == deaths)
+        assert "step 5 was rolled back" in rank.heard[-1]
+        pid = node.writer.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        node.until(lambda pid=pid: node.writer.pid not in (None, pid) and node.listens())
+    rank.captures(7, generation=2)
+    rank.hands_over(node.socket)
+    node.until(lambda: len(rank.heard) == 3)
+    assert rank.heard[-1] == "written"
+
+
+def test_no_writer_is_replaced_because_its_launcher_stood_still(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the loop does not run for longer than a writer may be silent."""
+    monkeypatch.setattr(writer_process, "WRITER_SILENT_S", SILENT_S)
+    node.writer.start()
+    node.until(node.listens)
+    first, rank = node.writer.pid, Rank(node.folder / "checkpoints")
+    node.loop.run_until(lambda: False, within_s=0.1)
+    rank.hands_over(node.socket).join(WITHIN_S)
+    threading.Event().wait(SILENT_S + 0.5)  # nothing is awaited: the launcher stands still
+    node.loop.run_until(lambda: False, within_s=SILENT_S / 2)
+    assert (node.writer.pid, node.told, rank.heard) == (first, [], ["written"])
+
+
+def test_a_writer_whose_socket_was_removed_is_replaced(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_process, "WRITER_SILENT_S", SILENT_S)
+    monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
+    node.writer.start()
+    node.until(node.listens)
+    first = node.writer.pid
+    node.socket.unlink()
+    node.until(lambda: node.writer.pid not in (None, first) and node.listens())
+    assert any("was removed, so the process that writes" in one for one in node.told)
 
 
 def test_a_writer_obeys_the_lease_of_its_node(node: Node) -> None:
@@ -415,7 +519,7 @@ def test_a_writer_obeys_the_lease_of_its_node(node: Node) -> None:
 def a_rank(root: Path, vault: Path) -> tuple[Any, list[Checkpointed]]:
     """Return a rank's `Checkpoints`, and what it reports."""
     from outlast.runtime.tiers.image import TensorPiece, TensorSpec
-    from outlast.runtime.worker.checkpoints import Checkpoints
+    from outlast.runtime.worker.saving.checkpoints import Checkpoints
 
     said: list[Checkpointed] = []
     session: Any = SimpleNamespace(
@@ -437,7 +541,7 @@ def test_a_rank_goes_on_while_its_writer_is_held_up(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: the writer is stopped. The next save is given up, and the one after that succeeds."""
-    from outlast.runtime.worker import checkpoints
+    from outlast.runtime.worker.saving import checkpoints
 
     monkeypatch.setattr(checkpoints, "SAVE_STUCK_S", 0.2)
     node.writer.start()
@@ -457,11 +561,40 @@ def test_a_rank_goes_on_while_its_writer_is_held_up(
     assert [(one.step, one.error) for one in said[1:]] == [(1, ""), (3, "")]
 
 
+def test_a_save_that_never_ends_holds_no_end_of_a_run_up(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the writer is stopped. The wait at the end of the steps is over, and the save is
+    reported as failed. Steps that follow save nothing before the writer has let go of the memory.
+    """
+    from outlast.runtime.worker.saving import checkpoints
+
+    monkeypatch.setattr(checkpoints, "SAVE_STUCK_S", 0.2)
+    monkeypatch.setattr(checkpoints, "WRITER_SILENT_S", 0.1)
+    node.writer.start()
+    node.until(node.listens)
+    assert node.writer.pid is not None
+    os.kill(node.writer.pid, signal.SIGSTOP)
+    saves, said = a_rank(node.folder / "checkpoints", node.folder)
+    saves.save(1)
+    saves.wait()
+    saves.save(2)
+    assert [one.step for one in said] == [1, 2]
+    assert "given up: nothing of it was written" in said[0].error
+    assert "nothing of the save before it was written" in said[1].error
+    os.kill(node.writer.pid, signal.SIGCONT)
+    node.until(lambda: len(said) == 3)
+    assert (said[2].step, said[2].error) == (1, "")
+    saves.save(3)
+    saves.wait()
+    assert (said[3].step, said[3].error) == (3, "")
+
+
 def test_a_rank_writes_itself_if_no_writer_comes_back(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Method: there is none at first. Then one has left its socket, and is not started again."""
-    from outlast.runtime.worker import checkpoints
+    from outlast.runtime.worker.saving import checkpoints
 
     monkeypatch.setattr(checkpoints, "WRITER_BACK_S", 0.05)
     saves, said = a_rank(node.folder / "checkpoints", node.folder)

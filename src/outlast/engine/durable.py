@@ -43,9 +43,25 @@ class Rollbacks:
         # generation, and the step that it went back to; later ones went further
         self._backs: list[tuple[int, int]] = []
 
-    def note(self, *, generation: int, step: int) -> None:
-        """Note that `generation` goes on from `step`, so later steps are rolled back."""
+    def noted(self) -> tuple[tuple[int, int], ...]:
+        """Return generation and step of the notes that still say something, the oldest first."""
+        return tuple(self._backs)
+
+    def note(self, *, generation: int, step: int) -> bool:
+        """Note that `generation` goes on from `step`, so later steps are rolled back.
+
+        Return False if that was noted last.
+        """
+        if self._backs[-1:] == [(generation, step)]:
+            return False
         self._backs = [back for back in self._backs if back[1] < step] + [(generation, step)]
+        return True
+
+    def why_not(self, *, generation: int, step: int) -> str:
+        """Return why what `generation` made of `step` does not count any more, or ""."""
+        return (
+            "" if self.counts(generation=generation, step=step) else f"step {step} was rolled back"
+        )
 
     def counts(self, *, generation: int, step: int) -> bool:
         """Return whether what `generation` made of `step` was not rolled back since."""

@@ -301,7 +301,8 @@ class Coordinator:
                 return [event(now_s, "zygote_lost", {"reason": message.reason})]
             case Checkpointed() if not self.roster.those((message.worker,)):
                 # The worker has died since it captured its image. The file is durable all the same.
-                return [] if message.in_vault else self._on_shard(now_s, message)
+                counts = not message.in_vault and self.run.sources.saves.takes(message)
+                return self._on_shard(now_s, message) if counts else []
             case _:
                 return self._from_workers(now_s, (message.worker,), message)
 

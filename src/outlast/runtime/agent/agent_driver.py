@@ -185,6 +185,7 @@ class AgentDriver:
             message = output.message
             if isinstance(message, Regroup):
                 message = self._parts.specs.takes_rank(output.worker, message)
+                self._writer.roll_back(generation=message.generation, step=message.step)
             self.host.send(output.worker, message)
         elif isinstance(output, Kill):
             self._kill(output.worker)

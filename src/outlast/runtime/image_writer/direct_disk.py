@@ -26,19 +26,18 @@ from outlast.runtime.tiers.local import Disk
 class DirectDisk(Disk):
     """Write aligned memory directly. `direct_bytes` counts what went this way.
 
-    may_act   False once the node's lease is over: a file gets its name no more, because ranks of
-              another node may write it by now
+    why_late   returns why a file must not get its name any more, or "": others may write it by now
     """
 
-    def __init__(self, may_act: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, why_late: Callable[[], str] = lambda: "") -> None:
         self.direct_bytes = 0
-        self._may_act = may_act
+        self._why_late = why_late
         self._unsynced: dict[int, int] = {}  # by descriptor: bytes in the cache since the last sync
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file. Raises RunFolderError if the lease is over."""
-        if not self._may_act():
-            raise RunFolderError(f"{target} is not written: the lease of this node is over")
+        """Rename a file. Raises RunFolderError if it is too late for that."""
+        if why := self._why_late():
+            raise RunFolderError(f"{target} is not written: {why}")
         super().rename(source, target)
 
     def write(self, fd: int, data: memoryview) -> None:

@@ -24,6 +24,17 @@ PACKET_BYTES = 65_536
 ASK = b"?\n"  # from the launcher, on stdin: does the process live?
 
 
+def encode_rollback(generation: int, step: int) -> bytes:
+    """Return what the launcher writes to stdin: a generation goes on from a step."""
+    return f"{generation} {step}\n".encode()
+
+
+def decode_rollback(line: bytes) -> tuple[int, int]:
+    """Return generation and step. Raises ValueError for any other line."""
+    generation, step = line.split()
+    return int(generation), int(step)
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOrder:
     """Write `length` bytes, whose checksum is known, into the file `name` in `folder`.

@@ -6,9 +6,13 @@ memory. So an image that was captured is written even if its rank dies.
 
 On stdout it says as lines of JSON for the launcher:
 
+    listens               orders are accepted from now on
     begun, moved, ended   an order is being carried out; some of it was written; it is over
     orphan                an order was carried out whose worker does not take the answer
     alive                 the answer to each line on stdin
+
+From stdin it also hears which steps were rolled back (write_orders.py). An image of such a step,
+which a dead rank has left, gets no name any more: its successor writes the same file.
 
 It ends when the launcher does, or closes stdin.
 """
@@ -27,16 +31,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from outlast.engine.durable import Rollbacks
 from outlast.errors import OutlastError, whole_message_of
 from outlast.model.limits import DIRECT_BLOCK_BYTES, WRITER_MOVED_S, WRITERS_COUNT
 from outlast.runtime import clock, linux
 from outlast.runtime.image_writer.direct_disk import DirectDisk
 from outlast.runtime.image_writer.write_orders import (
+    ASK,
     MOVED,
     PACKET_BYTES,
     WriteAnswer,
     WriteOrder,
     decode_order,
+    decode_rollback,
 )
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.lease_page import LeasePage
@@ -48,10 +55,19 @@ Say = Callable[[dict[str, Any]], None]
 class ImageWriter:
     """Carry out orders, at most WRITERS_COUNT at once, and one at a time for each file."""
 
-    def __init__(self, path: Path, say: Say, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        say: Say,
+        *,
+        disk: Callable[[Callable[[], str]], Disk] = DirectDisk,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.rollbacks = Rollbacks()
         self._path = path
         self._say = say
-        self._disk = disk or DirectDisk()
+        self._disk = disk
+        self._may_act = may_act
         self._changed = threading.Condition()
         self._writing: set[str] = set()  # the files that are being written now
         self._clients: set[socket.socket] = set()
@@ -63,6 +79,7 @@ class ImageWriter:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(str(self._path))
         listener.listen(socket.SOMAXCONN)
+        self._say({"what": "listens"})
         while True:
             client, _ = listener.accept()
             threading.Thread(target=self._serve, args=(client,), daemon=True).start()
@@ -89,18 +106,24 @@ class ImageWriter:
 
     def _write(self, order: WriteOrder, memory: memoryview) -> str:
         """Write one file. Return why it is not durable, or ""."""
-        folder = Path(order.folder)
+        folder, disk = Path(order.folder), self._disk(lambda: self._why_late(order))
         with self._turn(str(folder / order.name)):
+            if why := self._why_late(order):
+                return why
             try:
-                # What another process may still be writing has another file then.
-                local.temporary_of(folder / order.name).unlink(missing_ok=True)
                 chunks = self._chunks(memory[: order.length])
-                entry = local.write_file(folder, order.name, chunks, disk=self._disk)
+                entry = local.write_file(folder, order.name, chunks, disk=disk)
             except (OutlastError, OSError, MemoryError) as error:
                 return whole_message_of(error) or "the process that writes gets no more memory"
         if (entry.length, entry.checksum) != (order.length, order.checksum):
             return "the captured bytes have changed since they were captured"
         return ""
+
+    def _why_late(self, order: WriteOrder) -> str:
+        """Return why an image must not become a file any more, or ""."""
+        if not self._may_act():
+            return "the lease of this node is over"
+        return self.rollbacks.why_not(generation=order.generation, step=order.step)
 
     @contextlib.contextmanager
     def _turn(self, path: str) -> Iterator[None]:
@@ -162,8 +185,9 @@ def main(argv: list[str]) -> int:
     except ProcessLookupError:
         return 0
     linux.set_name("outlast-writer")
-    writer = ImageWriter(Path(path), _to_launcher, disk=DirectDisk(_may_act(Path(path).parent)))
-    threading.Thread(target=_until_closed, daemon=True).start()
+    lease = _lease(Path(path).parent)
+    writer = ImageWriter(Path(path), _to_launcher, disk=DirectDisk, may_act=lease)
+    threading.Thread(target=_until_closed, args=(writer.rollbacks,), daemon=True).start()
     try:
         writer.listen()
     except OSError as error:
@@ -171,7 +195,7 @@ def main(argv: list[str]) -> int:
     return 1
 
 
-def _may_act(vault: Path) -> Callable[[], bool]:
+def _lease(vault: Path) -> Callable[[], bool]:
     """Return what says whether this node may still write. On one node it always may."""
     if not (vault / "lease").exists():
         return lambda: True
@@ -179,9 +203,13 @@ def _may_act(vault: Path) -> Callable[[], bool]:
     return lambda: clock.now_s() < lease.until_s
 
 
-def _until_closed() -> None:
-    while os.read(0, PACKET_BYTES):
-        _to_launcher({"what": "alive"})
+def _until_closed(rollbacks: Rollbacks) -> None:
+    with open(0, "rb", buffering=0, closefd=False) as stdin:
+        while line := stdin.readline(PACKET_BYTES):
+            if line != ASK:
+                generation, step = decode_rollback(line)
+                rollbacks.note(generation=generation, step=step)
+            _to_launcher({"what": "alive"})
     os._exit(0)
 
 

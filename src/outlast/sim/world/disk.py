@@ -160,16 +160,19 @@ class Disks:
     def write_shard(self, process: SimulatedProcess, step: int) -> None:
         """Let the node's writer write a shard and report it, after earlier shards of the process.
 
-        The writer has the captured shard, so it is written even if the process dies.
+        The writer has the captured shard, so it is written even if the process dies, but not if its
+        step was rolled back.
         """
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
         process.saves_until_s = began_s + self._takes_s(disk, WRITE_S)
-        full = self._is_full(disk)
+        full, rollbacks = self._is_full(disk), process.node.rollbacks
 
         def done() -> None:
-            if not process.node.lives:
+            if not process.node.lives or process.node.rollbacks is not rollbacks:
                 return  # the file has no name yet, so no process will ever read it
+            if not rollbacks.counts(generation=generation, step=step):
+                return  # its successor writes the file of this name
             if process.stopped:
                 process.backlog.append(done)
                 return

@@ -9,6 +9,7 @@ from typing import Any
 from outlast.engine.agent.agent import Agent
 from outlast.engine.cluster.agent_session import AgentSession
 from outlast.engine.cluster.lease import void_after_s
+from outlast.engine.durable import Rollbacks
 from outlast.engine.protocol.outputs import (
     AnswerPing,
     Deliver,
@@ -230,6 +231,10 @@ class Node:
         """Cancel the end of a main thread's sleep."""
         self._runner.sleeps_no_more(process)
 
+    @property
+    def rollbacks(self) -> Rollbacks:
+        return self._memory.rollbacks
+
     def alive(self) -> list[SimulatedProcess]:
         return [process for process in self.processes.values() if process.alive]
 
@@ -385,6 +390,8 @@ class Node:
         for output in outputs:
             if isinstance(output, Deliver):
                 process = self.processes.get(output.worker)
+                if isinstance(plan := output.message, Regroup):
+                    self.rollbacks.note(generation=plan.generation, step=plan.step)
                 if isinstance(output.message, Ping):
                     self._memory.pings(output.worker, now_s=self._frame.timeline.now_s)
                 if process is not None:

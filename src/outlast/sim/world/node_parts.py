@@ -10,7 +10,7 @@ from typing import Any
 from outlast.engine.agent.agent import Agent
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.cluster.agent_session import AgentSession, NodeOffer
-from outlast.engine.durable import newest_common
+from outlast.engine.durable import Rollbacks, newest_common
 from outlast.model.messages import Images
 from outlast.sim.draws import Draws, ProcessDraws
 from outlast.sim.options import Options
@@ -56,6 +56,7 @@ class NodeMemory:
     slots     for each rank that was here, the step in each of its slots
     kept      the same for the copies that all ranks go on from if all are lost
     copies    copies or parity of images that ranks of other nodes have sealed
+    rollbacks what its writer has heard of steps that were rolled back
     heard_s   when each worker last printed something
     doomed    workers that the agent has killed, even if they were not forked yet
     pinged    when each worker was asked whether it lives
@@ -65,12 +66,14 @@ class NodeMemory:
     slots: dict[int, dict[int, int]] = field(default_factory=dict)
     kept: dict[int, dict[int, int]] = field(default_factory=dict)
     copies: SimulatedCopies = field(default_factory=SimulatedCopies)
+    rollbacks: Rollbacks = field(default_factory=Rollbacks)
     heard_s: dict[int, float] = field(default_factory=dict)
     doomed: set[int] = field(default_factory=set)
     pinged: dict[int, deque[float]] = field(default_factory=dict)
 
     def lose_power(self) -> None:
-        """Lose the images and copies in memory."""
+        """Lose the images and copies in memory, and the process that writes checkpoints."""
+        self.rollbacks = Rollbacks()
         self.slots.clear()
         self.kept.clear()
         self.copies.clear()

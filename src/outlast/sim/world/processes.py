@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from outlast.engine.agent.worker_watch import Reading
 from outlast.engine.commit.image_place import ScriptPosition
+from outlast.engine.durable import Rollbacks
 from outlast.engine.protocol.outputs import Output
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.model.beacon import Beacon
@@ -99,6 +100,9 @@ class Home(Protocol):
 
     @property
     def copies(self) -> CopiesOnNode: ...
+
+    @property
+    def rollbacks(self) -> Rollbacks: ...
 
     @property
     def heard_s(self) -> dict[int, float]: ...

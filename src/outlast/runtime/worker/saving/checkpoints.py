@@ -113,8 +113,10 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait until the newest save is written, as long as its bytes move."""
-        if self._delivery is not None:
-            self._delivery.wait(stuck_s=2 * WRITER_SILENT_S)
+        delivery = self._delivery
+        if delivery is not None and not delivery.wait(stuck_s=2 * WRITER_SILENT_S):
+            delivery.give_up(f"nothing of it was written for {2 * WRITER_SILENT_S:g} s")
+        elif delivery is not None:
             self._delivery = None
 
     def _await_last(self, session: WorkerSession) -> str:
@@ -162,6 +164,11 @@ class _Delivery:
             if until() or clock.now_s() - self._moved_s > stuck_s:
                 return not self.thread.is_alive()
         return True
+
+    def give_up(self, why: str) -> None:
+        """Report that this save has failed. Its memory is not free before it is over."""
+        order = self._order
+        _report_failed(self._session, order.generation, order.rank, order.step, f"given up: {why}")
 
     def _run(self) -> None:
         """A save that fails is reported, and ends nothing (supervision boundary)."""
