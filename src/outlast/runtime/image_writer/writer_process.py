@@ -11,6 +11,11 @@ answer for WRITER_SILENT_S, or writes nothing for so long though it has an order
 started again, with a warning that counts. So it is if its socket was removed and it has no order.
 The ranks then hand over their images once more. While none can be reached, they write them
 themselves.
+
+Limits     A launcher hears of a generation by the plans of its ranks. If all ranks have left a node
+           that goes on without any, its writer does not hear which steps are rolled back after
+           that. What it still writes then may replace a file of the same step. A restore refuses
+           the checkpoint by its checksums, and takes the one before.
 """
 
 from __future__ import annotations
