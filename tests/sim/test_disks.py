@@ -118,7 +118,11 @@ def test_a_regroup_does_not_wait_for_a_slow_disk() -> None:
 
 
 def test_one_that_is_killed_in_its_save_costs_that_checkpoint_only() -> None:
-    assert simulate_run(PlannedFault("kill", "kill", 1, "saved", 2), *all_at(9))[1] == [(8, 3)]
+    assert simulate_run(PlannedFault("kill", "kill", 1, "saving", 2), *all_at(9))[1] == [(8, 3)]
+
+
+def test_what_a_killed_rank_had_captured_becomes_a_checkpoint() -> None:
+    assert simulate_run(PlannedFault("kill", "kill", 1, "saved", 2), *all_at(9))[1] == [(8, 6)]
 
 
 def test_a_plan_strikes_disks_and_comes_back_as_it_was() -> None:
