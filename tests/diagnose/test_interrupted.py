@@ -381,3 +381,16 @@ def test_on_several_nodes_the_node_is_named_and_what_it_did_not_send() -> None:
         " node here, because it is not in the run any more; recovered with a spare in"
     ), said
     assert read.notes[1] == "no evidence of node there: it did not send it in time"
+
+
+def test_a_node_that_acknowledged_nothing_is_said_to_have_done_so() -> None:
+    """The bytes are the first thing that tells a cut link from processes that have ended."""
+    link = "9,216 bytes not acknowledged towards node here (from there)"
+    why = f"node here was not heard of; {link}; the vote has passed"
+    about = replace(KILL, mechanism=Mechanism.LOST_NODE, reason=why)
+    said = of_record(about, node="here").reason
+    assert said.startswith(
+        f"Rank 1 (pid 77) was lost with a node: node here was not heard of; {link}; recovered with"
+    ), said
+    nobody = replace(about, ranks=(), pids=(), mechanism=Mechanism.LOST_CONTACT)
+    assert f"; {link}; " in of_record(nobody).reason

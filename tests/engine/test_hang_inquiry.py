@@ -11,13 +11,14 @@ import pytest
 from outlast.engine.coordinator.hang_inquiry import Inquiry, judge_overdue
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.stages import Timer
-from outlast.engine.protocol.outputs import Output, ToAgent
+from outlast.engine.protocol.outputs import Output, Record, Tell, ToAgent
 from outlast.model import limits
 from outlast.model.messages import (
     AskProgressReport,
     Joined,
     Judged,
     KillWorker,
+    Progress,
     ProgressReport,
     ReportedMember,
 )
@@ -136,6 +137,32 @@ def test_a_node_that_has_not_answered_is_soon_asked_again() -> None:
     one.on_message(report_of(0, nonce=0, age_s=2.0), now_s=9.0, node="a")
     (asked,) = told(one.on_timer(now_s=9.7, name=Timer.INQUIRY))
     assert asked == ("a", Judged("awaited", 2 * limits.INQUIRY_DEADLINE_S))
+
+
+def test_people_are_told_once_a_step_which_link_carries_nothing() -> None:
+    """Ranks 0 and 1 are overdue, and rank 0 says that rank 1 acknowledges nothing. The question is
+    asked three times, and the run has committed a step before the last of them.
+    """
+    one = at_work()
+    said: list[list[str]] = []
+    kept: list[object] = []
+    for nonce, step in ((1, 4), (2, 4), (3, 5)):
+        for node in "ab":
+            one.on_message(Progress(step, step, 1.0, 8.0), now_s=8.0 + nonce, node=node)
+        cut = report_of(0, nonce=0, age_s=2.0)
+        cut = replace(cut, members=(replace(cut.members[0], cut_off=(1,), cut_off_bytes=(4096,)),))
+        one.on_message(cut, now_s=9.0 + nonce, node="a")
+        out = one.on_message(report_of(1, nonce=nonce, age_s=3.0), now_s=9.1 + nonce, node="b")
+        judged = Judged("awaited", limits.AWAITED_LOOK_S)
+        assert told(out) == [("a", judged), ("b", judged)]
+        said.append([each.text for each in out if isinstance(each, Tell)])
+        kept += [each.record.data["text"] for each in out if isinstance(each, Record)]
+    assert [len(texts) for texts in said] == [1, 0, 1]
+    assert said[0][0].startswith(
+        "warning: 4,096 bytes not acknowledged towards node b (from a): all ranks wait"
+    ), said
+    assert kept == [said[0][0].removeprefix("warning: ")], "the report has each text once"
+    assert not one.interruptions.open
 
 
 def test_the_deadlines_of_a_node_without_ranks_do_not_count() -> None:

@@ -181,6 +181,22 @@ def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
     assert (told.ranks, told.reason.split("; ")[0]) == ((), "nodes a and b cannot reach each other")
 
 
+def test_a_decision_names_the_node_that_acknowledges_nothing() -> None:
+    """Method: rank 1 on node b is gone, and rank 0 on node a still had 4,096 bytes for it."""
+    sessions = coordinator_sessions()
+    trains(sessions)
+    one = sessions.coordinator
+    for worker in (1, 2):
+        one.on_message(Joined(worker, 1, 0, 0.1, 0.1), now_s=1.0)
+    one.on_message(WorkerExited(2, 102, None, 9, False, 0, (), (), "body", 2.0, 2.0, ""), now_s=2.0)
+    one.on_timer(now_s=2.1, name="gather")
+    still = Inventory(1, 1, 0, 0, 0, False, (), cut_off=(1, 0, 7), cut_off_bytes=(4096, 5))
+    one.on_message(still, now_s=2.2)
+    (told,) = one.interruptions.open
+    assert "; 4,096 bytes not acknowledged towards node b (from a); " in told.reason, told.reason
+    assert told.reason.count("not acknowledged") == 1, "ranks 0 and 7 are not on another node"
+
+
 def fails_for_its_link(one: Coordinator, *, now_s: float) -> None:
     """Let rank 1 on node b fail to reach rank 0 on node a, on its way into the newest generation.
     Then let both stand still, and let the pause for the link pass.

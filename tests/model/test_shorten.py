@@ -273,13 +273,16 @@ def test_ranks_that_are_cut_off_are_named_as_far_as_there_is_room() -> None:
     them.
     """
     cut_off = tuple(range(20_000))
-    stood = ReportedMember(1, 0, "vote", 5, 1.0, 2.0, False, 3, "train.py:1", cut_off)
+    stood = ReportedMember(1, 0, "vote", 5, 1.0, 2.0, False, 3, "train.py:1", cut_off, cut_off)
     came = decode(encode(ProgressReport(0, (stood,) * 256, None, 0.0, False))[4:])
     assert isinstance(came, ProgressReport)
     (left,) = {one.cut_off for one in came.members}
     assert len(left) > 100
     assert left == cut_off[: len(left)]
-    assert decode(encode(Pong(1, 1, 1, "", cut_off))[4:]) == Pong(1, 1, 1, "", cut_off)
+    for one in came.members:
+        assert one.cut_off_bytes == cut_off[: len(one.cut_off_bytes)] != ()
+    pong = Pong(1, 1, 1, "", cut_off, cut_off)
+    assert decode(encode(pong)[4:]) == pong
 
 
 @given(st.text(max_size=60), st.integers(-5, 200))

@@ -1,4 +1,4 @@
-"""Which rank is at the other end of a connection, and whether it acknowledges what is sent.
+"""Which rank is at the other end of a connection, and what it does not acknowledge.
 
 tests/drills/test_hosts_cut_links.py shows a link that carries nothing.
 """
@@ -10,8 +10,8 @@ import socket
 from outlast.runtime.worker.communication.peer_ends import (
     PeerEnds,
     PeerWords,
-    is_cut_off,
     key_of_address,
+    unacknowledged_bytes,
 )
 
 A, B = key_of_address("10.0.0.1"), key_of_address("10.0.0.2")
@@ -52,11 +52,11 @@ def test_a_peer_that_reads_nothing_is_not_cut_off() -> None:
                 pass
         except BlockingIOError:
             pass
-        assert not is_cut_off(near)
+        assert unacknowledged_bytes(near) == 0
         far.close()
         near.close()
-    assert not is_cut_off(near), "it is closed"
+    assert unacknowledged_bytes(near) == 0, "it is closed"
     one, other = socket.socketpair()
-    assert not is_cut_off(one), "it is no TCP socket"
+    assert unacknowledged_bytes(one) == 0, "it is no TCP socket"
     one.close()
     other.close()

@@ -23,7 +23,7 @@ from typing import Any
 from outlast.diagnose.findings import Finding
 from outlast.model.drain_words import drain_of
 from outlast.model.terms import FailureClass, Mechanism, Rung
-from outlast.model.texts import cost_words, cut_at_word, recovery_words
+from outlast.model.texts import UNACKNOWLEDGED, cost_words, cut_at_word, recovery_words
 from outlast.model.verdict import Evidence, Role
 
 STRANGER = "sent neither by outlast nor by the OOM killer"
@@ -167,10 +167,11 @@ def _sentence(
     where: str,
     silent: str,
 ) -> str:
-    cause = next(iter(_PARTS.split(str(about["reason"]))), "")
+    cause, *more = _PARTS.split(str(about["reason"]))
+    links = [part for part in more if UNACKNOWLEDGED in part]
     if not ranks:
         what = f"{cause[:1].upper()}{cause[1:]}" or "Something was lost"
-        return "; ".join(part for part in (what, silent, _done(about)) if part) + "."
+        return "; ".join(part for part in (what, *links, silent, _done(about)) if part) + "."
     pids = list(about.get("pids") or ())
     exited = _exited(about) if mechanism is Mechanism.SIGNAL else {}
     struck = [rank for rank in ranks if rank not in exited] or list(ranks)
@@ -179,7 +180,8 @@ def _sentence(
         own = [one for one in own if int(one["rank"]) in struck]
     what = f"{_who(struck, pids)}{where} {_how(about, mechanism, own, sender, len(struck) > 1)}"
     others = [exited[rank] for rank in ranks if rank not in struck]
-    return "; ".join(part for part in (what, *others, silent, _done(about)) if part) + "."
+    said = (what, *others, *links, silent, _done(about))
+    return "; ".join(part for part in said if part) + "."
 
 
 def _where(about: Mapping[str, Any], mechanism: Mechanism) -> str:

@@ -129,6 +129,7 @@ class MemberReport:
     collectives   how many collectives it has entered; None: it has not answered the ping
     where         its place in the script, for people; "": not known
     cut_off       ranks that do not acknowledge what it has sent them
+    cut_off_bytes  how many bytes each of them has not acknowledged; empty if that is not known
     """
 
     worker: int
@@ -140,6 +141,7 @@ class MemberReport:
     collectives: int | None
     where: str = ""
     cut_off: tuple[int, ...] = ()
+    cut_off_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from outlast.model.limits import MESSAGE_MAX_BYTES
 from outlast.model.messages import Message
 from outlast.model.shorten import shortened
 
-WIRE_VERSION = 7  # the version of the form of all messages, the same at both ends
+WIRE_VERSION = 8  # the version of the form of all messages, the same at both ends
 
 _CODEC = Codec(typing.get_args(Message))
 

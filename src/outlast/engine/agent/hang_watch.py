@@ -300,6 +300,7 @@ class HangWatch:
                 one.collectives,
                 one.where,
                 one.cut_off,
+                one.cut_off_bytes,
             )
             for one in members
         )

@@ -276,4 +276,5 @@ class WorkerWatch:
             collectives=None if pong is None else pong.collectives,
             where="" if pong is None else pong.where,
             cut_off=() if pong is None else pong.cut_off,
+            cut_off_bytes=() if pong is None else pong.cut_off_bytes,
         )

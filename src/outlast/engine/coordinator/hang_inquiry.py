@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outlast.engine.coordinator import unacknowledged
 from outlast.engine.coordinator.fault_reports import FaultReports
+from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
 from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest
-from outlast.engine.protocol.outputs import Output, ToAgent
+from outlast.engine.protocol.outputs import Output, Tell, ToAgent
 from outlast.model import limits
 from outlast.model.messages import (
     AskProgressReport,
@@ -58,6 +60,8 @@ class HangInquiry:
         self.reports = reports
         self._open: Inquiry | None = None
         self._asked = 0  # inquiries so far
+        self._cut_at = (-1, frozenset[tuple[int, int]]())  # of which step, and ranks, people know
+        self._warned: set[str] = set()
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
@@ -115,10 +119,28 @@ class HangInquiry:
             judged = Judged("nobody")
             if verdict.awaited:
                 judged = Judged("awaited", again_s(reported, all_spoke=not inquiry.awaited))
-            return [*out, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
+            told = self._warn_of_cut(now_s, [one for one, _ in reported])
+            return [*out, *told, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
         if run.roster.outlast and not inquiry.accused:
             return [*out, *self._look_once_more(now_s, verdict, reported)]
         return [*out, *self._give_up(now_s, verdict, reported)]
+
+    def _warn_of_cut(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
+        """Say between which nodes nothing comes through, once while the run stands at a step."""
+        cut = frozenset((one.rank, other) for one in members for other in one.cut_off)
+        stands = self.run.progress.step, cut
+        said = [(one.rank, one.cut_off, one.cut_off_bytes) for one in members]
+        found = unacknowledged.reasons(said, self.run.roster.homes)
+        if not found or stands == self._cut_at:
+            return []
+        self._cut_at = stands
+        text = (
+            f"{'; '.join(found)}: all ranks wait for that link. The node that leads hears from all"
+            " nodes, so no process is killed, and training goes on once the link carries data"
+        )
+        kept = [] if text in self._warned else [event(now_s, "warning", {"text": text})]
+        self._warned.add(text)
+        return [*kept, Tell(f"warning: {text}")]
 
     def _look_once_more(
         self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]
@@ -170,6 +192,7 @@ def judge_overdue(
             one.collectives,
             one.where,
             one.cut_off,
+            one.cut_off_bytes,
         )
         for one, since_s in reported
     ]

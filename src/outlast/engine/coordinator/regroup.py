@@ -31,6 +31,7 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
 from outlast.engine.coordinator.stop import StopRequest
+from outlast.engine.coordinator.unacknowledged import decision_reasons
 from outlast.engine.placement import offers
 from outlast.engine.protocol.outputs import End, Output, SaveLast, Tell
 from outlast.engine.recovery import RecoveryVerdict
@@ -351,11 +352,10 @@ class RegroupMachine:
             executed=run.progress.since_plan.executed,
             booked_before=0 if run.faults.cut_short else before,
         )  # fmt: skip  # one argument a line would hide the story
-        links = [run.links.reason] if run.links else []
         held = [restore.reason] if run.roster.outlast else []  # a plain script has no state here
         if held and restore.step is None and start is not None:
             held.append(start.words)
-        why = "; ".join([*links, verdict.reason, *held])
+        why = "; ".join([*decision_reasons(run), verdict.reason, *held])
         run.interruptions.book_decision(
             now_s=now_s, rung=verdict.rung, reason=why, repeated=cost.repeated, lost=cost.lost
         )

@@ -83,7 +83,7 @@ class ReportedMember:
     age_s        seconds since its beacon last changed
     deadline_s   seconds for which it may stay in its phase; None if there is no limit
     collectives  number of collectives that its group was given; None if its listener did not answer
-    cut_off      as in Pong
+    cut_off      as in Pong; also cut_off_bytes
     """
 
     worker: int
@@ -96,6 +96,7 @@ class ReportedMember:
     collectives: int | None
     where: Text
     cut_off: Some = ()
+    cut_off_bytes: Some = ()
 
 
 @dataclass(frozen=True, slots=True)

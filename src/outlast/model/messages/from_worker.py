@@ -87,6 +87,7 @@ class Inventory:
     phases     the number of phases (run.phase) that it has finished since `committed`
     begun      True: it has asked for the step after `committed`, so no more phase can come before
     over       True: no step follows `committed`, because the last vote closed the steps
+    cut_off    as in Pong, at the moment when it was told to leave; also cut_off_bytes
     """
 
     worker: int
@@ -99,6 +100,8 @@ class Inventory:
     phases: int = 0
     begun: bool = False
     over: bool = False
+    cut_off: Some = ()
+    cut_off_bytes: Some = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +210,11 @@ class Warned:
 class Pong:
     """The listener thread's answer to Ping.
 
-    collectives  the number of collectives that the default group was given
-    where        the innermost frame of the user's code in the main thread
-    cut_off      ranks that do not acknowledge data on the group's connections, although it was
-                 sent more than once
+    collectives    the number of collectives that the default group was given
+    where          the innermost frame of the user's code in the main thread
+    cut_off        ranks that do not acknowledge data on the group's connections, although it was
+                   sent more than once
+    cut_off_bytes  how many bytes each of them has not acknowledged; empty if that is not known
     """
 
     worker: int
@@ -218,6 +222,7 @@ class Pong:
     collectives: int
     where: Text
     cut_off: Some = ()
+    cut_off_bytes: Some = ()
 
 
 @dataclass(frozen=True, slots=True)

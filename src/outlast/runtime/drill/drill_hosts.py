@@ -7,7 +7,9 @@ Each has a process tree, a /dev/shm and a name of its own.
         hosts.kill(0)           # SIGKILL for everything on that host; its kernel lives on
         hosts.lose(1)           # the same without its link: no host learns that it is gone
         hosts.cut(2)            # its link is down; `mend` brings it back
-    hosts.slow(2)           # its link carries 20 Mbit/s; `mend` ends that, too
+        hosts.slow(2)           # its link carries 20 Mbit/s; `mend` ends that, too
+        hosts.mute(2)           # nothing that it sends arrives, and it still hears the others
+        hosts.deafen(2)         # the other way round; `mend` ends both
 
 A host boots when something is started on it, and again after it was killed. Its /dev/shm is empty
 then. Its address and its network stay.
@@ -19,7 +21,8 @@ even after SIGKILL.
 
 Needs the right to make namespaces, which root has, and the programs ip (iproute2), unshare and
 nsenter (util-linux). `may_be_made` says why hosts cannot be made here, or "". For slow links it
-needs tc (iproute2) and the kernel's token buckets: `may_be_slowed`.
+needs tc (iproute2) and the kernel's token buckets: `may_be_slowed`. One direction of a link is cut
+by tc as well.
 """
 
 from __future__ import annotations
@@ -93,6 +96,8 @@ class Hosts:
         self._booted: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._running: dict[int, list[subprocess.Popen[bytes]]] = {}
         self._slow: set[int] = set()
+        # ends of links that send nothing: who holds the network, and the device there
+        self._silent: dict[int, set[tuple[int, str]]] = {}
 
     @staticmethod
     def address(host: int) -> str:
@@ -214,12 +219,25 @@ class Hosts:
                 _in(network, "tc", "qdisc", "add", "dev", device, "root", "tbf", *SLOW)
             self._slow.add(host)
 
+    def mute(self, host: int) -> None:
+        """Lose all that a host sends. It still gets what others send, and no process is told."""
+        self._silence(host, self._ends(host)[1])
+
+    def deafen(self, host: int) -> None:
+        """Lose all that is sent to a host. What it sends still arrives, and no process is told."""
+        self._silence(host, self._ends(host)[0])
+
+    def _silence(self, host: int, end: tuple[int, str]) -> None:
+        network, device = end
+        _in(network, "tc", "qdisc", "replace", "dev", device, "root", "blackhole")
+        self._silent.setdefault(host, set()).add(end)
+
     def mend(self, host: int) -> None:
         """Bring the link of a host back, with all that it can carry."""
-        if host in self._slow:
-            self._slow.remove(host)
-            for network, device in self._ends(host):
-                _in(network, "tc", "qdisc", "del", "dev", device, "root")
+        ends = {*self._silent.pop(host, ()), *(self._ends(host) if host in self._slow else ())}
+        self._slow.discard(host)
+        for network, device in ends:
+            _in(network, "tc", "qdisc", "del", "dev", device, "root")
         _ip(self._networks[0].pid, "link", "set", f"port{host}", "up")
 
     def _ends(self, host: int) -> tuple[tuple[int, str], tuple[int, str]]:

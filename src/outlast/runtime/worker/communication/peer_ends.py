@@ -12,15 +12,17 @@ Limits   Linux only. A connection over which nothing was sent shows nothing.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import socket
-import struct
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from outlast.model.limits import CUT_RETRIES_COUNT
 
-_RETRIES_AT, _UNACKED_AT, _LENGTH = 2, 24, 28  # of struct tcp_info in linux/tcp.h
+_RETRIES_AT, _LENGTH = 2, 8  # of struct tcp_info in linux/tcp.h
+_SIOCOUTQ = 0x5411  # of linux/sockios.h: the bytes in the queue of a socket that sends
 
 
 class PeerWords(NamedTuple):
@@ -41,11 +43,13 @@ class PeerWords(NamedTuple):
 class PeerEnds:
     """The connections of this rank's groups, and the rank at the other end of each.
 
-    ports   at which members of the groups listen
+    ports         at which members of the groups listen
+    cut_at_wake   bytes that were not acknowledged when the connections were shut, by rank
     """
 
     def __init__(self) -> None:
         self.ports: set[int] = set()
+        self.cut_at_wake: dict[int, int] = {}
         self._at: dict[tuple[int, int], int] = {}  # address and port -> rank
         self._on: dict[int, int] = {}  # address -> the lowest rank there
         self._ranks: dict[tuple[int, int], int] = {}  # descriptor and inode -> rank
@@ -70,7 +74,7 @@ class PeerEnds:
         return self._ranks.get((fd, inode), -1)
 
     def forget(self) -> None:
-        """Forget everything: the groups are gone."""
+        """Forget the connections: the groups are gone."""
         self.ports.clear()
         self._at.clear()
         self._on.clear()
@@ -84,13 +88,17 @@ def key_of_address(address: str) -> int:
     return int.from_bytes(hashlib.sha256(address.encode()).digest()[:7], "big") + 1
 
 
-def is_cut_off(connection: socket.socket) -> bool:
-    """Return whether the other end does not acknowledge data that was sent more than once."""
+def unacknowledged_bytes(connection: socket.socket) -> int:
+    """Return how many bytes wait here for an end that does not acknowledge any.
+
+    It is 0 unless the oldest of them was sent again, CUT_RETRIES_COUNT times at least. What was
+    written after it and could not be sent yet counts as well.
+    """
     try:
         facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)
+        if len(facts) < _LENGTH or facts[_RETRIES_AT] < CUT_RETRIES_COUNT:
+            return 0
+        waiting = fcntl.ioctl(connection.fileno(), _SIOCOUTQ, bytes(4))
     except OSError:
-        return False
-    if len(facts) < _LENGTH:
-        return False
-    (unacked,) = struct.unpack_from("=I", facts, _UNACKED_AT)
-    return unacked > 0 and facts[_RETRIES_AT] >= CUT_RETRIES_COUNT
+        return 0
+    return int.from_bytes(waiting, sys.byteorder)

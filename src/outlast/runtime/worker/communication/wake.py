@@ -43,8 +43,8 @@ from outlast.runtime.worker.communication import nccl_groups
 from outlast.runtime.worker.communication.peer_ends import (
     PeerEnds,
     PeerWords,
-    is_cut_off,
     key_of_address,
+    unacknowledged_bytes,
 )
 from outlast.runtime.worker.process.complaints import without_complaint
 
@@ -118,6 +118,16 @@ class SocketWatch:
         for (owner, name), original in self._originals.items():
             setattr(owner, name, original)
         self._originals.clear()
+
+    def begins(self, rank: int) -> None:
+        """Note that this process is about to build the group of a generation, as this rank."""
+        self.keys.rank = rank
+        self._peers.cut_at_wake = {}
+
+    @property
+    def cut_at_wake(self) -> dict[int, int]:
+        """Return what `cut_off` returned when the sockets of this generation were shut."""
+        return self._peers.cut_at_wake
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -195,18 +205,25 @@ class SocketWatch:
             self._held.clear()
             self._peers.forget()
 
-    def cut_off(self) -> tuple[int, ...]:
-        """Return the ranks that do not acknowledge what was sent to them. Any thread may call it."""
+    def cut_off(self) -> dict[int, int]:
+        """Return the ranks that do not acknowledge what was sent to them, and how many bytes.
+
+        Any thread may call it.
+        """
         with self._lock:
             known = {one: self._peers.rank_at(*one) for one in self._sockets.items()}
-        found = {rank for one, rank in known.items() if rank >= 0 and _is_cut_off(*one)}
-        return tuple(sorted(found - {self.keys.rank}))
+        found: dict[int, int] = {}
+        for one, rank in known.items():
+            if rank >= 0 and rank != self.keys.rank and (count := _unacknowledged_bytes(*one)):
+                found[rank] = found.get(rank, 0) + count
+        return dict(sorted(found.items()))
 
     def wake(self) -> int:
         """Shut down all noted sockets, and return how many there were.
 
         It takes 1-2 ms, and may be called from any thread, any number of times.
         """
+        self._peers.cut_at_wake |= self.cut_off()
         with self._lock:
             targets: dict[int, int] = {}
             in_store = not self._out_of_store.is_set()
@@ -371,12 +388,12 @@ def _far_end(fd: int) -> tuple[str, int]:
     return "", 0
 
 
-def _is_cut_off(fd: int, inode: int) -> bool:
-    """Return whether the other end of this connection acknowledges nothing, if `fd` still is it."""
+def _unacknowledged_bytes(fd: int, inode: int) -> int:
+    """Return what the other end of a connection does not acknowledge, if `fd` still leads to it."""
     with _borrowed(fd) as twin:
         if twin is None or os.fstat(twin.fileno()).st_ino != inode:
-            return False
-        return is_cut_off(twin)
+            return 0
+        return unacknowledged_bytes(twin)
 
 
 def _ends(fd: int) -> set[int]:

@@ -244,6 +244,7 @@ class Membership:
         ddp.install(self._wrapping)
         session.calls.collectives = self._collectives
         session.calls.cut_off = self.watch.cut_off
+        session.calls.cut_at_wake = lambda: self.watch.cut_at_wake
         session.calls.wake = self._wake
         session.calls.interrupt = self._interrupt
         session.calls.ended = self._ended
@@ -383,7 +384,7 @@ class Membership:
         self.came_to(Waypoint.CONNECTS)
         device = devices.of(self._local_rank)
         with self.guards.ours(), devices.current(device):
-            self.watch.keys.rank = plan.rank
+            self.watch.begins(plan.rank)
             store = self._connect(plan.store_host, plan.store_port, lambda: self.broken)
             self._made.group = groups.build(
                 store=store,

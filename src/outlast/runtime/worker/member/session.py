@@ -34,7 +34,18 @@ from outlast.errors import CapacityError, CorruptError, Reenter, StepInterrupted
 from outlast.model import limits
 from outlast.model.beacon import Beacon
 from outlast.model.booking import Book
-from outlast.model.messages import ForWorker, Hello, Message, Parked, Pong, Refused, Regroup, Warned
+from outlast.model.messages import (
+    ForWorker,
+    FromWorker,
+    Hello,
+    Inventory,
+    Message,
+    Parked,
+    Pong,
+    Refused,
+    Regroup,
+    Warned,
+)
 from outlast.model.terms import Cause, Phase, Tier
 from outlast.runtime import clock, linux
 from outlast.runtime.child import ChildSpec
@@ -76,7 +87,9 @@ class GroupCalls:
     wake          shut the group's sockets, so that a collective that is blocked raises
     interrupt     interrupt the main thread in the body of its step
     collectives   return how many collectives the script has called; -1: they are not counted
-    cut_off       return the ranks that do not acknowledge what was sent to them
+    cut_off       return the ranks that do not acknowledge what was sent to them, each with the
+                  number of bytes
+    cut_at_wake   return the same as it was when the sockets were shut; call it after `wake`
     ended         called when the script has ended well, while the sockets are still open
     send_out      send the image of a step to another node, while the main thread stands still
     """
@@ -84,7 +97,8 @@ class GroupCalls:
     wake: Callable[[], object] = _nothing
     interrupt: Callable[[], None] = _nothing
     collectives: Callable[[], int] = _minus_one
-    cut_off: Callable[[], tuple[int, ...]] = tuple
+    cut_off: Callable[[], dict[int, int]] = dict
+    cut_at_wake: Callable[[], dict[int, int]] = dict
     ended: Callable[[], object] = _nothing
     send_out: Callable[[SendOut], object] = _unsent
 
@@ -395,7 +409,7 @@ class WorkerSession:
     def _carry_out(self, outputs: list[Output]) -> None:
         for output in outputs:
             if isinstance(output, Say):
-                self._channel.send(output.message)
+                self._channel.send(self._with_cut_off(output.message))
             elif isinstance(output, Wake):
                 self.calls.wake()
                 self.calls.interrupt()
@@ -406,9 +420,21 @@ class WorkerSession:
                 self.calls.send_out(output)
             elif isinstance(output, AnswerPing):
                 done, where = self.calls.collectives(), place_of_process()
-                cut_off = self.calls.cut_off()
-                self._channel.send(Pong(self.spec.worker, output.nonce, done, where, cut_off))
+                cut = self.calls.cut_off()
+                cut_off, counts = tuple(cut), tuple(cut.values())
+                pong = Pong(self.spec.worker, output.nonce, done, where, cut_off, counts)
+                self._channel.send(pong)
                 self._witness.testify()
+
+    def _with_cut_off(self, message: FromWorker) -> FromWorker:
+        """Return an inventory with what its peers did not acknowledge; other messages as they are.
+
+        The main thread asks after its sockets are gone, so this is of the moment before.
+        """
+        if not isinstance(message, Inventory):
+            return message
+        cut = self.calls.cut_at_wake()
+        return replace(message, cut_off=tuple(cut), cut_off_bytes=tuple(cut.values()))
 
 
 def make_current(session: WorkerSession) -> None:
