@@ -59,6 +59,18 @@ def test_slurm_jobs_become_a_run_that_everybody_reads(tmp_path: Path, jobs: Path
     assert "every 9 h 45 m" in plan.stdout, "39 hours, 4 failures"
 
 
+def test_of_an_import_nothing_is_said_that_its_source_does_not_show(
+    tmp_path: Path, jobs: Path
+) -> None:
+    """It shows neither steps, nor what the ranks did, nor when a failure was over."""
+    run = tmp_path / "run"
+    outlast("import", "--sacct", jobs, "--run-dir", run)
+    said = [outlast(*words, run).stdout for words in (("report",), ("status",), ("report", "--md"))]
+    for untrue in ("user code", "calls neither", "not yet", "open", "did not come back"):
+        assert not [text for text in said if untrue in " ".join(text.split())], untrue
+    assert "not in the source of the import" in said[0]
+
+
 def test_a_table_gives_the_same_rates_by_way_of_a_ledger(tmp_path: Path) -> None:
     table = tmp_path / "failures.csv"
     table.write_text(WATCHED)

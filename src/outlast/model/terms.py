@@ -136,6 +136,7 @@ class Cause(str, Enum):
     IDLE = "idle"
 
 
+NOT_SHOWN = "what the ranks did is not in the source of the import"
 MEANING: Mapping[Cause, str] = {
     Cause.STARTUP: "from the start of the launcher until a rank trains",
     Cause.PRODUCTIVE: "steps that were kept, when they first ran",

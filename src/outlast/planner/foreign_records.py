@@ -72,6 +72,11 @@ class ForeignSession:
     reason: str = ""
 
 
+def is_imported(records: Records) -> bool:
+    """Return True if `outlast import` has made this ledger, so outlast did not lead the run."""
+    return any(event.kind == IMPORTED for part in records.sessions for event in part.events)
+
+
 def records_of(
     sessions: Sequence[ForeignSession],
     *,

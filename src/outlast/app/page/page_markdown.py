@@ -142,16 +142,18 @@ def _interruptions(page: Page) -> Iterator[str]:
         kinds = ", ".join(f"{number:,} {text(kind)}" for kind, number in page.kinds)
         yield from (f"The newest {SHOWN_MOST} of {len(every):,}: {kinds}.", "")
     for one in reversed(every[-SHOWN_MOST:]):
-        yield from _interruption(one, page.verdicts.get(one["id"]))
+        verdict = page.verdicts.get(one["id"])
+        yield from _interruption(one, verdict, imported=page.report["imported"])
 
 
-def _interruption(one: Facts, verdict: Facts | None) -> Iterator[str]:
+def _interruption(one: Facts, verdict: Facts | None, *, imported: bool = False) -> Iterator[str]:
     what = text(failed(one))
     yield from (f"### {one['id']}. At {words.duration(at_s(one))}, {what}", "")
     if one["parent"] is not None:
         yield f"- It is a part of {one['parent']}."
     elif one["resumed_s"] is None:
-        yield "- It is not back."
+        if not imported:
+            yield "- It is not back."
     else:
         back = back_words(one)
         yield f"- {back[0].upper()}{back[1:]}; {words.cost_words(one)}."

@@ -30,7 +30,7 @@ from outlast.app.reports.report_facts import report_facts
 from outlast.app.reports.status import OVER, status_facts
 from outlast.app.words import Facts
 from outlast.model.drain_words import drain_of
-from outlast.model.terms import MEANING, Cause, Mechanism
+from outlast.model.terms import MEANING, NOT_SHOWN, Cause, Mechanism
 from outlast.runtime.ledger.view import RunView
 
 # what a verdict has, for those that an earlier version wrote with less
@@ -108,7 +108,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
         timeline=timeline(records, report["interruptions"], to_s=now_s, nodes=nodes),
         points=points,
         curves=curves(records),
-        losses=losses(report["rank_seconds"]),
+        losses=losses(report["rank_seconds"], imported=report["imported"]),
         verdicts={one["interruption"]: NO_VERDICT | one for one in report["verdicts"]},
         kinds=_kinds(report),
         nodes=health(records, books, status, report["interruptions"], nodes),
@@ -119,7 +119,7 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
     )
 
 
-def losses(seconds: Mapping[str, Any]) -> tuple[WaterfallStep, ...]:
+def losses(seconds: Mapping[str, Any], *, imported: bool = False) -> tuple[WaterfallStep, ...]:
     """Return the waterfall, without causes that took no time or are not measured (None).
 
     The productive seconds come last: they remain when all losses are subtracted. Nothing is
@@ -135,8 +135,11 @@ def losses(seconds: Mapping[str, Any]) -> tuple[WaterfallStep, ...]:
     out, before = [], 1.0
     for value, cause in taken:
         share = value / total_s
-        out.append(WaterfallStep(cause, value, share, before, MEANING[Cause(cause)]))
+        meaning = NOT_SHOWN if imported else MEANING[Cause(cause)]
+        out.append(WaterfallStep(cause, value, share, before, meaning))
         before -= share
+    if imported:
+        return tuple(out)
     kept_s = seconds.get("productive") or 0.0
     share = kept_s / total_s if total_s > 0 else 0.0
     out.append(WaterfallStep("productive", kept_s, share, share, MEANING[Cause.PRODUCTIVE]))

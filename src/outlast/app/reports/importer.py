@@ -1,7 +1,7 @@
 """`outlast import`: make a ledger from other logs, so that report and planner can read them.
 
     outlast import --torchrun logs/                      the folder given to torchrun --log-dir
-    sacct -P -D --format=JobID,JobName,State,ExitCode,Start,End,NNodes,NodeList,AllocTRES > jobs
+    sacct -P -D --format=JobID,JobName,State,ExitCode,Start,End,Elapsed,NNodes,NodeList,AllocTRES > jobs
     outlast import --sacct jobs --job-name llama
     outlast import --csv failures.csv                    as `outlast calibrate --csv` reads it
     outlast import --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01

@@ -15,7 +15,7 @@ from rich.text import Text
 from outlast.app import words
 from outlast.app.reports.status import OVER, STATE_STYLE
 from outlast.app.words import Facts
-from outlast.model.terms import MEANING, Cause
+from outlast.model.terms import MEANING, NOT_SHOWN, Cause
 from outlast.model.texts import some
 from outlast.model.verdict import summary
 
@@ -56,7 +56,7 @@ def show_report(console: Console, facts: Facts) -> None:
             ),
             style="bold",
         )
-        _show_interruptions(console, facts["interruptions"][-SHOWN_COUNT:])
+        _show_interruptions(console, facts)
         if anew := _began_anew(facts):
             console.print(Padding(Text(anew), (1, 0, 0, 2)))
     if facts["verdicts"]:
@@ -140,6 +140,8 @@ def _is_cost_unknown(facts: Facts) -> bool:
 
 
 def _ettr(facts: Facts) -> tuple[Text, str]:
+    if facts["imported"]:
+        return Text("-", "bold"), "not known, because the source of the import does not show steps"
     if facts["ettr"] is None and facts["damage"]:
         return Text("-", "bold"), "not known, because the ledger is damaged"
     if facts["ettr"] is None:
@@ -153,6 +155,8 @@ def _ettr(facts: Facts) -> tuple[Text, str]:
 
 def _cost(facts: Facts) -> tuple[str, str]:
     """Return how many steps there were, and how many of them the interruptions cost."""
+    if facts["imported"]:
+        return "-", "not seen: the source of the import does not show them"
     if not facts["steps_seen"] and facts["damage"]:
         return "-", "not known, because the ledger is damaged"
     if not facts["steps_seen"]:
@@ -215,6 +219,8 @@ def _mttr(facts: Facts) -> tuple[Text, str]:
     many = words.count(mttr["count"], "interruption")
     inner_count = sum(one["parent"] is not None for one in facts["interruptions"])
     many += f", {inner_count:,} more during a recovery" if inner_count else ""
+    if facts["imported"]:
+        return Text("-", "bold"), f"{many}; when they were over is not known"
     many += f", {mttr['open_count']} not yet over" if mttr["open_count"] else ""
     many += " were read, and some are missing" if "interruptions" in facts["lacks"] else ""
     if mttr["median_range_s"] is None:
@@ -251,20 +257,33 @@ def causes_table(console: Console, facts: Facts, total_s: float) -> Table:
                 words.duration(value),
                 words.percent(share),
                 bar,
-                MEANING[Cause(cause)] if console.width >= WIDE else "",
+                _meaning(cause, facts) if console.width >= WIDE else "",
             )
     table.add_row("total", words.duration(total_s), "100.0 %", "", "", style="bold")
     return table
 
 
-def _show_interruptions(console: Console, shown: list[dict[str, typing.Any]]) -> None:
-    wide = console.width >= WIDE
-    console.print(Padding(_interruptions(shown, wide=wide), (0, 0, 0, 2)))
+def _meaning(cause: str, facts: Facts) -> str:
+    return NOT_SHOWN if facts.get("imported") else MEANING[Cause(cause)]
+
+
+def _show_interruptions(console: Console, facts: Facts) -> None:
+    wide, shown = console.width >= WIDE, facts["interruptions"][-SHOWN_COUNT:]
+    table = _interruptions(shown, wide=wide, imported=facts["imported"])
+    console.print(Padding(table, (0, 0, 0, 2)))
     for one in () if wide else shown:
         console.print(Padding(Text.assemble((f"#{one['id']} ", "bold"), _why(one)), (0, 0, 0, 2)))
 
 
-def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
+def _recovered(one: Facts, *, imported: bool) -> str:
+    if imported:
+        return "-"
+    return words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}"
+
+
+def _interruptions(
+    shown: list[dict[str, typing.Any]], *, wide: bool, imported: bool = False
+) -> Table:
     """Return a table of interruptions. A narrow output has no room for all of its columns."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("#", "at", "rank", *(["step"] if wide else [])):
@@ -289,7 +308,7 @@ def _interruptions(shown: list[dict[str, typing.Any]], *, wide: bool) -> Table:
             *([words.duration(words.detection_s(one))] if wide else []),
         ]
         row += [
-            words.recovery_words(one) if one["parent"] is None else f"with {one['parent']}",
+            _recovered(one, imported=imported),
             _number(one["steps_repeated"]),
             _number(one["steps_lost"]),
         ]

@@ -31,7 +31,7 @@ from outlast.model.records import (
 from outlast.model.step_buckets import median_step_s
 from outlast.model.terms import CAUSES, TIERS, UNMEASURED, UNMEASURED_ELSEWHERE, Cause, Tier
 from outlast.model.verdict_classes import class_of, nodes_of, sure_verdicts
-from outlast.planner.foreign_records import IMPORTED
+from outlast.planner.foreign_records import is_imported
 from outlast.runtime.ledger.view import RunView
 
 # It grows if a key changes its meaning or is removed, but not if a key is added.
@@ -73,6 +73,7 @@ def report_facts(view: RunView, given: Given = report_sums.NOTHING_GIVEN) -> dic
         "wall_s": books.wall_s,
         "elapsed_s": elapsed_s,
         "downtime_s": elapsed_s - books.wall_s,
+        "imported": is_imported(records),
         "calls_outlast": records.calls_outlast,
         "steps_seen": records.steps_seen,
         "ettr": books.ettr if records.is_measured else None,
@@ -131,8 +132,7 @@ def _requests(view: RunView) -> list[dict[str, typing.Any]]:
 def _unmeasured(records: Records) -> frozenset[Cause]:
     """Return the causes that are null unless something was booked: nothing has measured them."""
     unknown = UNMEASURED if records.steps_seen else UNMEASURED | {Cause.LOST}
-    imported = any(one.kind == IMPORTED for part in records.sessions for one in part.events)
-    return unknown | UNMEASURED_ELSEWHERE if imported else unknown
+    return unknown | UNMEASURED_ELSEWHERE if is_imported(records) else unknown
 
 
 def _account(books: Accounting, unknown: frozenset[Cause], *, whole: bool) -> dict[str, typing.Any]:

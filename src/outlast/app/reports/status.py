@@ -20,6 +20,7 @@ from outlast.app.diagnosis.diagnose_graph import spans
 from outlast.app.words import Facts
 from outlast.model.records import LEADS, Records
 from outlast.model.verdict import summary
+from outlast.planner.foreign_records import is_imported
 from outlast.runtime.ledger.view import RunView
 
 STATE_STYLE = {
@@ -74,6 +75,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
         "path": str(view.path),
         "copy_of_ledger": view.copy_of_ledger,
         "damage": records.damage,
+        "imported": is_imported(records),
         "world_size": records.world_size,
         "session": newest.session.session,
     }
@@ -412,7 +414,7 @@ def log_lines(workers: Iterable[Facts]) -> list[str]:
 def last_line(facts: Facts) -> Text:
     """Return the newest interruption with its verdict in one line."""
     one = facts["interruptions"][-1]
-    line = _interruption_line(one, with_time=False)
+    line = _interruption_line(one, facts, with_time=False)
     if one.get("verdict"):
         line.append(f". {one['verdict']}")
     return line
@@ -425,20 +427,22 @@ def last_interruptions(facts: Facts) -> RenderableType:
     """
     lines = []
     for one in facts["interruptions"][-LAST_COUNT:]:
-        lines.append(_interruption_line(one))
+        lines.append(_interruption_line(one, facts))
         if one.get("verdict"):
             lines.append(Text(f"    {one['verdict']}", "dim"))
     return Group(*lines)
 
 
-def _interruption_line(one: Facts, *, with_time: bool = True) -> Text:
+def _interruption_line(one: Facts, facts: Facts, *, with_time: bool = True) -> Text:
     at_s = one["detected_s"] if one.get("fault_s") is None else one["fault_s"]
     over = one.get("resumed_s") is not None
     what = f"{words.ranks(one)}, {words.how(one)}"
-    outcome = words.outcome(one) if over else "not yet back"
+    left = "did not come back" if facts["state"] in OVER else "not yet back"
+    outcome = words.outcome(one) if over else "" if facts.get("imported") else left
     return Text.assemble(
         (f"#{one['id']}", "bold"),
-        f"  at {words.duration(at_s)}  {what}: " if with_time else f"  {what}: ",
+        f"  at {words.duration(at_s)}" if with_time else "",
+        f"  {what}{': ' if outcome else ''}",
         (outcome, "green" if over else "yellow"),
     )
 

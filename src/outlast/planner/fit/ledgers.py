@@ -26,7 +26,7 @@ from outlast.model.records import Interruption, Records, SessionRecords
 from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause, FailureClass, Mechanism, Rung
 from outlast.model.verdict_classes import class_of, sure_verdicts
 from outlast.planner.fit.observed import EXTENT_OF, Observed, ObservedFailure
-from outlast.planner.foreign_records import IMPORTED
+from outlast.planner.foreign_records import IMPORTED, is_imported
 from outlast.planner.scenario import Extent, Unit
 
 NO_TRAINING = (Cause.STARTUP, Cause.SHUTDOWN)
@@ -126,11 +126,6 @@ def observe(records: Records, *, now_s: float | None, source: str) -> Observed:
         limits=tuple(limits),
         assumptions=("a rank is a GPU",),
     )
-
-
-def is_imported(records: Records) -> bool:
-    """Return True if `outlast import` has made this ledger, so outlast did not lead the run."""
-    return any(event.kind == IMPORTED for part in records.sessions for event in part.events)
 
 
 def _observe_imported(records: Records, source: str) -> Observed:

@@ -1,7 +1,7 @@
 r"""Read the jobs of one training run from Slurm's accounting.
 
     sacct --parsable2 --duplicates \
-      --format=JobID,JobName,State,ExitCode,Start,End,NNodes,NodeList,AllocTRES
+      --format=JobID,JobName,State,ExitCode,Start,End,Elapsed,NNodes,NodeList,AllocTRES
 
 Each job that ran is a session. The state says how it ended:
 
@@ -96,7 +96,7 @@ def _rows(lines: Iterable[str], source: str) -> Iterable[tuple[int, Mapping[str,
                 raise UsageError(
                     f"{source}: the first line names no column {(missing or ['End'])[0]}",
                     hint="sacct --parsable2 --duplicates --format=JobID,JobName,State,ExitCode,"
-                    "Start,End,NNodes,NodeList,AllocTRES",
+                    "Start,End,Elapsed,NNodes,NodeList,AllocTRES",
                 )
             continue
         if len(cells) != len(columns):
