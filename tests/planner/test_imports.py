@@ -11,8 +11,8 @@ from outlast.model.records import Records
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.planner.fit.calibration import calibrate
 from outlast.planner.fit.failures_table import Fleet, read_failures, read_table
-from outlast.planner.fit.ledgers import is_imported, observe
-from outlast.planner.foreign_records import records_of
+from outlast.planner.fit.ledgers import observe
+from outlast.planner.foreign_records import is_imported, records_of
 from outlast.planner.imports.foreign_table import session_of
 from outlast.planner.imports.sacct import expand, read_sacct
 from outlast.planner.imports.torchrun_attempts import RankFiles, sessions_of

@@ -37,9 +37,10 @@ from outlast.planner.fit.calibration import Calibration, calibrate, facts, what_
 from outlast.planner.fit.cluster import cluster_of, never_seen
 from outlast.planner.fit.drill_mix import drill_mix
 from outlast.planner.fit.failures_table import read_failures
-from outlast.planner.fit.ledgers import booked, is_imported, observe
+from outlast.planner.fit.ledgers import booked, observe
 from outlast.planner.fit.phases import Phases, PhaseSamples, phases_of
 from outlast.planner.fit.rates import LEVEL, ClassRate
+from outlast.planner.foreign_records import is_imported
 from outlast.planner.scenario import Unit
 from outlast.runtime.folders.given import check_new, read_lines, write_new
 from outlast.runtime.ledger.view import RunView, look

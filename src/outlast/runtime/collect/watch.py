@@ -266,7 +266,8 @@ def look_at(
     try:
         collected = collect(folder, pids=pids, job=job, apart_s=pace.stacks_apart_s)
     except UsageError as error:
-        return None, f" ({error.message}: {error.hint})"
+        one_line = " ".join(error.hint.split())
+        return None, f" ({error.message}: {one_line})"
     has_stacks = bool(collected.got.get("second stacks"))
     lacking = next((said for said in collected.lacking if said.startswith("py-spy ")), "")
     return collected, "" if has_stacks or not lacking else f" ({lacking})"
