@@ -1,8 +1,8 @@
 """`outlast import`: make a ledger from other logs, so that report and planner can read them.
 
     outlast import --torchrun logs/                      the folder given to torchrun --log-dir
-    sacct -P -D --format=JobID,JobName,State,ExitCode,Start,End,Elapsed,NNodes,NodeList,AllocTRES > jobs
-    outlast import --sacct jobs --job-name llama
+    sacct -P -D --format=JobID,State,ExitCode,Start,End,Elapsed,NNodes,NodeList,AllocTRES > jobs
+    outlast import --sacct jobs
     outlast import --csv failures.csv                    as `outlast calibrate --csv` reads it
     outlast import --csv failures.csv --units 512 --from 2025-01-01 --to 2025-06-01
 
