@@ -19,6 +19,7 @@ from outlast.diagnose.scripts.trial_comparison import (
 from outlast.diagnose.scripts.trial_remarks import (
     failure_remark,
     is_of_a_meter,
+    is_of_the_start,
     unseen_remark,
     variable_remark,
 )
@@ -228,6 +229,33 @@ def test_an_average_for_people_is_told_from_what_a_script_decides_by() -> None:
         "second.sum",
         "logger.rows",
     ]
+
+
+NUMBERED = """
+def main():
+    index = len(os.listdir("results"))
+    folder = f"results/{index:03d}"
+    mode = "warm"
+    for step in run.steps(state, until=9):
+        with step:
+            mode = "train"
+"""
+
+
+def test_a_folder_with_a_new_name_is_told_from_a_text_that_the_loop_sets() -> None:
+    """The first is made again by a rank that is replaced; the second steers the training."""
+    loop = ScriptLoop("/project/train.py", "main", 6)
+    for name, kind, known in (
+        ("folder", "str", True),
+        ("folder", "PosixPath", True),
+        ("mode", "str", False),
+        ("index", "int", False),
+        ("self.folder", "str", False),
+    ):
+        assert is_of_the_start(lost(name, kind), NUMBERED, loop) == known, (name, kind)
+    kept_by_itself = replace(lost("folder", "str"), replaced=False)
+    assert not is_of_the_start(kept_by_itself, NUMBERED, loop)
+    assert not is_of_the_start(lost("folder", "str"), NUMBERED, replace(loop, function="other"))
 
 
 def test_the_advice_fits_what_was_not_kept() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from outlast.diagnose.scripts.assignments import last_set
 from outlast.diagnose.scripts.carried import temporaries
 from outlast.diagnose.scripts.only_shown import is_only_shown
 from outlast.diagnose.scripts.script_calls import Remark
@@ -28,9 +29,11 @@ from outlast.diagnose.scripts.trial_comparison import (
 from outlast.diagnose.scripts.trial_remarks import (
     failure_remark,
     is_of_a_meter,
+    is_of_the_start,
     meters_note,
     own_differences,
     resumption,
+    start_note,
     state_remark,
     unseen_remark,
     variable_remark,
@@ -147,17 +150,19 @@ class _Check:
             if not found.variables:
                 return self._findings([*spare, failed], seen=seen)
             seen.append(f"Then {failed.what}.")
-            return self._findings([*spare, *self._variables(found)], seen=seen)
+            remarks = self._variables(found, _loop(undisturbed))
+            return self._findings([*spare, *remarks], seen=seen)
         if not found.state and not found.own:
             seen.append("Every rank's state was equal to that of an undisturbed run, bit for bit.")
             seen += self._meters(found)
+            seen += self._of_the_start(found, _loop(undisturbed))
         seen += _warnings(undisturbed)
         seen.append(f"Not seen: what the script does only after step {self._options.steps}.")
         remarks, undetermined = self._judged(undisturbed, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
 
     def _judged(self, undisturbed: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
-        remarks = self._variables(found)
+        remarks = self._variables(found, _loop(undisturbed))
         if found.last_step == 0:
             return remarks, ["no step ended on every rank in both runs"]
         if found.own:
@@ -188,16 +193,29 @@ class _Check:
         ]
         return [meters_note(placed)] if placed else []
 
-    def _variables(self, found: Comparison) -> list[Remark]:
+    def _of_the_start(self, found: Comparison, loop: ScriptLoop) -> list[str]:
+        """Say which names of files and folders a replaced rank makes anew."""
+        texts = [
+            one for one in found.variables if is_of_the_start(one, self._source(one.file), loop)
+        ]
+        placed = [(one, last_set(self._source(one.file), one.function, one.name)) for one in texts]
+        return [start_note(placed)] if placed else []
+
+    def _variables(self, found: Comparison, loop: ScriptLoop) -> list[Remark]:
         named = {
             # a model and its wrapper have the same attributes
             (remark.file, remark.line, one.name.rpartition(".")[2]): remark
             for one in found.variables
             if not self._is_only_shown(one)
-            if found.state or not is_of_a_meter(one, self._source(one.file))
+            if found.state or not self._is_harmless(one, loop)
             for remark in [variable_remark(one, self._source(one.file), changes=found.differs_from)]
         }
         return list(named.values())
+
+    def _is_harmless(self, one: Variable, loop: ScriptLoop) -> bool:
+        """Return whether this needs no change where the state does not depend on it."""
+        source = self._source(one.file)
+        return is_of_a_meter(one, source) or is_of_the_start(one, source, loop)
 
     def _is_only_shown(self, one: Variable) -> bool:
         return is_only_shown(self._source(one.file), one.function, one.name)

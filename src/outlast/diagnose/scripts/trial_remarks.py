@@ -94,6 +94,32 @@ def is_of_a_meter(one: Variable, source: str) -> bool:
     )
 
 
+def is_of_the_start(one: Variable, source: str, loop: ScriptLoop) -> bool:
+    """Return whether a variable is a text or a path that is set in front of the loop only.
+
+    A rank that is replaced runs that line again. So a folder with a number or a time in its name is
+    another one there.
+    """
+    place = last_set(source, one.function, one.name)
+    return (
+        one.replaced
+        and one.kind in ("str", "PosixPath")
+        and "." not in one.name
+        and (one.file, one.function) == (loop.file, loop.function)
+        and 1 < place < loop.line
+    )
+
+
+def start_note(found: Sequence[tuple[Variable, int]]) -> str:
+    """Say which texts and paths are others on a replaced rank. `found`: with their lines."""
+    named = some([f"{one.name} (line {line})" for one, line in found])
+    return (
+        f"Made again, with another value, by a rank that is replaced: {named}. What it writes"
+        " afterwards goes there. Let the name depend on nothing that its start changes, or keep it"
+        " by run.values."
+    )
+
+
 def _made(node: ast.AST) -> Iterator[tuple[ast.expr, ast.Call]]:
     """Yield what a statement assigns the result of a call to, and the call."""
     match node:
