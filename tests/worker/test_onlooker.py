@@ -218,6 +218,25 @@ def test_a_file_that_the_run_has_saved_shows_where_the_script_goes_on(
     assert seen.causes == [Cause.REPEATED] * 2 + [Cause.PRODUCTIVE] * 3
 
 
+@pytest.mark.parametrize(
+    ("names", "first"), [(["7.pt"], 8), (["pre.pt"], 1), (["2.pt", "7.pt"], 0)]
+)
+def test_weights_loaded_without_their_optimizer_show_the_step(
+    watched: Callable[..., Seen], tmp_path: Path, names: list[str], first: int
+) -> None:
+    """Adam counts from one then. Weights of another run are no step of this one (0: not known)."""
+    torch.save({}, tmp_path / "pre.pt")  # before the onlooker watches anything
+    watched(folder=tmp_path)
+    for count, more in ((2, 2), (7, 5)):
+        trained(more, kind=torch.optim.SGD)
+        torch.save({}, tmp_path / f"{count}.pt")
+    seen = watched(high_water=10, folder=tmp_path)
+    for name in names:
+        nn.Linear(2, 1).load_state_dict(torch.load(tmp_path / name), strict=False)
+    trained(1)
+    assert seen.said[0].step == first
+
+
 def test_a_file_of_another_run_or_two_of_different_steps_show_nothing(
     watched: Callable[..., Seen], tmp_path: Path
 ) -> None:

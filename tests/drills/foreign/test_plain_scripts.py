@@ -48,9 +48,13 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
     assert 0 < outcome.report["ettr"] < 1, outcome.report
 
 
-def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path) -> None:
-    """SGD keeps no step count. The run has seen after which step the file was saved."""
-    outcome = struck(tmp_path, 60, 20, "--sgd", at=35, number=signal.SIGKILL)
+@pytest.mark.parametrize("how", ["--sgd", "--weights"])
+def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path, how: str) -> None:
+    """SGD keeps no step count, and Adam a new one if its state is not loaded.
+
+    The run has seen after which step the file was saved.
+    """
+    outcome = struck(tmp_path, 60, 20, how, at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
     assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one

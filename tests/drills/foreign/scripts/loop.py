@@ -41,7 +41,8 @@ own = os.path.join(FOLDER, "own.pt")
 if os.path.exists(own):
     saved = torch.load(own)
     model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
+    if "--weights" not in sys.argv:
+        optimizer.load_state_dict(saved["optimizer"])
     done, best = saved["done"], saved["best"]
 print(f"rank {rank} begins behind {done}", flush=True)
 raw = model

@@ -2,7 +2,7 @@
 
 steps   torch calls a hook after every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
-        script's own was loaded. Elsewhere steps are counted from the step after which this run
+        script's own was loaded with it. Elsewhere steps are counted from the step after which this run
         has saved the file that the script has loaded, and from 0 if it has loaded nothing
         (own_saves.py). Else they are counted from the process's start.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
@@ -143,14 +143,20 @@ class Onlooker:
             # none
             return
         if first:
-            number = _own_number(optimizer)
-            self._base = self._saves.behind if number is None else number - 1
+            self._base = self._behind(_own_number(optimizer))
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
         if count == _STEPS_TO_BE_SURE:
             self._warn_if_alone()
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
+
+    def _behind(self, number: int | None) -> int | None:
+        """Return the step before the first one. `number`: that one by the optimizer's own count."""
+        if number is None:
+            return self._saves.behind
+        # An optimizer that begins may belong to a script that loads its weights alone.
+        return self._saves.behind_by_weights() if number == 1 else number - 1
 
     def _warn_if_alone(self) -> None:
         """Warn if several ranks train, and none can know of another."""

@@ -8,6 +8,9 @@ file by `torch.load`, that number is looked up.
 A file is identified by its device, inode, size and time of change. A file that is written under
 another name first, and then renamed, is the same one. A copy is another file.
 
+Others (Adam) count from one if a script loads its weights, and not its optimizer. Then the file
+shows the step as well.
+
 A process that has called neither `torch.load` nor a module's `load_state_dict` before its first
 step has started from the first step.
 
@@ -38,6 +41,14 @@ class OwnSaves:
         self._found: int | None = None  # the step of the files that were loaded
         self._path = Path(run_folder) / NAME
         self._several = False
+
+    def behind_by_weights(self) -> int | None:
+        """Return the step after which a process goes on whose optimizer is new.
+
+        It has loaded weights of this run, or has trained nothing before: what other files hold is
+        no step of this run. The result is None after files of different steps.
+        """
+        return None if self._several else self._found or 0
 
     def on_save(self, where: Any, *, step: int) -> None:
         """Record that `where` was saved after `step`."""
