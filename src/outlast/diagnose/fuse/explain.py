@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
-from outlast.diagnose.fuse.desync import LEFT_OPEN, Desync, end_of_its_log
+from outlast.diagnose.fuse.desync import Desync, end_of_its_log
 from outlast.diagnose.fuse.next_evidence import GATHER, NEXT_TEST
+from outlast.diagnose.fuse.quiet import ends_of, is_quiet, quiet_ends, quiet_words
 from outlast.diagnose.fuse.reported_words import HANGUP, REPORTED
 from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
-from outlast.diagnose.fuse.weigh import RuleVote, rule_of
+from outlast.diagnose.fuse.weigh import RuleVote
 from outlast.diagnose.fuse.weights import BROKEN_DEVICE
 from outlast.diagnose.fuse.words import (
     BY_RULE,
@@ -25,11 +26,6 @@ from outlast.diagnose.fuse.words import (
     FINISHED_AFTERWARDS,
     HUNG,
     OWN_BUG,
-    QUIET,
-    QUIET_BEHIND,
-    QUIET_ENDED,
-    QUIET_LEVEL,
-    QUIET_STILL,
     REFUTED,
     WORDS,
     Words,
@@ -37,13 +33,11 @@ from outlast.diagnose.fuse.words import (
     words_for,
 )
 from outlast.diagnose.interrupted import Interrupted
-from outlast.diagnose.ledger import RECORDED_END
-from outlast.diagnose.log_ends import ENDED_OR_HANGS, FINISHED, STOOD_STILL, LogsEnd
+from outlast.diagnose.log_ends import STOOD_STILL
 from outlast.diagnose.logs.fingerprints import odd_call
-from outlast.diagnose.logs.process_table import ALL_STILL, STOPPED_PID
+from outlast.diagnose.logs.process_table import STOPPED_PID
 from outlast.diagnose.logs.tracebacks import RaisedAt
 from outlast.diagnose.recovered import has_recovered
-from outlast.diagnose.rules import Grade
 from outlast.diagnose.stacks.reader import Stack, activity
 from outlast.diagnose.stacks.workers import is_loader
 from outlast.model.terms import FailureClass, Mechanism
@@ -119,8 +113,8 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         seen = newest_seen(facts)
         is_why = seen is not None and (seen.drained or facts.mechanism is Mechanism.SIGNAL)
         parts = [who, "" if is_why else _raised(facts) or "Nothing that was read says why."]
-    elif _is_quiet(facts):
-        parts = ["Nothing that was read tells of a failure.", *_quiet_ends(facts)]
+    elif is_quiet(facts.findings):
+        parts = ["Nothing that was read tells of a failure.", *quiet_ends(facts.findings)]
     elif (doing := _only_stacks(facts)) == {False}:
         parts = [
             "By their stacks several ranks work and none waits for another: the job runs, or all"
@@ -143,7 +137,7 @@ def reason_of(facts: VerdictFacts, notes: Sequence[str]) -> str:
         if special is not None:
             head = f"{special.means[0].upper()}{special.means[1:]}. What was read does not say why"
         still = special in (REPORTED[STOOD_STILL], REPORTED["watch.hangs"])
-        ends = _ends(facts).sentence if still else ""
+        ends = ends_of(facts.findings).sentence if still else ""
         parts = [f"{head}.{guess}", said, ends, _absent(facts)]
     if has_recovered(facts.findings):
         parts.append("The launcher started the job again after that, and it then finished.")
@@ -358,86 +352,13 @@ def _innermost(stack: Stack) -> str:
     )
 
 
-def _is_quiet(facts: VerdictFacts) -> bool:
-    """Return True if nothing that was read reports a failure that ended something.
-
-    A job that has finished closes down as one that has failed does.
-    """
-    finished = any(one.rule == FINISHED for one in facts.findings)
-    return all(
-        one.evidence.role is Role.ADVICE
-        or one.doubt in ("handled", "stranger", "older", "remark")
-        or one.rule == LEFT_OPEN
-        or (one.rule == "kernel.pids" and one.doubt == "untied")
-        or _is_corrected(one)
-        or (finished and (one.evidence.role is Role.EFFECT or _is_weak(one)))
-        for one in facts.findings
-    )
-
-
-def _is_corrected(one: Finding) -> bool:
-    """Return True for a hint of a part that may fail one day: it ended nothing by itself."""
-    rule = rule_of(one)
-    hint = rule is not None and rule.role is Role.ROOT and rule.grade is Grade.HINT
-    return hint and one.mechanism is None and one.rank is None
-
-
-def _is_weak(one: Finding) -> bool:
-    """Return True for a line that may stand in the logs of a healthy machine, and ended nothing."""
-    rule = rule_of(one)
-    weak = rule is not None and rule.grade in (Grade.POSSIBLE, Grade.HINT)
-    return weak and one.mechanism is None and one.rank is None
-
-
-def _ends(facts: VerdictFacts) -> LogsEnd:
-    """Return what the ends of the logs tell; nothing is in it where they do not tell."""
-    none = Evidence("", None, "", Role.ADVICE)
-    return next(
-        (one for one in facts.findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends")
-    )
-
-
-def _recorded_end(facts: VerdictFacts) -> str:
-    """Return how the run ended by its own ledger, where nothing was interrupted; else ""."""
-    return next((one.evidence.text for one in facts.findings if one.rule == RECORDED_END), "")
-
-
-def _still(facts: VerdictFacts) -> Finding | None:
-    """Return that no process moved between two looks at all of them, if that was seen."""
-    return next((one for one in facts.findings if one.rule == ALL_STILL), None)
-
-
-def _quiet_ends(facts: VerdictFacts) -> list[str]:
-    """Return what the ends of the logs tell, and what the processes did, if that was seen."""
-    recorded, ends, still = _recorded_end(facts), _ends(facts).sentence, _still(facts)
-    if recorded or still is None:
-        return [recorded or ends]
-    said = still.evidence.text
-    return [ends.replace(ENDED_OR_HANGS, "the job hangs"), f"{said[0].upper()}{said[1:]}."]
-
-
 def _left_behind(facts: VerdictFacts) -> str:
     """Return who is behind by the ends of the logs, where a hang has no other suspect."""
-    culprits, ends = facts.culprits, _ends(facts)
+    culprits, ends = facts.culprits, ends_of(facts.findings)
     known = culprits.ranks or culprits.suspects or facts.desync.suspects
     if facts.mechanism is not Mechanism.HANG or known or not ends.behind:
         return ""
     return ends.sentence
-
-
-def _quiet_words(facts: VerdictFacts) -> Words:
-    if _recorded_end(facts):
-        return QUIET_ENDED
-    ends = _ends(facts)
-    if not ends.behind:
-        if _still(facts) is not None:
-            return QUIET_STILL
-        return QUIET_LEVEL if ends.sentence else QUIET
-    return replace(
-        QUIET_BEHIND,
-        action=QUIET_BEHIND.action.format(who=ends.behind),
-        next_test=QUIET_BEHIND.next_test.format(who=ends.behind),
-    )
 
 
 def _only_stacks(facts: VerdictFacts) -> set[bool]:
@@ -524,8 +445,8 @@ def _reported_words(facts: VerdictFacts) -> Words | None:
         return REPORTED[LOADER_SLOW]
     if culprits.ranks or culprits.suspects:
         return None
-    if _is_quiet(facts):
-        return _quiet_words(facts)
+    if is_quiet(facts.findings):
+        return quiet_words(facts.findings)
     seen = {one.rule for one in facts.findings if one.evidence.role is not Role.ADVICE}
     outside = [one for one in facts.findings if one.rule == OUTSIDE]
     if outside and all("SIGHUP" in one.evidence.text for one in outside):

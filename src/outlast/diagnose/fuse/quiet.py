@@ -1,0 +1,98 @@
+"""What is said of a job whose logs, stacks and records tell of no failure: how it ended.
+
+This module is pure: no clock, no files, no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outlast.diagnose.findings import Finding
+from outlast.diagnose.fuse.desync import LEFT_OPEN
+from outlast.diagnose.fuse.weigh import rule_of
+from outlast.diagnose.fuse.words import (
+    QUIET,
+    QUIET_BEHIND,
+    QUIET_ENDED,
+    QUIET_LEVEL,
+    QUIET_STILL,
+    Words,
+)
+from outlast.diagnose.ledger import RECORDED_END
+from outlast.diagnose.log_ends import ENDED_OR_HANGS, FINISHED, LogsEnd
+from outlast.diagnose.logs.process_table import ALL_STILL
+from outlast.diagnose.rules import Grade
+from outlast.model.verdict import Evidence, Role
+
+
+def is_quiet(findings: Sequence[Finding]) -> bool:
+    """Return True if nothing that was read reports a failure that ended something.
+
+    A job that has finished closes down as one that has failed does.
+    """
+    finished = any(one.rule == FINISHED for one in findings)
+    return all(
+        one.evidence.role is Role.ADVICE
+        or one.doubt in ("handled", "stranger", "older", "remark")
+        or one.rule == LEFT_OPEN
+        or (one.rule == "kernel.pids" and one.doubt == "untied")
+        or _is_corrected(one)
+        or (finished and (one.evidence.role is Role.EFFECT or _is_weak(one)))
+        for one in findings
+    )
+
+
+def _is_corrected(one: Finding) -> bool:
+    """Return True for a hint of a part that may fail one day: it ended nothing by itself."""
+    rule = rule_of(one)
+    hint = rule is not None and rule.role is Role.ROOT and rule.grade is Grade.HINT
+    return hint and one.mechanism is None and one.rank is None
+
+
+def _is_weak(one: Finding) -> bool:
+    """Return True for a line that may stand in the logs of a healthy machine, and ended nothing."""
+    rule = rule_of(one)
+    weak = rule is not None and rule.grade in (Grade.POSSIBLE, Grade.HINT)
+    return weak and one.mechanism is None and one.rank is None
+
+
+def ends_of(findings: Sequence[Finding]) -> LogsEnd:
+    """Return what the ends of the logs tell; nothing is in it where they do not tell."""
+    none = Evidence("", None, "", Role.ADVICE)
+    return next((one for one in findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends"))
+
+
+def _recorded_end(findings: Sequence[Finding]) -> str:
+    """Return how the run ended by its own ledger, where nothing was interrupted; else ""."""
+    return next((one.evidence.text for one in findings if one.rule == RECORDED_END), "")
+
+
+def _still(findings: Sequence[Finding]) -> Finding | None:
+    """Return that no process moved between two looks at all of them, if that was seen."""
+    return next((one for one in findings if one.rule == ALL_STILL), None)
+
+
+def quiet_ends(findings: Sequence[Finding]) -> list[str]:
+    """Return what the ends of the logs tell, and what the processes did, if that was seen."""
+    recorded, ends, still = _recorded_end(findings), ends_of(findings).sentence, _still(findings)
+    if recorded or still is None:
+        return [recorded or ends]
+    said = still.evidence.text
+    return [ends.replace(ENDED_OR_HANGS, "the job hangs"), f"{said[0].upper()}{said[1:]}."]
+
+
+def quiet_words(findings: Sequence[Finding]) -> Words:
+    """Return what to do about a job of which nothing tells of a failure."""
+    if _recorded_end(findings):
+        return QUIET_ENDED
+    ends = ends_of(findings)
+    if not ends.behind:
+        if _still(findings) is not None:
+            return QUIET_STILL
+        return QUIET_LEVEL if ends.sentence else QUIET
+    return replace(
+        QUIET_BEHIND,
+        action=QUIET_BEHIND.action.format(who=ends.behind),
+        next_test=QUIET_BEHIND.next_test.format(who=ends.behind),
+    )
