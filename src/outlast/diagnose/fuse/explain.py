@@ -14,7 +14,7 @@ from outlast.diagnose.fuse.accounts import OUTSIDE
 from outlast.diagnose.fuse.culprits import Culprits, GraphBlame
 from outlast.diagnose.fuse.desync import Desync, end_of_its_log
 from outlast.diagnose.fuse.next_evidence import GATHER, NEXT_TEST
-from outlast.diagnose.fuse.quiet import ends_of, is_quiet, quiet_ends, quiet_words
+from outlast.diagnose.fuse.no_failure import ends_of, is_quiet, quiet_ends, quiet_words
 from outlast.diagnose.fuse.reported_words import HANGUP, REPORTED
 from outlast.diagnose.fuse.verdict_context import AMD, AMD_NEXT_TEST, recovery_asked
 from outlast.diagnose.fuse.weigh import RuleVote

@@ -2,8 +2,8 @@
 
 steps   torch calls a hook after every `optimizer.step()`. The optimizer's own count, where it
         keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
-        script's own was loaded with it. Elsewhere steps are counted from the step after which this run
-        has saved the file that the script has loaded, and from 0 if it has loaded nothing
+        script's own was loaded with it. Elsewhere steps are counted from the step after which this
+        run has saved the file that the script has loaded, and from 0 if it has loaded nothing
         (own_saves.py). Else they are counted from the process's start.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 alone   that several ranks train without a process group: each has a model of its own then.
