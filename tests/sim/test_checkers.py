@@ -527,6 +527,17 @@ def test_a_manifest_is_ordered_once_all_shards_are_there(made: bool, rules: list
     assert [one.rule for one in checkers.violations] == rules
 
 
+@pytest.mark.parametrize(("back", "rules"), [(2, []), (4, ["ManifestOnceAllShards"])])
+def test_no_manifest_is_due_for_a_step_that_was_rolled_back(back: int, rules: list[str]) -> None:
+    """Method: a dead rank's shards are reported after the plan that goes back before their step."""
+    checkers = Checkers()
+    checkers.see(1.0, Planned(2, (back,), back, (0, 1)))
+    checkers.see(1.1, ShardHeard(4, 0, 1, 2))
+    checkers.see(1.2, ShardHeard(4, 1, 1, 2))
+    checkers.see(1.3, Planned(3, (back,), back, (0, 1)))
+    assert [one.rule for one in checkers.violations] == rules
+
+
 @pytest.mark.parametrize(("said", "rules"), [(True, []), (False, ["WarnedOnce"])])
 def test_a_warning_has_to_be_recorded(said: bool, rules: list[str]) -> None:
     checkers = Checkers()

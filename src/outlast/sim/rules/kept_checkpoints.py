@@ -49,7 +49,10 @@ class ShardsOfOneHistory(Checker):
 
 
 class ManifestOnceAllShards(Checker):
-    """When all shards of a step and a generation were written, one checkpoint is made of them."""
+    """When all shards of a step and a generation were written, one checkpoint is made of them.
+
+    Shards of a step that was rolled back may still be reported, and make none.
+    """
 
     of = (ShardHeard, Planned, ManifestOrdered)
 
@@ -58,12 +61,17 @@ class ManifestOnceAllShards(Checker):
         self._due_s: dict[int, float] = {}
         self._newest: dict[int, int] = {}  # step -> generation of the newest shard
         self._made: dict[int, int] = {}  # the same when a checkpoint was made of it
+        self._backs: list[tuple[int, int]] = []  # a generation, and the step that it went back to
 
     def see(self, seen: Observation) -> Iterator[str]:
         for step in [step for step, due_s in self._due_s.items() if self.now_s > due_s]:
             del self._due_s[step]
             yield f"all shards of step {step} were written, but no checkpoint is made of them"
         # otherwise the same violation would be reported again
+        if isinstance(seen, ShardHeard) and any(
+            seen.generation < later and back < seen.step for later, back in self._backs
+        ):
+            return  # it was rolled back
         if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
             self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())
@@ -76,6 +84,8 @@ class ManifestOnceAllShards(Checker):
             self._made[seen.step] = self._newest.get(seen.step, -1)
         elif isinstance(seen, Planned):
             self._heard.clear()  # earlier reports may be of steps that were rolled back
+            back = min(seen.steps, default=0)
+            self._backs = [one for one in self._backs if one[1] < back] + [(seen.generation, back)]
 
 
 class LastGoodStays(Checker):
