@@ -76,6 +76,12 @@ FLAWS = {  # what is replaced, by what, the line it is named at, and a word of t
         5,
         "processes",
     ),
+    "split": (
+        "net =",
+        "a, b = torch.utils.data.random_split(range(9), [8, 1])\nnet =",
+        5,
+        "random_split draws before any seed is set",
+    ),
     "spawn": (
         "run = outlast.join()",
         "torch.multiprocessing.spawn(print)\nrun = outlast.join()",
@@ -139,6 +145,14 @@ SOUND_TOO = {  # what is replaced, and by what
         "        optimizer.zero_grad()",
         "        optimizer.zero_grad()\n    dt, t0 = time.time() - t0, time.time()\n"
         "    if dt > 60:\n        print('slow')",
+    ),
+    "a split after a seed": (
+        "net =",
+        "torch.manual_seed(0)\na, b = torch.utils.data.random_split(range(9), [8, 1])\nnet =",
+    ),
+    "a split with a generator": (
+        "net =",
+        "a, b = torch.utils.data.random_split(range(9), [8, 1], generator=g)\nnet =",
     ),
     "a function that nothing calls any more": (
         "run = outlast.join()",

@@ -328,6 +328,10 @@ def test_a_cache_and_carried_gradients_are_suspected_with_their_lines() -> None:
     assert (line, what.startswith("gradients are carried")) == (11, True)
     always = CACHED.replace("        if step.number % 2 == 0:\n    ", "")
     assert suspected("gradients", always) is None
+    # minGPT's trainer clears and computes them in `if train:`
+    both = "if train:\n    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()\n"
+    assert suspected("gradients", both) is None
+    assert suspected("gradients", f"loss.backward()\n{both.replace('    loss.backward()', '')}")
 
 
 def test_a_name_without_a_value_in_a_replaced_rank_is_told_as_such() -> None:

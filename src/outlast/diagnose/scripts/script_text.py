@@ -35,6 +35,8 @@ _PROCESSES = frozenset({"Process", "Pool", "ProcessPoolExecutor"})
 _OWN_GROUPS = frozenset({"new_group", "new_subgroups", "init_device_mesh"})
 _JOIN = frozenset({"outlast.join", "outlast.main", "outlast.lightning.Strategy"})
 _WRAPPERS = frozenset({"replicate", "DistributedDataParallel", "DDP"})
+_SPLITS = frozenset({"random_split", "train_test_split"})
+_SEEDS = frozenset({"manual_seed", "seed_everything", "set_seed", "seed", "manual_seed_all"})
 _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names hold one of these
 
 
@@ -78,6 +80,7 @@ def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptT
         *_wrapped_twice(tree, calls),
         *_too_early(tree, calls, joins[0].lineno),
         *_before_steps(modules),
+        *_unseeded_splits(modules),
         *_refused_optimizers(alive),
         *_forgotten(tree, calls),
         *(remark for module in modules for remark in communicating_optimizers(module)),
@@ -280,6 +283,28 @@ def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
                 " a failure all ranks start the script again",
                 "put it into a function with the training, and give that to outlast.main(function)",
             )
+
+
+def _unseeded_splits(modules: Sequence[Module]) -> Iterator[Remark]:
+    """Find data that is split or shuffled at random, in a script that sets no seed.
+
+    Each rank has another part of the data then, and a rank that is replaced has a third one.
+    """
+    names = {last_name(name) for module in modules for name, _ in module.calls}
+    if names & _SEEDS:
+        return
+    for module in modules:
+        for name, call in module.calls:
+            seeded = any(one.arg in ("generator", "random_state") for one in call.keywords)
+            if last_name(name) in _SPLITS and not seeded:
+                yield Remark(
+                    call.lineno,
+                    f"{last_name(name)} draws before any seed is set, so each rank has other data,"
+                    " and a rank that is replaced other data than its predecessor",
+                    "call torch.manual_seed(...) after outlast.join(), or give it a generator with"
+                    " a seed",
+                    file=module.file,
+                )
 
 
 def _uses_an_adapter(tree: ast.AST) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from outlast.diagnose.scripts import trial_comparison
 from outlast.diagnose.scripts.assignments import last_set
 from outlast.diagnose.scripts.script_calls import Remark, dotted, last_name
+from outlast.diagnose.scripts.script_loops import is_backward
 from outlast.diagnose.scripts.trial_comparison import (
     Comparison,
     ScriptLoop,
@@ -194,11 +195,15 @@ def unseen_remark(found: Comparison, one: UnseenCarrier, source: str) -> Remark 
 def _cleared_at_times(source: str) -> int:
     """Return the line of a `zero_grad()` under a condition; 0 if one has no condition, or none is.
 
-    A loop that clears its gradients in each step carries none, wherever in the step it does so.
+    A loop that clears its gradients in each step carries none, wherever in the step it does so. A
+    condition under which gradients are also computed (`if train:`) is that of the whole step.
     """
     tree = ast.parse(source)
     under = {
-        id(inner) for node in ast.walk(tree) if isinstance(node, ast.If) for inner in ast.walk(node)
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and not _goes_backward(node)
+        for inner in ast.walk(node)
     }
     calls = [
         node
@@ -208,6 +213,13 @@ def _cleared_at_times(source: str) -> int:
     if not calls or any(id(call) not in under for call in calls):
         return 0
     return max(call.lineno for call in calls)
+
+
+def _goes_backward(branch: ast.If) -> bool:
+    return any(
+        isinstance(node, ast.Call) and is_backward(dotted(node.func) or "")
+        for node in ast.walk(branch)
+    )
 
 
 def _defined(source: str, name: str) -> int:
