@@ -77,6 +77,7 @@ class Interrupted(Finding):
               for nothing
     healed    training went on after it
     drained   its ranks were moved off a node on purpose, so it is no failure
+    unseen    all ranks were started again, and nothing shows whether they train
     """
 
     number: int = 0
@@ -84,6 +85,7 @@ class Interrupted(Finding):
     sender: str = ""
     healed: bool = False
     drained: bool = False
+    unseen: bool = False
 
 
 def only_killed(findings: Iterable[Finding]) -> bool:
@@ -121,6 +123,7 @@ def interrupted(
     sender = _sender(own)
     several = bool(missing) or any("node" in one for one in processes)
     where = _where(about, mechanism) if several else ""
+    resumed = about.get("resumed_s") is not None
     sentence = _sentence(about, mechanism, ranks, own, sender, where, _silent(about, missing))
     return [
         Interrupted(
@@ -135,7 +138,8 @@ def interrupted(
             number=int(about["id"]),
             sentence=sentence,
             sender=sender,
-            healed=about.get("resumed_s") is not None and about.get("steps_seen", True) is True,
+            healed=resumed and about.get("steps_seen", True) is True,
+            unseen=resumed and about.get("steps_seen", True) is False,
             drained=drain_of(mechanism.value, str(about["reason"])) is not None,
         )
         for rank in ranks or (None,)

@@ -100,5 +100,5 @@ def _findings(
     at_wall_s = at_s - about.started_s + about.started_wall_s
     found = interrupted(one.public(began_s=0.0), name=name, at_s=at_wall_s, order=order)
     if about.state == "failed":  # training went on after it, and the run failed anyway
-        return [replace(finding, healed=False) for finding in found]
+        return [replace(finding, healed=False, unseen=False) for finding in found]
     return found

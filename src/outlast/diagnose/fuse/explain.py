@@ -27,6 +27,7 @@ from outlast.diagnose.fuse.words import (
     HUNG,
     OWN_BUG,
     REFUTED,
+    UNSEEN_AFTERWARDS,
     WORDS,
     Words,
     healed_action,
@@ -481,9 +482,10 @@ def action_of(facts: VerdictFacts) -> str:
     if facts.named is _UNKNOWN and facts.culprits.how == "channel":
         pid = _stopped_pid(facts)
         return GATHER["stopped"].format(pid=pid) if pid else GATHER["channel"]
+    first = UNSEEN_AFTERWARDS if seen is not None and seen.unseen else ""
     asked = recovery_asked(facts.findings) if facts.named in BROKEN_DEVICE else ""
     said = f"; the driver itself asks for: {asked}" if asked else ""
-    return _words(facts).action + said
+    return first + _words(facts).action + said
 
 
 def _stopped_pid(facts: VerdictFacts) -> str:

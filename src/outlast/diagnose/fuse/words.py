@@ -251,6 +251,7 @@ HEALED_HUNG: dict[FailureClass, str] = {
 }
 
 
+UNSEEN_AFTERWARDS = "look into the logs whether the script trains again; if it does not, "
 FINISHED_AFTERWARDS = "nothing now, the job has finished; keep what the next test gives"
 
 
