@@ -41,6 +41,9 @@ def test_a_configuration_or_data_is_no_checkpoint() -> None:
     """They are not named where torch loads too, and count for nothing where it does not."""
     both = "json.load(f)\nstate = torch.load(p)\nimage.save(p)\ntorch.save(state, p)\n"
     assert "loads its own file at line 6, saved at line 8" in after(both)
+    kernel = "import triton.language as tl\ntl.load(x)\n"
+    text = read_script(f"{HEAD}{kernel}torch.save(state, p)\n")
+    assert "loads its own file" not in text.after_failure
     text = read_script(HEAD + "json.load(f)\ntorch.save(state, p)\n")
     assert "loads its own file" not in text.after_failure
     (remark,) = text.remarks

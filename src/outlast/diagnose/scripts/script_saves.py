@@ -16,7 +16,7 @@ _NO_LOOP = "No training loop was found in its text."
 _SAVES = ("save", "save_checkpoint")
 _LOADS = ("load", "load_checkpoint")
 _SURELY = ("torch.", "dcp.")  # what these save and load is a checkpoint, or weights
-# What these load and save is a configuration, data or a picture.
+# What these load and save is a configuration, data, a picture or memory.
 _OTHERS = (
     "json",
     "yaml",
@@ -31,6 +31,7 @@ _OTHERS = (
     "image",
     "img",
     "fig",
+    "triton",  # a kernel loads from memory
 )
 
 _WORDS = ("resume", "load", "ckpt", "checkpoint", "restore", "continue")  # of a setting
