@@ -94,3 +94,20 @@ def test_an_error_in_a_step_is_shown_once_for_each_rank_that_has_it(
 def test_an_error_between_steps_is_shown_once_for_each_process(tmp_path: Path, who: str) -> None:
     outcome = failing(tmp_path, ADOPTED.format(inside=NONE, outside=who))
     assert 1 <= shown(outcome) == processes(tmp_path), outcome
+
+
+def test_ctrl_c_while_a_lost_peer_is_reported_shows_no_traceback_of_ours(tmp_path: Path) -> None:
+    """Ctrl-C ends one rank first, and its peers report its loss when the signal reaches them.
+
+    Method: the script's own hook for exceptions, which shows the loss, is where the signal comes.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import signal, sys\n"
+        "sys.excepthook = lambda *_: signal.raise_signal(signal.SIGINT)\n"
+        "raise RuntimeError('Connection closed by peer')\n"
+    )
+    outcome = drilled(tmp_path, str(script), workers=2, flags=("--max-restarts", 0))
+    assert outcome.code != 0
+    assert "\nKeyboardInterrupt\n" in outcome.stderr, outcome
+    assert "bootstrap.py" not in outcome.stderr, outcome

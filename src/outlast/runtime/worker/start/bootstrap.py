@@ -192,20 +192,29 @@ def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
         session.exits(exit_code, left.code if isinstance(left.code, str) else "")
         return exit_code
     except BaseException as error:  # boundary: the user's script
-        error.__traceback__ = _without_our_frames(error.__traceback__)
-        if not forked.is_fork():
-            session.user_failed(hidden_library(error, _script_folder(spec)) or error)
-            _write_error_file(error)
-        if isinstance(error, KeyboardInterrupt):
-            # Ctrl-C reaches all ranks at once, so the place of each rank has no meaning
-            print("KeyboardInterrupt", file=sys.stderr)
-            atexit.register(_die_of, signal.SIGINT)
-        elif not isinstance(
-            error, UsageError | DivergedError
-        ):  # the launcher reports it, once for all ranks
-            _show(error)
+        try:
+            _failed(spec, session, error)
+        except KeyboardInterrupt as interrupt:
+            # A peer may have ended by Ctrl-C first, and its loss is being reported here.
+            _failed(spec, session, interrupt)
         return 1
     return 0
+
+
+def _failed(spec: ChildSpec, session: ScriptSession, error: BaseException) -> None:
+    """Report the exception that has left the script, and show it."""
+    error.__traceback__ = _without_our_frames(error.__traceback__)
+    if isinstance(error, KeyboardInterrupt):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, and the end is near
+    if not forked.is_fork():
+        session.user_failed(hidden_library(error, _script_folder(spec)) or error)
+        _write_error_file(error)
+    if isinstance(error, KeyboardInterrupt):
+        # Ctrl-C reaches all ranks at once, so the place of each rank has no meaning
+        print("KeyboardInterrupt", file=sys.stderr)
+        atexit.register(_die_of, signal.SIGINT)
+    elif not isinstance(error, UsageError | DivergedError):
+        _show(error)  # the launcher reports the others, once for all ranks
 
 
 def _run(spec: ChildSpec) -> None:
