@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.diagnose.scripts.only_shown import is_only_shown
+from outlast.diagnose.scripts.only_shown import is_only_shown, is_read_before
 
 HEAD = "def main():\n    run = 0.0\n    for x in y:\n        run += f(x)\n"
 
@@ -36,3 +36,26 @@ def test_of_a_global_all_functions_count_and_what_cannot_be_read_is_used() -> No
     assert not is_only_shown(source + "def stop():\n    return run > 3\n", "<module>", "run")
     assert not is_only_shown("def main(:\n", "main", "run")
     assert not is_only_shown(HEAD, "other", "run")
+
+
+@pytest.mark.parametrize(
+    ("before", "within", "unused"),
+    [
+        ("model.load_state_dict(d)", "x = step.batch", True),
+        ("model.load_state_dict(d)", "d = step.batch", True),
+        ("model.load_state_dict(d)", "f(d)", False),
+        ("model.load_state_dict(d)", "d += 1", False),
+        ("def f(): return d", "f()", False),
+        ("f = lambda: d", "f()", False),
+    ],
+)
+def test_what_is_read_in_front_of_the_loop_only_is_unused(
+    before: str, within: str, unused: bool
+) -> None:
+    """As the checkpoint that a script has loaded: `d = torch.load(p)`."""
+    lines = ["d = load()", before, "for step in run.steps(state):", f"    {within}"]
+    assert is_read_before("\n".join(lines), "<module>", "d", 3) == unused
+    inner = "def main():\n" + "\n".join(f"    {line}" for line in lines)
+    assert is_read_before(inner, "main", "d", 4) == unused
+    around = "for epoch in range(9):\n" + "\n".join(f"    {line}" for line in lines)
+    assert not is_read_before(around, "<module>", "d", 4)

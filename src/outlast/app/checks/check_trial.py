@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from outlast.diagnose.scripts.assignments import last_set
 from outlast.diagnose.scripts.carried import temporaries
-from outlast.diagnose.scripts.only_shown import is_only_shown
+from outlast.diagnose.scripts.only_shown import is_only_shown, is_read_before
 from outlast.diagnose.scripts.script_calls import Remark
 from outlast.diagnose.scripts.script_text import ScriptText
 from outlast.diagnose.scripts.trial_comparison import (
@@ -141,6 +141,7 @@ class _Check:
         found = compare(
             undisturbed.notes, disturbed.notes, disturbed.struck, self._temporaries(undisturbed)
         )
+        found = self._without_unused(found, _loop(undisturbed))
         seen = [
             f"Tried: {self._options.steps} steps on {self._options.workers} ranks; killed and"
             f" replaced: {killed}; compared up to step {found.last_step}."
@@ -160,6 +161,16 @@ class _Check:
         seen.append(f"Not seen: what the script does only after step {self._options.steps}.")
         remarks, undetermined = self._judged(undisturbed, found)
         return self._findings([*spare, *remarks], seen=seen, undetermined=undetermined)
+
+    def _without_unused(self, found: Comparison, loop: ScriptLoop) -> Comparison:
+        """Leave out variables that nothing reads any more once the loop has begun."""
+        used = tuple(
+            one
+            for one in found.variables
+            if (one.file, one.function) != (loop.file, loop.function)
+            or not is_read_before(self._source(one.file), one.function, one.name, loop.line)
+        )
+        return replace(found, variables=used)
 
     def _judged(self, undisturbed: TrialRun, found: Comparison) -> tuple[list[Remark], list[str]]:
         remarks = self._variables(found, _loop(undisturbed))

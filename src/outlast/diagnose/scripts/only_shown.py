@@ -6,6 +6,8 @@ Such a variable starts over on a rank that is replaced, and nothing else depends
     print(f"loss {running / count:.4f}")        # shown
     if running > 3: break                       # decides something: not only shown
 
+What is read in front of the loop only is not needed at all.
+
 A value that becomes part of a text is shown. Limits: one that reaches a line of output by way of
 another number counts as used.
 
@@ -82,3 +84,44 @@ def shows_only(scope: ast.AST, name: str) -> bool:
 
 def _shows(call: str) -> bool:
     return last_name(call) in _SHOWS and not call.startswith(_COMPUTES)
+
+
+def is_read_before(source: str, function: str, name: str, line: int) -> bool:
+    """Return whether a function ("<module>": the file) reads a variable before its loop only.
+
+    `line` is that of the loop. What stands in a loop around it, or in a function that is defined
+    in between, may run again later.
+    """
+    try:
+        tree: ast.AST = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return False
+    scopes = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
+    ]
+    scope = tree if function == "<module>" else scopes[0] if len(scopes) == 1 else None
+    if scope is None or "." in name:
+        return False
+    begins = [
+        node.lineno
+        for node in ast.walk(scope)
+        if isinstance(node, ast.For | ast.While) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    later = {
+        id(inner)
+        for node in ast.walk(scope)
+        if node is not scope
+        and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
+        for inner in ast.walk(node)
+    }
+    first = min([line, *begins])
+    updated = {id(node.target) for node in ast.walk(scope) if isinstance(node, ast.AugAssign)}
+    return all(
+        node.lineno < first and id(node) not in later
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name)
+        and node.id == name
+        and (isinstance(node.ctx, ast.Load) or id(node) in updated)
+    )
