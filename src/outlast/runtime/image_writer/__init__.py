@@ -1,1 +1,1 @@
-"""A process of the lowest priority that writes captured images to the disk (process.py)."""
+"""A process of the lowest priority that writes captured images to the disk (writer_process.py)."""
