@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import types
@@ -16,6 +17,7 @@ import pytest
 
 from outlast.engine.protocol.outputs import SendOut
 from outlast.errors import CapacityError, CorruptError
+from outlast.model import limits
 from outlast.model.messages import CopyKept, Regroup
 from outlast.model.terms import Cause, Phase, Tier
 from outlast.runtime.agent.image_server import ImageServer
@@ -27,6 +29,7 @@ from outlast.runtime.tiers.vault import Vault
 from outlast.runtime.worker.communication.shared_rows import Cut
 from outlast.runtime.worker.member.session import GroupCalls
 from outlast.runtime.worker.saving.copy_sender import CopySender
+from outlast.runtime.worker.transfer import image_dialogue
 from outlast.runtime.worker.transfer.image_dialogue import Server
 from outlast.runtime.worker.transfer.image_fetch import Wanted, fetch
 
@@ -153,6 +156,29 @@ def test_each_image_is_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault, 
         fetch(own, wanted, Server(peer.address, KEY), lambda: False)
         assert bytes(own.read(2, 8).tensors["weights"][1]) == bodies[8]
         assert own.steps(2) == (8,)
+
+
+def test_a_copy_is_sent_after_the_packets_of_other_connections(
+    vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the band of the kernel's queue is read from the connection while it is open."""
+    own, other = vaults
+    bands = []
+
+    def look(sock: socket.socket, *given: Any, **named: Any) -> Any:
+        bands.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY))
+        return ask(sock, *given, **named)
+
+    ask = image_dialogue.ask
+    monkeypatch.setattr(image_dialogue, "ask", look)
+    with keeping(other) as peer:
+        sender, _ = sender_of(own, peer)
+        sealed(own, 7)
+        sender.send(7)
+        sender.wait()
+        assert peer.said[-1].steps == (7,)
+    assert bands == [limits.COPY_PRIORITY]
+    assert 0 != limits.COPY_PRIORITY < 7, "above 6 it would need a right"
 
 
 def test_a_copy_that_does_not_exist_is_reported_missing(vaults: tuple[Vault, Vault]) -> None:

@@ -147,6 +147,7 @@ PEER_COPIES_MAX_COUNT = 64  # copies of one image, each on another node; a plan 
 PARITY_PARTS_MAX_COUNT = 16  # parts of an image; a plan names all sources of all parts
 PARITY_ROWS_MAX_COUNT = 2  # sums of the same parts, and losses that they survive
 COPY_ROOM_BYTES = 32 << 20  # memory for a copy that is allocated before the loop does anything else
+COPY_PRIORITY = 2  # TC_PRIO_BULK of linux/pkt_sched.h; no right is needed for it
 COPY_LOOK_S = 0.02  # how often a rank that waits for its copy checks whether its generation is over
 END_WAIT_S = 5.0  # at the end of a run, the other nodes have ended their processes by then
 LIVES_TOLD_S = 1.0  # how often an agent reports how its workers have spent their time
