@@ -166,8 +166,8 @@ def test_the_host_that_leads_is_drained_by_command(tmp_path: Path, three_hosts: 
     goes_on(run)
     report = stopped_without_loss(run)
     (asked,) = report["requests"]
-    said = f"moved off node host0, which was drained, asked for by {asked['by']}: a fan; recovered"
-    is_told_why(report, said)
+    why = f"asked for by {asked['by']}: a fan; recovered"
+    is_told_why(report, f"moved off node host0, which was drained, {why}")
 
 
 def asked_from(run: HostRun, host: int, *words: str, token: str = TOKEN) -> tuple[int, str]:
