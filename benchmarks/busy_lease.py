@@ -1,6 +1,6 @@
-"""How many living hosts are taken for lost while all cores are busy, for several lengths of a lease.
+"""How many living hosts are taken for lost while all cores are busy, by the length of a lease.
 
-    python benchmarks/busy_lease.py                             leases of 1 and 0.5 s, 10 minutes each
+    python benchmarks/busy_lease.py                     leases of 1 and 0.5 s, 10 minutes each
     python benchmarks/busy_lease.py --lease 0.5 --minutes 3 --burners 8 --writers 2
     python benchmarks/busy_lease.py --burners 0 --minutes 1 --lost 0.3
 
@@ -9,8 +9,8 @@ The hosts are network namespaces on this machine, so it needs root. No fault is 
 `--burners` processes use a core each, with the same priority as the run, and `--writers` processes
 write 64 MB to the disk of the run again and again, and wait until it is there. A host that is lost
 is one that was taken for lost wrongly, and so is another leader. With `--lost S` all that the
-second host sends gets lost for S seconds, each five seconds. A process that wants to run each 10 ms,
-and does nothing else, shows for how long the system keeps a process from a core.
+second host sends gets lost for S seconds, each five seconds. A process that wants to run each
+10 ms, and does nothing else, shows for how long the system keeps a process from a core.
 """
 
 from __future__ import annotations
