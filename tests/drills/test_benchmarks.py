@@ -42,3 +42,17 @@ def test_the_link_benchmark_moves_an_image_both_ways() -> None:
     assert done.returncode in (0, 1, 3), done.stderr
     assert "  copy at " in done.stdout
     assert "  fetch at " in done.stdout
+
+
+@pytest.mark.drill
+@pytest.mark.skipif(bool(may_be_made()), reason=f"NO TEST OF SEVERAL HOSTS: {may_be_made()}")
+def test_the_benchmark_of_a_shared_link_sends_a_copy_in_each_way() -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "shared_link.py"), "--rounds", "2", "--steps", "2"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in ("none", "at-once", "last"):
+        assert f"  {name}" in done.stdout
