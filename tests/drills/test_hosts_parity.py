@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
-from tests.drills._run import CalmRun
+from tests.drills._run import OUTLAST, CalmRun
 
 pytestmark = [
     pytest.mark.drill,
@@ -98,3 +99,54 @@ def test_fsdp2_goes_on_from_parity_when_hosts_are_lost(
         for rank in range(hosts_count):
             steps = [step for of, step, _ in run.commits if of == rank]
             assert (len(steps), steps[-1]) == (len({*steps}), STEPS), f"rank {rank}: {steps}\n{run}"
+
+
+@pytest.mark.parametrize("host", [1, 0], ids=["another host", "the host that leads"])
+def test_a_host_is_drained_under_parity_and_another_is_lost_then(
+    tmp_path: Path, calm_run: CalmRun, host: int
+) -> None:
+    """Method: a host of three is drained at step 10, by command, and its launcher ends with 0. If
+    it did not lead the run, it is started again, and stands ready. Ten steps later all processes of
+    host 2 are killed. No committed step is lost, and the weights are those of an undisturbed run.
+    """
+    given = ("--steps", 200, "--way", "main", "--batch", 6)
+    calm = calm_run("fsdp.py", *given, workers=3).digests
+    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", "parity=2+1:step")
+    with Hosts(4) as hosts:
+        run = HostRun(
+            hosts,
+            tmp_path,
+            *given,
+            "--step-s",
+            "0.1",
+            nodes=3,
+            spares=1,
+            flags=flags,
+            within_s=560.0,
+            script=("fsdp.py",),
+        )
+        run.until(lambda: min(map(run.step_of, range(3))) >= 10, "step 10")
+        words = [OUTLAST, "drain", f"host{host}", "--run", str(run.folder)]
+        said = subprocess.run(words, capture_output=True, text=True, timeout=180)
+        assert said.returncode == 0, f"{said}\n{run}"
+        assert said.stdout.splitlines()[-1] == f"done: node host{host} is drained"
+        assert run.processes[host].wait(60) == 0, str(run)
+        if host != 0:
+            run.processes[host] = run.start(host)
+            run.until(lambda: "node host1 has come back" in run.output(0), "host 1 again")
+            moved = run.step_of(0)
+            run.until(lambda: min(map(run.step_of, range(3))) >= moved + 10, "ten more steps")
+            hosts.kill(2)
+            del run.processes[2]
+        codes = run.finish()
+        left = {0, 1, 3} if host else {0, 1, 2, 3}
+        assert codes == dict.fromkeys(left, 0), f"{codes}\n{run}"
+        report = run.report()
+        found = report["interruptions"]
+        assert [one["ranks"] for one in found] == ([[1], [2]] if host else [[0]]), f"{found}\n{run}"
+        assert sum(one["steps_lost"] for one in found) == 0, f"{found}\n{run}"
+        if host:
+            assert "rebuilt from parity" in found[1]["reason"], f"{found}\n{run}"
+        assert report["steps"] == 200
+        digests = [line.split()[2] for line in str(run).splitlines() if line.startswith("digest ")]
+        assert (len(digests), {*digests}) == (3, {*calm.values()}), str(run)
