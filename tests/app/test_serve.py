@@ -404,7 +404,14 @@ def test_a_value_is_computed_seldom_however_many_ask() -> None:
         now_s[0] += 2.0
         return made[0]
 
-    fresh = Fresh(compute, lambda: stamp[0], least_s=1.0, longest_s=100.0, now_s=lambda: now_s[0])
+    fresh = Fresh(
+        compute,
+        lambda: stamp[0],
+        least_s=1.0,
+        longest_s=100.0,
+        now_s=lambda: now_s[0],
+        spent_s=lambda: 2.0 * made[0],
+    )
     assert [fresh.get() for _ in range(5)] == [1] * 5
     stamp[0] += 1
     now_s[0] += 19.0
@@ -415,6 +422,33 @@ def test_a_value_is_computed_seldom_however_many_ask() -> None:
     assert fresh.get() == 2
     now_s[0] += 50.0
     assert fresh.get() == 3
+
+
+def test_a_value_stays_by_its_processor_time_and_not_by_the_clock() -> None:
+    """A server at nice 19 waits for its turn for a minute, and computes for 0.1 s. Its page was
+    three minutes behind after an hour of faults, when the minute counted.
+    """
+    now_s, stamp, made = [0.0], [0], [0]
+
+    def compute() -> int:
+        made[0] += 1
+        now_s[0] += 60.0
+        return made[0]
+
+    fresh = Fresh(
+        compute,
+        lambda: stamp[0],
+        least_s=1.0,
+        longest_s=100.0,
+        now_s=lambda: now_s[0],
+        spent_s=lambda: 0.1 * made[0],
+    )
+    assert fresh.get() == 1
+    stamp[0] += 1
+    now_s[0] += 0.9
+    assert fresh.get() == 1
+    now_s[0] += 0.1
+    assert fresh.get() == 2
 
 
 def test_a_settled_value_stays_until_something_changes() -> None:

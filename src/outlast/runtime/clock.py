@@ -13,6 +13,11 @@ def now_s() -> float:
     return time.monotonic()
 
 
+def thread_s() -> float:
+    """Return the processor seconds of the calling thread."""
+    return time.thread_time()
+
+
 def wall_s() -> float:
     """Return seconds since 1970 (UTC), for people and for file names only: this clock may jump."""
     return time.time()

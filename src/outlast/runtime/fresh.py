@@ -3,10 +3,11 @@
     page = Fresh(compute=lambda: look(path), changed=lambda: stamp(path), least_s=1.0)
     page.get()      computed now, or up to `least_s` old
 
-One thread computes at a time, and those that ask meanwhile wait for its result. A value that took
-long to compute stays for SHARE times as long, so that however many ask, computing takes a small
-share of one core. While nothing changed, the value stays for `longest_s`, and a settled value stays
-until something changes.
+One thread computes at a time, and those that ask meanwhile wait for its result. A value stays for
+SHARE times the processor time that it took, so that however many ask, computing takes a small share
+of one core. The time by the clock says nothing of that: on a busy machine a process at nice 19 may
+wait for minutes, and the value would then be many times as old. While nothing changed, the value
+stays for `longest_s`, and a settled value stays until something changes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,15 @@ SHARE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Kept(Generic[Value]):
-    """A computed value, or an error, and how old it may get while `stamp` is the same."""
+    """A computed value, or an error.
+
+    lasts_s  how old it may get while `stamp` is the same
+    took_s   the processor seconds that it took
+    """
 
     stamp: object
     lasts_s: float
+    took_s: float
     value: Value | None = None
     error: Exception | None = None
 
@@ -53,6 +59,7 @@ class Fresh(Generic[Value]):
         longest_s: float = math.inf,
         settled: Callable[[Value], bool] = lambda value: False,
         now_s: Callable[[], float] = clock.now_s,
+        spent_s: Callable[[], float] = clock.thread_s,
     ) -> None:
         self._compute = compute
         self._changed = changed
@@ -60,16 +67,16 @@ class Fresh(Generic[Value]):
         self._longest_s = longest_s
         self._settled = settled
         self._now_s = now_s
+        self._spent_s = spent_s
         self._lock = threading.Lock()
         self._kept: _Kept[Value] | None = None
         self._made_s = -math.inf
-        self._took_s = 0.0
 
     def get(self) -> Value:
         """Return the value. Raises what `compute` raised."""
         with self._lock:
             age_s = self._now_s() - self._made_s
-            if self._kept is None or age_s >= max(self._least_s, SHARE * self._took_s):
+            if self._kept is None or age_s >= max(self._least_s, SHARE * self._kept.took_s):
                 self._renew(age_s)
             kept = self._kept
             assert kept is not None
@@ -81,12 +88,12 @@ class Fresh(Generic[Value]):
         stamp, kept = self._changed(), self._kept
         if kept is not None and kept.stamp == stamp and age_s < kept.lasts_s:
             return
-        begun_s = self._now_s()
+        begun_s = self._spent_s()
         try:
             value = self._compute()
             lasts_s = math.inf if self._settled(value) else self._longest_s
-            self._kept = _Kept(stamp, lasts_s, value=value)
+            self._kept = _Kept(stamp, lasts_s, self._spent_s() - begun_s, value=value)
         except Exception as error:  # boundary: each caller gets the error
-            self._kept = _Kept(stamp, self._longest_s, error=error)
+            took_s = self._spent_s() - begun_s
+            self._kept = _Kept(stamp, self._longest_s, took_s, error=error)
         self._made_s = self._now_s()
-        self._took_s = self._made_s - begun_s
