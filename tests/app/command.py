@@ -20,7 +20,10 @@ _ONE_AT_A_TIME = threading.Lock()  # drills run in several threads
 
 
 def outlast(
-    *arguments: str | Path, cwd: Path | None = None, **environment: str
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    within_s: float = BOUND_S,
+    **environment: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command line in a fork of a process that has its imports."""
     command = [str(one) for one in arguments]
@@ -32,7 +35,7 @@ def outlast(
             "environment": _environment(environment),
             "stdout": str(stdout),
             "stderr": str(stderr),
-            "within_s": BOUND_S,
+            "within_s": within_s,
         }
         with _ONE_AT_A_TIME:
             server = _server()
@@ -45,7 +48,7 @@ def outlast(
         code = json.loads(answer)
         said = [path.read_text(encoding="utf-8") for path in (stdout, stderr)]
     if code is None:
-        raise subprocess.TimeoutExpired(["outlast", *command], BOUND_S, *said)
+        raise subprocess.TimeoutExpired(["outlast", *command], within_s, *said)
     return subprocess.CompletedProcess(["outlast", *command], code, *said)
 
 

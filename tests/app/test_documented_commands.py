@@ -92,6 +92,7 @@ LEFT_OUT = {
     "titan.csv": "the data is not part of this project",
 }
 ALSO = {0, 3}  # 3: nothing failed, so the cause is not known
+WITHIN_S = 240.0  # of each command: some compute for a minute
 RUN_NAMES = ("20260102T030405Z-a", "20260103T030405Z-b", "20260102T030405Z-toy", "x")
 READS_FILES = (
     "docs/how-to/calibrate.md",
@@ -170,7 +171,8 @@ def executed(root: Path, words: list[str]) -> None:
     table = FAILURES if "--units" in words else WATCHED
     (root / "failures.csv").write_text(table)
     into = next((at for at, word in enumerate(words) if word in (">", ">>")), len(words))
-    done = outlast(*(word for word in words[:into] if word != "..."), cwd=root)
+    given = [word for word in words[:into] if word != "..."]
+    done = outlast(*given, cwd=root, within_s=WITHIN_S)
     assert done.returncode in ALSO, (words, done)
     assert "Traceback" not in done.stderr, (words, done)
     if into < len(words) and not words[into + 1].startswith("/"):
