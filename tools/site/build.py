@@ -28,6 +28,7 @@ PAGES, SITE = HOME / "build" / "pages", HOME / "build" / "site"
 TAKEN_IN = {
     "README.md": "project/README.md",
     "CONTRIBUTING.md": "project/CONTRIBUTING.md",
+    "SECURITY.md": "project/SECURITY.md",
     "CHANGELOG.md": "project/CHANGELOG.md",
     "benchmarks/RESULTS.md": "project/RESULTS.md",
     "benchmarks/simulator.svg": "project/simulator.svg",

@@ -9,7 +9,8 @@ Exit codes:
 1          the run failed
 2          wrong usage
 3          undetermined; for `diagnose`: the cause is unknown
-130, 143   ended by SIGINT, by SIGTERM
+129, 130   a run was ended by SIGHUP, by SIGINT
+131, 143   a run was ended by SIGQUIT, by SIGTERM
 """
 
 from __future__ import annotations

@@ -124,10 +124,11 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="PID",
-        help="with --collect: only from this process and those it started; may be repeated",
+        help="with --collect or --watch: only this process and those that it started; may be"
+        " repeated",
     )
     out.add_argument(
-        "--job", metavar="ID", help="with --collect: only from this torchrun or Slurm job"
+        "--job", metavar="ID", help="with --collect or --watch: only this torchrun or Slurm job"
     )
     out.add_argument(
         "--time-limit",

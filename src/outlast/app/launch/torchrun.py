@@ -322,7 +322,8 @@ _REFUSED = {
     "duplicate_stderr_filters": "filter the files in --log-dir",
     "virtual_local_rank": "choose the device by LOCAL_RANK in the script",
     "signals_to_handle": (
-        "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly; others cannot be chosen"
+        "SIGINT, SIGTERM, SIGHUP and SIGQUIT end the run cleanly, and so do SIGUSR1, SIGUSR2 and"
+        " SIGXCPU as a scheduler's notice; others cannot be chosen"
     ),
 }
 
