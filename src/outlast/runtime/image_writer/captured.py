@@ -1,4 +1,8 @@
-"""A worker's end: memory in which it captures its image, and how it hands that to the writer."""
+"""A worker captures its image in memory that it can share, and hands it to the node's writer.
+
+The writer is a process of its own (writer_program.py). Once it has received an order, it holds the
+memory as well. So the image is written even if the worker dies.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +33,18 @@ class CapturedImage:
     memory = CapturedImage()
     memory.reserve(1 << 30)
     memory.view[:5] = b"image"
-    hand_over(order, memory, socket, moved=..., done=...)
+    hand_over(order, memory, path, moved=..., done=...)
     """
 
     def __init__(self) -> None:
         self.view = memoryview(b"")
-        self._file: IO[bytes] | None = None  # closed with this object, at the latest
+        self._file: IO[bytes] | None = None  # closed by `close`, or with this object
 
     def reserve(self, size: int) -> None:
-        """Have memory for `size` bytes, all of it allocated. What it contained is lost.
+        """Allocate memory for `size` bytes, unless there is so much already.
 
-        Raises CapacityError if there is not that much.
+        What smaller memory contained is lost. Raises CapacityError if the machine or its control
+        group has too little memory left.
         """
         if len(self.view) >= size:
             return
@@ -66,12 +71,12 @@ class CapturedImage:
             ) from None
 
     def send(self, sock: socket.socket, order: WriteOrder) -> None:
-        """Send an order, and this memory with it."""
+        """Send an order, together with the descriptor of this memory."""
         assert self._file is not None, "an image was captured"
         socket.send_fds(sock, [order.encode()], [self._file.fileno()])
 
     def close(self) -> None:
-        """Give the memory back. A writer that has it keeps it until its order is done."""
+        """Release the memory. A writer that holds it keeps it until its order is carried out."""
         self.view = memoryview(b"")
         if self._file is not None:
             self._file.close()
@@ -86,10 +91,12 @@ def hand_over(
     moved: Callable[[], None],
     done: Callable[[WriteAnswer], None],
 ) -> None:
-    """Let the process that listens at `path` write an image, and wait for that.
+    """Let the writer that listens at `path` write an image, and wait for its answer.
 
-    `moved` is called whenever it has written some bytes, and `done` once with its answer. Raises
-    OSError if it cannot be reached, or dies before it has answered.
+    `moved` is called from time to time while bytes are written, and `done` once with the answer.
+
+    Raises OSError if the writer cannot be reached, or ends before it hears that its answer was
+    taken; `done` may have been called by then. Raises ValueError if the answer cannot be read.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(path))

@@ -1,13 +1,13 @@
-"""A disk that is written past the kernel's cache, where the file system allows that.
+"""Write files past the kernel's cache (O_DIRECT), where the file system allows that.
 
-The bytes of an image are in shared memory already. Copied to the cache, they would take a second
-memory and a processor's time, and push out what the training reads.
+The bytes of an image are in shared memory already. A copy of them in the cache would take as much
+memory again, and processor time. It would also push out what the training reads.
 
-Limits     Direct writes need addresses, places and lengths that are multiples of
-           DIRECT_ALIGN_BYTES. What does not fit, such as the end of a file, goes through the cache,
-           and so does everything on a file system without direct writes. There the file is synced
-           every SYNC_EVERY_BYTES, so that no sync takes long, and a disk that hangs is told from a
-           slow one.
+Limits     Direct writes need memory addresses, offsets in the file and lengths that are multiples
+           of DIRECT_ALIGN_BYTES. Other bytes, such as the end of a file, go through the cache. On a
+           file system without direct writes, all bytes do. A file is synced after each
+           SYNC_EVERY_BYTES that went through the cache. So no sync takes long, and a disk that
+           hangs can be told from a slow one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from outlast.runtime.tiers.local import Disk
 
 
 class DirectDisk(Disk):
-    """Write aligned memory directly. `direct_bytes` counts what went this way.
+    """A disk to which aligned memory is written directly. `direct_bytes` counts these bytes.
 
-    why_late   returns why a file must not get its name any more, or "": others may write it by now
+    why_late   returns why a file must not get its name any more, or "". Another process may be
+               writing a file of that name by then
     """
 
     def __init__(self, why_late: Callable[[], str] = lambda: "") -> None:
@@ -35,7 +36,7 @@ class DirectDisk(Disk):
         self._unsynced: dict[int, int] = {}  # by descriptor: bytes in the cache since the last sync
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file. Raises RunFolderError if it is too late for that."""
+        """Rename a file. Raises RunFolderError if `why_late` gives a reason not to."""
         if why := self._why_late():
             raise RunFolderError(f"{target} is not written: {why}")
         super().rename(source, target)
@@ -58,7 +59,7 @@ class DirectDisk(Disk):
         super().sync(fd)
 
     def _write_directly(self, fd: int, data: memoryview) -> int:
-        """Return how many bytes were written before a direct write was not possible."""
+        """Write as long as direct writes are possible. Return how many bytes were written."""
         written = 0
         try:
             while written < len(data) and written % DIRECT_ALIGN_BYTES == 0:
@@ -66,13 +67,13 @@ class DirectDisk(Disk):
                 written += count
                 self.direct_bytes += count
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno != errno.EINVAL:  # EINVAL: the memory or the offset is not aligned
                 raise
         return written
 
 
 def _switch(fd: int, *, on: bool) -> bool:
-    """Switch direct writes on or off. Return False if the file system does not know them."""
+    """Switch direct writes on or off. Return False if the file system does not support them."""
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     try:
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)

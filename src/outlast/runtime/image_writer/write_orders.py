@@ -1,4 +1,4 @@
-"""What a worker and the process that writes its image say to each other.
+"""What workers and the launcher say to the process that writes images, and its answers.
 
     worker                              writer
     connects, sends a WriteOrder and    maps the memory, and has it from now on, even if the
@@ -7,7 +7,8 @@
                                         an WriteAnswer
     TAKEN, once it has reported that    closes; without TAKEN it tells the launcher
 
-A connection is for one order. Each line of this table is one packet of a Unix socket.
+A connection is for one order. Each entry of this table is one packet of a Unix socket. The launcher
+writes lines to the process's stdin: ASK, and which steps were rolled back.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ ASK = b"?\n"  # from the launcher, on stdin: does the process live?
 
 
 def encode_rollback(generation: int, step: int) -> bytes:
-    """Return what the launcher writes to stdin: a generation goes on from a step."""
+    """Return the line by which the launcher says that a generation goes on from a step."""
     return f"{generation} {step}\n".encode()
 
 
 def decode_rollback(line: bytes) -> tuple[int, int]:
-    """Return generation and step. Raises ValueError for any other line."""
+    """Return the generation and the step in such a line. Raises ValueError for any other line."""
     generation, step = line.split()
     return int(generation), int(step)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOrder:
-    """Write `length` bytes, whose checksum is known, into the file `name` in `folder`.
+    """An order to write captured bytes into the file `name` in `folder`.
 
     worker, generation, rank, step   as in the message Checkpointed
+    length     how many bytes of the memory are the image
+    checksum   xxh3_64 of these bytes, which the writer compares with what it has written
     """
 
     worker: int
@@ -66,7 +69,7 @@ def decode_order(packet: bytes) -> WriteOrder:
 
 @dataclass(frozen=True, slots=True)
 class WriteAnswer:
-    """The file is durable, or `error` says why it is not."""
+    """The writer's answer: the file is durable, or `error` says why it is not."""
 
     error: str = ""
 

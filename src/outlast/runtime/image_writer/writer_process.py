@@ -5,17 +5,23 @@
     writer.roll_back(generation=4, step=20)
     writer.close()
 
-The process (writer_program.py) has a session of its own and the lowest priority. The loop reads its
-reports, and never waits for it. It is asked now and then whether it lives. If it dies, does not
-answer for WRITER_SILENT_S, or writes nothing for so long though it has an order, it is killed and
-started again, with a warning that counts. So it is if its socket was removed and it has no order.
-The ranks then hand over their images once more. While none can be reached, they write them
-themselves.
+The process (writer_program.py) has a session of its own and the lowest priority. The launcher's
+loop reads its reports, and does not wait for it before the end of the run. The loop asks it now and
+then whether it lives, and kills it in three cases:
 
-Limits     A launcher hears of a generation by the plans of its ranks. If all ranks have left a node
-           that goes on without any, its writer does not hear which steps are rolled back after
-           that. What it still writes then may replace a file of the same step. A restore refuses
-           the checkpoint by its checksums, and takes the one before.
+- it has not answered for WRITER_SILENT_S
+- it has an order, and has written nothing for WRITER_SILENT_S
+- it has no order, and its socket was removed
+
+Once it has ended, it is started again after a pause, and people are warned. The ranks then hand
+over their images once more. A rank that reaches no writer writes its image itself.
+
+Limits     A launcher hears of a generation from the plans of its ranks. A node may go on without
+           any rank. Then its writer does not hear which steps are rolled back, and what it still
+           writes may replace a file of the same step. The checksums of that checkpoint do not match
+           then, so a restore refuses it, and takes the one before.
+           A process that waits for a disk in the kernel may not end when it is killed. No other one
+           is started before it has ended.
 """
 
 from __future__ import annotations
@@ -49,17 +55,17 @@ from outlast.runtime.image_writer.write_orders import (
 )
 from outlast.runtime.loop import Loop, LoopTimer
 
-_LINE_BYTES = 65_536
-_WORDS_COUNT = 300
-_ROLLBACKS_COUNT = 100  # that a new process hears of: ranks of older generations hand over nothing
+_LINE_BYTES = 65_536  # of its reports, read at once
+_WORDS_COUNT = 300  # characters of its last words on stderr that people are shown
+_ROLLBACKS_COUNT = 100  # the newest, of which a new process hears: older ranks hand over nothing
 _END_S = 1.0  # what a process that was killed may take to end
 
 
 class WriterProcess:
-    """Start the process when it is asked for, and again whenever it dies.
+    """The process as its launcher sees it. It is started once, and again whenever it ends.
 
-    tell       gets a line for people
-    orphaned   gets the report of an image whose worker has died since it was captured
+    tell       called with a line for people
+    orphaned   called with the report of an image whose worker died after it had captured it
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class WriterProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._timer: LoopTimer | None = None
-        self._deaths = 0  # of all its processes
+        self._deaths = 0  # how often a process has ended, or could not be started
         self._work = _Work()
         self._rollbacks = Rollbacks()
 
@@ -105,13 +111,16 @@ class WriterProcess:
         self._loop.call_soon(self._look_after(process))
 
     def roll_back(self, *, generation: int, step: int) -> None:
-        """Note that a generation goes on from a step: no later image of before gets a name."""
+        """Note that a generation goes on from a step.
+
+        An image of a later step that an older generation has captured gets no file name any more.
+        """
         is_news = self._rollbacks.note(generation=generation, step=step)
-        if is_news:  # each rank gets the same plan
+        if is_news:  # each rank of the node gets the same plan
             self._write(encode_rollback(generation, step))
 
     def _write(self, line: bytes) -> None:
-        """Write a line to the process, if there is one. It does not read if it is hung or dead."""
+        """Write a line to the process. The line is lost if no process reads it."""
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 os.write(self._process.stdin.fileno(), line)
@@ -148,7 +157,7 @@ class WriterProcess:
             self._orphaned(_message(report["order"], str(report["error"])))
 
     def _look_after(self, process: subprocess.Popen[bytes]) -> Callable[[], None]:
-        """Return what asks this process again and again whether it lives, until it has ended."""
+        """Return a function that asks this process now and then whether it lives."""
 
         def look() -> None:
             if self._process is process:
@@ -212,8 +221,11 @@ class WriterProcess:
 
 
 def _started(path: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """Start the process. Return it, and what it writes to stderr. Raises OSError."""
-    # This file needs no temporary folder, and the process never waits for anyone to read it.
+    """Start the process. Return it, and the file that gets what it writes to stderr.
+
+    Raises OSError or MemoryError.
+    """
+    # A file in memory needs no temporary folder. Unlike a pipe, it is never full.
     fd = os.memfd_create("outlast-writer-errors", os.MFD_CLOEXEC)
     errors = open(fd, "r+b", buffering=0)  # noqa: SIM115 - closed with the process
     try:
@@ -233,11 +245,11 @@ def _started(path: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
 
 
 class _Work:
-    """What the process does now, and since when it owes an answer.
+    """What the process is doing, and since when it owes an answer.
 
-    unread    the begin of a line that it has not written completely
-    orders    how many it carries out
-    moved_s   when it has last begun or ended one, or written bytes
+    unread    the beginning of a report whose end has not arrived yet
+    orders    how many orders it is carrying out
+    moved_s   when it last began or ended an order, or wrote bytes
     """
 
     def __init__(self) -> None:
@@ -250,11 +262,11 @@ class _Work:
 
     @property
     def is_idle(self) -> bool:
-        """Return True if it listens, and carries out nothing now."""
+        """Return True if the process accepts orders, and is carrying out none."""
         return self._listens and self.orders == 0
 
     def note(self, what: object, *, now_s: float) -> None:
-        """Note a report."""
+        """Note a report of the process. `what`: its kind."""
         self._asked_s, self._has_begun = None, True
         self._listens |= what == "listens"
         if what != "alive":

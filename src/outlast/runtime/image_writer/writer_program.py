@@ -1,20 +1,21 @@
 """The process that writes the images of a node's ranks to the disk, while they train.
 
-It is started by the node's launcher with the lowest priority, and has no torch. A rank captures its
-image in memory that it shares with this process, and goes on. From then on this process holds the
-memory. So an image that was captured is written even if its rank dies.
+The node's launcher starts it with the lowest priority. It does not import torch. A rank captures
+its image in memory that it shares with this process, and trains on. From then on this process holds
+the memory. So an image that was captured is written even if its rank dies.
 
-On stdout it says as lines of JSON for the launcher:
+It reports to the launcher on stdout, in lines of JSON. The field `what` is one of these:
 
     listens               orders are accepted from now on
     begun, moved, ended   an order is being carried out; some of it was written; it is over
-    orphan                an order was carried out whose worker does not take the answer
+    orphan                an order was carried out, and its worker did not take the answer
     alive                 the answer to each line on stdin
 
-From stdin it also hears which steps were rolled back (write_orders.py). An image of such a step,
-which a dead rank has left, gets no name any more: its successor writes the same file.
+On stdin the launcher also says which steps were rolled back (write_orders.py). An image of such a
+step that a dead rank has left gets no file name any more, because the rank's successor writes a
+file of the same name.
 
-It ends when the launcher does, or closes stdin.
+The process ends when the launcher ends, or closes its stdin.
 """
 
 from __future__ import annotations
@@ -53,7 +54,13 @@ Say = Callable[[dict[str, Any]], None]
 
 
 class ImageWriter:
-    """Carry out orders, at most WRITERS_COUNT at once, and one at a time for each file."""
+    """Carry out orders: at most WRITERS_COUNT at once, and one at a time for each file.
+
+    path      where workers connect
+    say       called with each report to the launcher
+    disk      makes the disk of one order, from a function that says why its file is late, or ""
+    may_act   returns False once the lease of this node is over
+    """
 
     def __init__(
         self,
@@ -74,7 +81,7 @@ class ImageWriter:
         self._moved_s = 0.0
 
     def listen(self) -> None:
-        """Accept orders until the process ends. Raises OSError if nothing can listen there."""
+        """Accept orders until the process ends. Raises OSError if no socket can be made there."""
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         listener.bind(str(self._path))
@@ -86,7 +93,7 @@ class ImageWriter:
 
     def _serve(self, client: socket.socket) -> None:
         """Carry out the order that one worker sends."""
-        with client, contextlib.suppress(OSError, ValueError):  # a worker that died, or a stranger
+        with client, contextlib.suppress(OSError, ValueError):  # the worker died, or is a stranger
             order, memory = _receive(client)
             self._say({"what": "begun"})
             with self._changed:
@@ -114,7 +121,7 @@ class ImageWriter:
                 chunks = self._chunks(memory[: order.length])
                 entry = local.write_file(folder, order.name, chunks, disk=disk)
             except (OutlastError, OSError, MemoryError) as error:
-                return whole_message_of(error) or "the process that writes gets no more memory"
+                return whole_message_of(error) or "the process that writes it gets no more memory"
         if (entry.length, entry.checksum) != (order.length, order.checksum):
             return "the captured bytes have changed since they were captured"
         return ""
@@ -127,7 +134,7 @@ class ImageWriter:
 
     @contextlib.contextmanager
     def _turn(self, path: str) -> Iterator[None]:
-        """Wait until the file may be written."""
+        """Wait until no other order writes this file, and fewer than WRITERS_COUNT write any."""
         with self._changed:
             self._changed.wait_for(
                 lambda: len(self._writing) < WRITERS_COUNT and path not in self._writing
@@ -146,7 +153,7 @@ class ImageWriter:
             self._moved()
 
     def _moved(self) -> None:
-        """Tell everyone who waits that bytes are being written, now and then."""
+        """Tell workers and launcher that bytes are being written, once in WRITER_MOVED_S."""
         with self._changed:
             now_s = clock.now_s()
             if now_s - self._moved_s < WRITER_MOVED_S:
@@ -159,7 +166,7 @@ class ImageWriter:
 
 
 def _receive(client: socket.socket) -> tuple[WriteOrder, memoryview]:
-    """Return an order, and the memory that came with it. Raises OSError and ValueError."""
+    """Return an order, and the memory that came with it. Raises OSError or ValueError."""
     packet, descriptors, _, _ = socket.recv_fds(client, PACKET_BYTES, 1)
     try:
         order = decode_order(packet)
@@ -178,7 +185,7 @@ def _to_launcher(report: dict[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Serve until stdin is closed. The arguments are the socket and the launcher's pid."""
+    """Serve until stdin is closed. The arguments: the path of the socket, the launcher's pid."""
     path, launcher = argv
     try:
         linux.stop_with(int(launcher))
@@ -196,7 +203,10 @@ def main(argv: list[str]) -> int:
 
 
 def _lease(vault: Path) -> Callable[[], bool]:
-    """Return what says whether this node may still write. On one node it always may."""
+    """Return a function that says whether this node may still write.
+
+    If the run has one node only, there is no lease, and it always may.
+    """
     if not (vault / "lease").exists():
         return lambda: True
     lease = LeasePage(vault)

@@ -1,13 +1,14 @@
-"""This rank's part of the periodic checkpoint.
+"""This rank's shard of the periodic checkpoint.
 
-It is captured at the commit, in memory that the node's writer shares, and reported to the
-coordinator once the writer says that it is durable. The coordinator writes the manifest once all
-ranks have reported. Until then the checkpoint does not exist. A failed save is reported, and
-training goes on. Of replicated state each rank captures its share.
+The rank captures the shard at the commit: it copies it into memory that it shares with the node's
+writer, a process of its own (image_writer/). Once the writer says that the file is durable, the
+rank reports it to the coordinator. The coordinator writes the manifest once all ranks have
+reported. Until then the checkpoint does not exist. A failed save is reported, and training goes on.
+Of replicated state each rank captures its share.
 
 Training pauses only for the copy, unless the save before is still being written. A regroup does not
-wait for that, and nobody waits for a disk that does not move. The writer is a process of its own
-(image_writer/). Where none can be reached, a thread of this process writes.
+wait for that save, and no rank waits for long while nothing of it is written. If no writer can be
+reached, a thread of this process writes the file.
 """
 
 from __future__ import annotations
@@ -66,16 +67,16 @@ class Checkpoints:
         return self.every > 0 and step % self.every == 0
 
     def reserve(self, nbytes: int) -> None:
-        """Have memory for this rank's shard, if the run has just begun and writes checkpoints.
+        """Allocate memory for this rank's shard, if the run has just begun and writes checkpoints.
 
-        Raises CapacityError if there is not enough. A rank that is replaced later has its memory
-        when it saves first: no peer has to wait for that.
+        A rank that is replaced later allocates it at its first save, so that no peer has to wait
+        for that. Raises CapacityError if there is too little memory.
         """
         if self.on_stop and self._session is not None and self._session.machine.generation <= 1:
             self._memory.reserve(nbytes)
 
     def save(self, step: int) -> None:
-        """Capture this rank's shard, and let it be written."""
+        """Capture this rank's shard, and begin to write it. A save that fails is reported."""
         session = self._session
         assert session is not None
         generation, rank = session.machine.generation, session.beacon.rank
@@ -112,7 +113,7 @@ class Checkpoints:
         self._delivery = delivery
 
     def wait(self) -> None:
-        """Wait until the newest save is written, as long as its bytes move."""
+        """Wait until the newest save is over. If nothing of it is written for long, give it up."""
         delivery = self._delivery
         if delivery is not None and not delivery.wait(stuck_s=2 * WRITER_SILENT_S):
             delivery.give_up(f"nothing of it was written for {2 * WRITER_SILENT_S:g} s")
@@ -120,7 +121,7 @@ class Checkpoints:
             self._delivery = None
 
     def _await_last(self, session: WorkerSession) -> str:
-        """Wait until the save before is written. Return why this one is given up, or ""."""
+        """Wait until the save before is over. Return why this one is given up, or ""."""
         delivery = self._delivery
         if delivery is None:
             return ""
@@ -135,7 +136,7 @@ class Checkpoints:
 class _Delivery:
     """A captured image on its way to the disk.
 
-    A thread hands it to the node's writer, and reports its answer.
+    A thread hands it to the node's writer, and reports the writer's answer.
     """
 
     def __init__(
@@ -155,9 +156,9 @@ class _Delivery:
         self._is_reported = False
 
     def wait(self, *, stuck_s: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it is over. Return False if `until` says so before.
+        """Wait until this save is over, and return True.
 
-        So it does if no byte was written for `stuck_s`.
+        Return False if `until` is true before, or if nothing was written for `stuck_s`.
         """
         while self.thread.is_alive():
             self.thread.join(LOOK_S)
@@ -166,12 +167,12 @@ class _Delivery:
         return True
 
     def give_up(self, why: str) -> None:
-        """Report that this save has failed. Its memory is not free before it is over."""
+        """Report this save as failed. Its memory stays in use until the save is over."""
         order = self._order
         _report_failed(self._session, order.generation, order.rank, order.step, f"given up: {why}")
 
     def _run(self) -> None:
-        """A save that fails is reported, and ends nothing (supervision boundary)."""
+        """Let the image be written. A failure is reported, and ends nothing (boundary)."""
         try:
             with _one_at_a_time:
                 if not self._hand_over():
@@ -180,7 +181,10 @@ class _Delivery:
             self._report(WriteAnswer(one_line(error)))
 
     def _hand_over(self) -> bool:
-        """Let the node's writer write it. Return False if there is none."""
+        """Let the node's writer write the image.
+
+        Return False if there is no writer, or if none comes back within WRITER_BACK_S.
+        """
         path, failed_s = Path(self._session.spec.vault_folder) / SOCKET_NAME, 0.0
         while path.exists():
             began_s = self._moved_s
@@ -190,7 +194,7 @@ class _Delivery:
                 )
                 return True
             except (OSError, ValueError):
-                if self._is_reported:  # it ended, or lost its place, after it had answered
+                if self._is_reported:  # the writer has ended after it had answered
                     return True
             now_s = clock.now_s()
             if not failed_s or self._moved_s > began_s:
@@ -201,7 +205,7 @@ class _Delivery:
         return False
 
     def _write(self) -> None:
-        """Write it here: no process is there to do so, or none comes back."""
+        """Write the image in this process, because there is no writer, or none comes back."""
         order = self._order
         entry = local.write_file(Path(order.folder), order.name, self._chunks(), disk=DirectDisk())
         changed = entry.checksum != order.checksum
