@@ -78,7 +78,7 @@ def test_a_ledger_that_another_program_has_locked_is_named(tmp_path: Path) -> No
         done = outlast("report", path)
     assert done.returncode == 1
     assert "locked" in done.stderr
-    assert "wait for its end" in done.stderr
+    assert "wait until the program that has locked it has ended" in " ".join(done.stderr.split())
     assert str(path / "ledger.db") in done.stderr
 
 

@@ -14,9 +14,7 @@ WAITS = "all_reduce (torch/distributed/distributed_c10d.py:2501)"
 
 
 def collect_into(folder: Path, *, at_s: float, first_pid: int, ranks: range, apart: int) -> None:
-    """Write what `--collect` writes of ranks that wait, while rank `apart` is at a line of its
-    own.
-    """
+    """Write what `--collect` writes about ranks that wait for rank `apart`, which is elsewhere."""
     (folder / "node").mkdir(parents=True)
     (folder / "stacks").mkdir()
     pids = {rank: first_pid + rank for rank in ranks}
@@ -35,8 +33,8 @@ def collect_into(folder: Path, *, at_s: float, first_pid: int, ranks: range, apa
 def test_of_two_attempts_in_one_folder_only_the_newer_one_is_read(
     tmp_path: Path, newest: str
 ) -> None:
-    """The files were copied, so their own times say nothing: the record of the collection counts.
-    In folder a rank 1 hung, and rank 2 in folder b.
+    """The files were copied, so their own times say nothing. The record of the collection counts.
+    Rank 1 hung in folder a, and rank 2 in folder b.
     """
     for name, apart, pid in (("a", 1, 100), ("b", 2, 900)):
         at_s = 1_795_790_000.0 + (300.0 if name == newest else 0.0)
@@ -44,7 +42,7 @@ def test_of_two_attempts_in_one_folder_only_the_newer_one_is_read(
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [1 if newest == "a" else 2]
     older = "b" if newest == "a" else "a"
-    assert f"in different processes: {older} set aside" in verdict.reason
+    assert f"in different processes, so {older} was left out" in verdict.reason
 
 
 def test_folders_of_two_nodes_are_one_incident(tmp_path: Path) -> None:
@@ -52,7 +50,7 @@ def test_folders_of_two_nodes_are_one_incident(tmp_path: Path) -> None:
         collect_into(tmp_path / name, at_s=100.0 + len(ranks), first_pid=7, ranks=ranks, apart=3)
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [3]
-    assert "set aside" not in verdict.reason
+    assert "left out" not in verdict.reason
 
 
 def test_a_job_that_was_collected_twice_is_read_from_both_folders(tmp_path: Path) -> None:
@@ -60,7 +58,7 @@ def test_a_job_that_was_collected_twice_is_read_from_both_folders(tmp_path: Path
         collect_into(tmp_path / name, at_s=at_s, first_pid=7, ranks=range(4), apart=3)
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [3]
-    assert "set aside" not in verdict.reason
+    assert "left out" not in verdict.reason
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ def now_s() -> float:
 
 
 def thread_s() -> float:
-    """Return the processor seconds of the calling thread."""
+    """Return how many seconds of processor time the calling thread has used."""
     return time.thread_time()
 
 

@@ -3,11 +3,11 @@
     page = Fresh(compute=lambda: look(path), changed=lambda: stamp(path), least_s=1.0)
     page.get()      computed now, or up to `least_s` old
 
-One thread computes at a time, and those that ask meanwhile wait for its result. A value stays for
-SHARE times the processor time that it took, so that however many ask, computing takes a small share
-of one core. The time by the clock says nothing of that: on a busy machine a process at nice 19 may
-wait for minutes, and the value would then be many times as old. While nothing changed, the value
-stays for `longest_s`, and a settled value stays until something changes.
+One thread computes at a time, and those that ask meanwhile wait for its result. A value is kept for
+SHARE times the processor time that it took. So computing takes a small share of one core, however
+many ask. Time by the clock would not do: on a busy machine a process at nice 19 may wait for a core
+for minutes, and its value would be kept SHARE times as long. While nothing changes, the value is
+kept for `longest_s`, and a settled value until something changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Kept(Generic[Value]):
     """A computed value, or an error.
 
     lasts_s  how old it may get while `stamp` is the same
-    took_s   the processor seconds that it took
+    took_s   how many seconds of processor time it took to compute
     """
 
     stamp: object
@@ -45,9 +45,10 @@ class Fresh(Generic[Value]):
     compute  computes the value; if it raises an error, all who ask get the error
     changed  returns something that differs once the value may have changed
 
-    settled  says of a value that time alone does not change it, as that of a run that has ended
+    settled  returns True for a value that time alone does not change, as for a run that has ended
 
-    least_s, longest_s  how old a value may be at least, and at most while nothing changed
+    least_s, longest_s  how old a value may be in any case, and at most while nothing changes
+    now_s, spent_s      the time by the clock, and the processor time of this thread
     """
 
     def __init__(

@@ -334,14 +334,14 @@ class AgentDriver:
 
 
 class _Looks:
-    """When the processes were looked at last, and what has held that up."""
+    """When the launcher last looked at its processes, and when it last did not run."""
 
     def __init__(self) -> None:
         self.looked_s = clock.now_s()  # the time of the newest tick
         self.held_up: HeldUp | None = None
 
     def note(self, now_s: float) -> None:
-        """Note another look."""
+        """Note that the launcher looks at its processes now."""
         self.held_up = held_up_by(looked_s=self.looked_s, now_s=now_s) or self.held_up
         self.looked_s = now_s
 

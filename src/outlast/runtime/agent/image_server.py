@@ -175,7 +175,7 @@ class _Sender:
             return
         path, seal = found
         text = seal.pack().hex()
-        # Without bytes that could have been received of this image, it is sent from its beginning.
+        # A peer that names another image, or a negative offset, has received nothing of this one.
         offset = max(0, asked.offset) if asked.seal == text else 0
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -96,7 +96,7 @@ class Hosts:
         self._booted: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._running: dict[int, list[subprocess.Popen[bytes]]] = {}
         self._slow: set[int] = set()
-        # ends of links that send nothing: who holds the network, and the device there
+        # by host: the ends of its link that send nothing, as in `_ends`
         self._silent: dict[int, set[tuple[int, str]]] = {}
 
     @staticmethod
@@ -220,11 +220,11 @@ class Hosts:
             self._slow.add(host)
 
     def mute(self, host: int) -> None:
-        """Lose all that a host sends. It still gets what others send, and no process is told."""
+        """Drop all that a host sends. It still receives what others send. No process is told."""
         self._silence(host, self._ends(host)[1])
 
     def deafen(self, host: int) -> None:
-        """Lose all that is sent to a host. What it sends still arrives, and no process is told."""
+        """Drop all that is sent to a host. What it sends still arrives. No process is told."""
         self._silence(host, self._ends(host)[0])
 
     def _silence(self, host: int, end: tuple[int, str]) -> None:

@@ -22,7 +22,7 @@ from outlast.runtime.tiers.vault import Vault
 
 FLIPPED_BYTES = 100
 STOP_S = 0.2  # a process that is told to stop has stopped by then
-PEERS_S = 0.2  # and its peers have sealed its newest step by then; a stop counts as a hang later
+PEERS_S = 0.2  # its peers have sealed its newest step by then, and it does not count as hung yet
 _LOOK_S = 0.001
 
 
@@ -61,12 +61,12 @@ class DamagedImages:
 def damage(vault: Vault, rank: int, *, torn: bool, peers_s: float = 0.0) -> bool:
     """Damage the image from which a successor of a rank would begin.
 
-    Return False if none is sealed. The image is that of the newest step which the other ranks of
-    its node have sealed as well. If there is none of such a step, it is the newest one.
+    Return False if the rank has sealed none. The image is that of the newest step that the other
+    ranks of its node have sealed as well. If there is no such step, it is the rank's newest image.
 
     torn      True: the second half of its data was never written; False: some bits have flipped
-    peers_s   how long the others are waited for that have not sealed the rank's newest step yet:
-              they may begin from that step a moment later, and then need no older image
+    peers_s   how long to wait for ranks that have not sealed this rank's newest step yet. If they
+              seal it a moment later, all begin from it, and nobody needs an older image
     """
     areas = RankAreas(vault.folder, "rank", run=vault.run)
     until_s = clock.now_s() + peers_s

@@ -1,11 +1,11 @@
-"""Folders of `outlast diagnose --collect` of two attempts of a job, side by side.
+"""Tell which folders of `outlast diagnose --collect` are of an earlier attempt of a job.
 
 A person collects, starts the job again, and collects once more when it hangs again. Both folders
 have the same ranks, with other processes. If they were read as one incident, two ranks would be
 blamed for what one did. So only the newest attempt is read, and a note names the others.
 
-Folders of several nodes have different ranks. Of a job that was collected twice, each rank has the
-same process in both folders. In both cases nothing is left out.
+Nothing is left out in two other cases. Folders of several nodes have different ranks. If an attempt
+was collected twice, each rank has the same process in both folders.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -21,7 +21,12 @@ RECORD = "node/collected.json"
 
 @dataclass(frozen=True, slots=True)
 class CollectedFolder:
-    """A folder that `--collect` wrote: when, and the process of each rank."""
+    """A folder that `--collect` wrote.
+
+    folder   its name in the evidence, with a slash at the end; "": the evidence is this folder
+    at_s     when it was collected, in seconds since 1970
+    pids     the process of each rank
+    """
 
     folder: str
     at_s: float
@@ -35,7 +40,10 @@ class CollectedFolder:
 
 
 def collected_folder(name: str, record: bytes) -> CollectedFolder | None:
-    """Return what the record of a collection says; None if it is cut, changed or another file."""
+    """Return what the record of a collection says.
+
+    Return None if the record is cut or was changed, or if the file `name` is no such record.
+    """
     try:
         told = json.loads(record)
         pids = {int(rank): int(pid) for pid, rank in told["ranks"].items()}
@@ -46,5 +54,5 @@ def collected_folder(name: str, record: bytes) -> CollectedFolder | None:
 
 
 def of_earlier_attempts(every: Sequence[CollectedFolder]) -> list[str]:
-    """Return the folders of which a later one has the same ranks, with other processes."""
+    """Return the folders for which there is a later one of the same ranks in other processes."""
     return sorted(one.folder for one in every if any(one.is_before(other) for other in every))

@@ -63,9 +63,9 @@ _ASKED = re.compile(
 class Gathered:
     """Pieces of evidence by their kind, each list in the order of names.
 
-    collected  what folders of `--collect` record
-    said     what is unusual about the evidence, in sentences: it is cut, damaged, or too much
-    skipped  what was left out, by reason
+    collected   what the records of `--collect` say, one for each folder that it wrote
+    said        what is unusual about the evidence, in sentences: it is cut, damaged, or too much
+    skipped     what was left out, by reason
     """
 
     dumps: list[Piece] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Gathered:
         )
 
     def leave_out_earlier_attempts(self) -> list[str]:
-        """Leave out the folders that `--collect` wrote of earlier attempts. Return their names."""
+        """Leave out folders of `--collect` that are of earlier attempts. Return their names."""
         folders = of_earlier_attempts(self.collected)
         for pieces in self._lists if folders else ():
             pieces[:] = [one for one in pieces if not one.name.startswith(tuple(folders))]
@@ -304,7 +304,7 @@ class _Walk:
             self._undecided.append((kind, piece))
 
     def _is_collected(self, piece: Piece, out: Gathered) -> bool:
-        """Read what `--collect` recorded. Return False if that is not in this file."""
+        """Read the record of `--collect`. Return False if this file is none."""
         if piece.path is None:
             return False
         record = read_head(piece.path, limits.EVIDENCE_HEAD_BYTES)[0]

@@ -71,7 +71,7 @@ _BUSY_AT_START_S = 10.0  # nothing trains yet that this could hold up, and the r
 # records that are not written now stay queued for the next flush: a recovery does not wait for a
 # lock
 _BUSY_FLUSH_S = 0.02
-_LOCKED_HINT = "another program holds it (`fuser FILE` names it): wait for its end, and ask again"
+_LOCKED_HINT = "wait until the program that has locked it has ended (`fuser FILE` names it)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class Room:
 
 
 def room_in(folder: Path, groups: list[Hierarchy]) -> Room:
-    """Return the tightest limit.
+    """Return the tightest limit on a file in `folder`, which is in shared memory.
 
     tmpfs may be larger than the memory that the machine or the control group has left. An
     allocation would then end in the OOM killer.
@@ -34,7 +34,7 @@ def room_in(folder: Path, groups: list[Hierarchy]) -> Room:
 
 
 def memory_left(groups: list[Hierarchy]) -> Room:
-    """Return the tightest limit of memory that belongs to no file system."""
+    """Return the tightest limit on memory: that of the machine, or of a control group."""
     rooms = []
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):

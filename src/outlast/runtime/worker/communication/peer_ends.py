@@ -1,13 +1,14 @@
-"""Which peers do not acknowledge what was sent to them, by the kernel's TCP_INFO of a group.
+"""Find out which peers do not acknowledge what was sent to them, by the kernel's TCP_INFO.
 
-When a group is built, each rank says at which address and port it listens. So the rank at the other
-end of a connection is known by the port, if this rank has dialled, and by the address if it was
-dialled. Of several ranks at one address, the lowest stands for all: they are on one node.
+When a group is built, each rank tells the others at which address and port it listens. If this rank
+dialled a connection, the address and port at the other end show which rank is there. If the other
+end dialled, its address alone is known. Several ranks at one address are on one node, and the
+lowest of them stands for all.
 
-A peer that is stopped, or that reads nothing, still acknowledges: its kernel does. Only a link that
-carries nothing, or a machine without power, makes this kernel send the same data more than once.
+If a peer is stopped, or reads nothing, its kernel still acknowledges. This kernel sends the same
+data more than once only if a link carries nothing, or if the other machine has no power.
 
-Limits   Linux only. A connection over which nothing was sent shows nothing.
+Limits   Linux only. If nothing was sent over a connection, it shows nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _SIOCOUTQ = 0x5411  # of linux/sockios.h: the bytes in the queue of a socket tha
 
 
 class PeerWords(NamedTuple):
-    """What a rank says of itself when a group is built. All are numbers.
+    """What a rank tells the others about itself when a group is built: numbers, for a tensor.
 
-    port     at which it listens for this group; 0: none is known
+    port     the port at which it listens for this group; 0: not known
     node     NodeKeys.mine
-    address  `key_of_address` of where it listens; 0: not known
+    address  `key_of_address` of the address at which it listens; 0: not known
     rank     its rank in the run; -1: it has none
     """
 
@@ -43,8 +44,8 @@ class PeerWords(NamedTuple):
 class PeerEnds:
     """The connections of this rank's groups, and the rank at the other end of each.
 
-    ports         at which members of the groups listen
-    cut_at_wake   bytes that were not acknowledged when the connections were shut, by rank
+    ports         the ports at which members of the groups listen
+    cut_at_wake   by rank: how many bytes it had not acknowledged when the connections were shut
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class PeerEnds:
         self._ranks: dict[tuple[int, int], int] = {}  # descriptor and inode -> rank
 
     def learn(self, words: Sequence[PeerWords]) -> None:
-        """Note what the members of a group have said."""
+        """Note what the members of a group have told about themselves."""
         for one in words:
             self.ports |= {one.port} - {0}
             if one.address and one.rank >= 0:
@@ -74,7 +75,7 @@ class PeerEnds:
         return self._ranks.get((fd, inode), -1)
 
     def forget(self) -> None:
-        """Forget the connections: the groups are gone."""
+        """Forget all connections, because the groups are gone."""
         self.ports.clear()
         self._at.clear()
         self._on.clear()
@@ -82,17 +83,17 @@ class PeerEnds:
 
 
 def key_of_address(address: str) -> int:
-    """Return a number for an address, which other addresses hardly have; 0 for none."""
+    """Return a number that stands for an address; 0 for none. Two addresses hardly share one."""
     if not address:
         return 0
     return int.from_bytes(hashlib.sha256(address.encode()).digest()[:7], "big") + 1
 
 
 def unacknowledged_bytes(connection: socket.socket) -> int:
-    """Return how many bytes wait here for an end that does not acknowledge any.
+    """Return how many bytes of a connection the other end does not acknowledge.
 
-    It is 0 unless the oldest of them was sent again, CUT_RETRIES_COUNT times at least. What was
-    written after it and could not be sent yet counts as well.
+    The result is 0 unless the kernel has sent the oldest of them again at least CUT_RETRIES_COUNT
+    times. Bytes that were written later, and could not be sent yet, count as well.
     """
     try:
         facts = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LENGTH)

@@ -60,8 +60,8 @@ class NodeKeys:
 
     mine    the key of this process's node, which no other node has; 0: this process shares no
             memory with other ranks
-    heard   the keys of all ranks of the newest group, by rank
     rank    the rank of this process in the run; -1: it has none
+    heard   the keys of all ranks of the newest group, by rank
     """
 
     mine: int = 0
@@ -120,13 +120,13 @@ class SocketWatch:
         self._originals.clear()
 
     def begins(self, rank: int) -> None:
-        """Note that this process is about to build the group of a generation, as this rank."""
+        """Note that this process is about to build a generation's group, in which it is `rank`."""
         self.keys.rank = rank
         self._peers.cut_at_wake = {}
 
     @property
     def cut_at_wake(self) -> dict[int, int]:
-        """Return what `cut_off` returned when the sockets of this generation were shut."""
+        """Return the result of `cut_off` from just before this generation's sockets were shut."""
         return self._peers.cut_at_wake
 
     @contextlib.contextmanager
@@ -206,7 +206,7 @@ class SocketWatch:
             self._peers.forget()
 
     def cut_off(self) -> dict[int, int]:
-        """Return the ranks that do not acknowledge what was sent to them, and how many bytes.
+        """Return the ranks that do not acknowledge what was sent to them, each with its bytes.
 
         Any thread may call it.
         """
@@ -389,7 +389,7 @@ def _far_end(fd: int) -> tuple[str, int]:
 
 
 def _unacknowledged_bytes(fd: int, inode: int) -> int:
-    """Return what the other end of a connection does not acknowledge, if `fd` still leads to it."""
+    """Return how many bytes the other end does not acknowledge; 0: `fd` is another socket now."""
     with _borrowed(fd) as twin:
         if twin is None or os.fstat(twin.fileno()).st_ino != inode:
             return 0

@@ -427,9 +427,10 @@ class WorkerSession:
                 self._witness.testify()
 
     def _with_cut_off(self, message: FromWorker) -> FromWorker:
-        """Return an inventory with what its peers did not acknowledge; other messages as they are.
+        """Return an inventory with the bytes that peers did not acknowledge.
 
-        The main thread asks after its sockets are gone, so this is of the moment before.
+        Other messages are returned as they are. An inventory is sent after the sockets were shut,
+        so its numbers are those from just before.
         """
         if not isinstance(message, Inventory):
             return message

@@ -263,11 +263,11 @@ class _Sending:
 
 
 def send_last(sock: socket.socket) -> None:
-    """Let the kernel send what is written to `sock` after the packets of other connections.
+    """Let the kernel send the packets of other connections before those of `sock`.
 
-    A collective whose packets queue behind those of a copy holds up all ranks, and a copy has time
-    until the next vote. The queue of the network card keeps this order if it has bands
-    (`pfifo_fast`, `prio`); elsewhere this changes nothing.
+    A collective whose packets queue behind those of a copy holds up all ranks, while a copy has
+    time until the next vote. The queue of the network card keeps this order if it has bands
+    (`pfifo_fast`, `prio`). Otherwise this changes nothing.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, limits.COPY_PRIORITY)
 

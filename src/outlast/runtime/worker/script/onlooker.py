@@ -1,10 +1,11 @@
 """What a worker observes of a script before its first outlast call, or without any.
 
-steps   torch calls a hook after every `optimizer.step()`. The optimizer's own count, where it
-        keeps one (Adam's `step`), says which step that was, also after a checkpoint of the
-        script's own was loaded with it. Elsewhere steps are counted from the step after which this
-        run has saved the file that the script has loaded, and from 0 if it has loaded nothing
-        (own_saves.py). Else they are counted from the process's start.
+steps   torch calls a hook after every `optimizer.step()`. If the optimizer keeps a count (Adam's
+        `step`), the count says which step that was, even after the script has loaded the state of
+        the optimizer from a checkpoint of its own. If it keeps none, or if the count begins anew,
+        steps are counted from the step after which this run saved the file that the script has
+        loaded, and from 0 if the script has loaded nothing (own_saves.py). If that is not known
+        either, they are counted from the process's start.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 alone   that several ranks train without a process group: each has a model of its own then.
 group   the line at which the script makes its process group. Before the script destroys it, the
@@ -152,10 +153,13 @@ class Onlooker:
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
 
     def _behind(self, number: int | None) -> int | None:
-        """Return the step before the first one. `number`: that one by the optimizer's own count."""
+        """Return the step after which this process goes on; None: not known.
+
+        `number` is that of its first step by the optimizer's own count; None: it keeps none.
+        """
         if number is None:
             return self._saves.behind
-        # An optimizer that begins may belong to a script that loads its weights alone.
+        # The optimizer is new, but the script may have loaded its weights all the same.
         return self._saves.behind_by_weights() if number == 1 else number - 1
 
     def _warn_if_alone(self) -> None:

@@ -8,8 +8,8 @@ file by `torch.load`, that number is looked up.
 A file is identified by its device, inode, size and time of change. A file that is written under
 another name first, and then renamed, is the same one. A copy is another file.
 
-Others (Adam) count from one if a script loads its weights, and not its optimizer. Then the file
-shows the step as well.
+Other optimizers (Adam) count their steps. If a script loads its weights without its optimizer, they
+count from one again. Then the file shows the step, too.
 
 A process that has called neither `torch.load` nor a module's `load_state_dict` before its first
 step has started from the first step.
@@ -43,10 +43,11 @@ class OwnSaves:
         self._several = False
 
     def behind_by_weights(self) -> int | None:
-        """Return the step after which a process goes on whose optimizer is new.
+        """Return the step after which this process goes on, if its optimizer is new.
 
-        It has loaded weights of this run, or has trained nothing before: what other files hold is
-        no step of this run. The result is None after files of different steps.
+        That is the step of the file of this run that it has loaded. It is 0 if it has loaded no
+        such file, because other files hold no steps of this run. It is None if it has loaded files
+        of different steps.
         """
         return None if self._several else self._found or 0
 

@@ -195,7 +195,7 @@ def _run_guarded(spec: ChildSpec, session: ScriptSession) -> int:
         try:
             _failed(spec, session, error)
         except KeyboardInterrupt as interrupt:
-            # A peer may have ended by Ctrl-C first, and its loss is being reported here.
+            # Ctrl-C has ended a peer first. It reached this rank while it reported the peer's loss.
             _failed(spec, session, interrupt)
         return 1
     return 0
@@ -205,7 +205,9 @@ def _failed(spec: ChildSpec, session: ScriptSession, error: BaseException) -> No
     """Report the exception that has left the script, and show it."""
     error.__traceback__ = _without_our_frames(error.__traceback__)
     if isinstance(error, KeyboardInterrupt):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one is enough, and the end is near
+        signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # another Ctrl-C would only interrupt this report
     if not forked.is_fork():
         session.user_failed(hidden_library(error, _script_folder(spec)) or error)
         _write_error_file(error)
