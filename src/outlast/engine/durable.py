@@ -44,13 +44,13 @@ class Rollbacks:
         self._backs: list[tuple[int, int]] = []
 
     def noted(self) -> tuple[tuple[int, int], ...]:
-        """Return generation and step of the notes that still say something, the oldest first."""
+        """Return generation and step of the rollbacks that still matter, the oldest first."""
         return tuple(self._backs)
 
     def note(self, *, generation: int, step: int) -> bool:
         """Note that `generation` goes on from `step`, so later steps are rolled back.
 
-        Return False if that was noted last.
+        Return False if this was noted last, so that it is no news.
         """
         if self._backs[-1:] == [(generation, step)]:
             return False
@@ -58,7 +58,7 @@ class Rollbacks:
         return True
 
     def why_not(self, *, generation: int, step: int) -> str:
-        """Return why what `generation` made of `step` does not count any more, or ""."""
+        """Return why files that `generation` wrote of `step` do not count any more, or ""."""
         return (
             "" if self.counts(generation=generation, step=step) else f"step {step} was rolled back"
         )

@@ -129,7 +129,7 @@ class MemberReport:
     collectives   how many collectives it has entered; None: it has not answered the ping
     where         its place in the script, for people; "": not known
     cut_off       ranks that do not acknowledge what it has sent them
-    cut_off_bytes  how many bytes each of them has not acknowledged; empty if that is not known
+    cut_off_bytes how many bytes each of them has not acknowledged; empty: not known
     """
 
     worker: int

@@ -17,9 +17,9 @@ _DRAINED = re.compile(r"node (\S+) is drained: ([^;]+)")
 
 
 class Drain(NamedTuple):
-    """A drain as an interruption's reason tells of it.
+    """A drain, as it is read from the reason of an interruption.
 
-    why   who asked for it and why, or the rule that decided it
+    why   who asked for it and why, or the rule by which the policy decided it
     """
 
     node: str
@@ -35,7 +35,7 @@ def drain_reason(node: str, why: str) -> str:
 
 
 def drain_of(mechanism: str, reason: str) -> Drain | None:
-    """Return the drain that an interruption was, or None if its ranks were not moved on purpose."""
+    """Return the drain that was booked as this interruption, or None if it was no drain."""
     found = _DRAINED.match(reason)
     if found is None or mechanism != Mechanism.LOST_NODE.value:
         return None

@@ -80,7 +80,7 @@ FIRST_STEPS_FLOOR_S = 10.0
 CHECKPOINT_DEADLINE_S = 1_800.0
 EVALUATION_DEADLINE_S = 3_600.0
 BETWEEN_DEADLINE_S = 1_800.0
-# A peer is cut off if the oldest data that it did not acknowledge was sent again so often.
+# A peer is cut off if the oldest data that it did not acknowledge was sent again this many times.
 CUT_RETRIES_COUNT = 2
 # If the listener of a worker does not answer by then, the process holds the GIL or is stopped.
 PING_DEADLINE_S = 0.2
@@ -338,17 +338,17 @@ RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
 # Written bytes of a checkpoint after which the disk is told to begin writing.
 WRITEBACK_BYTES = 16 << 20
 READ_BLOCK_BYTES = 2 << 20  # bytes of a checkpoint that are read and summed at once
-# A process beside the ranks writes captured images to the disk, so many at once.
+# The process of a node that writes captured images to the disk carries out so many orders at once.
 WRITERS_COUNT = 2
 DIRECT_ALIGN_BYTES = 4096  # what direct writes to a disk have to be a multiple of
 DIRECT_BLOCK_BYTES = 8 << 20  # bytes of an image that are written at once
-SYNC_EVERY_BYTES = 64 << 20  # bytes of an image that go through the kernel's cache, at most
-WRITER_MOVED_S = 0.25  # between two of its reports that bytes were written
-# It is killed and started again if it has something to write, and has written nothing for so long.
+SYNC_EVERY_BYTES = 64 << 20  # bytes of an image in the kernel's cache, after which it is synced
+WRITER_MOVED_S = 0.25  # at least between two of its reports that bytes were written
+# It is replaced if it does not answer, or writes nothing though it has an order, for so long.
 WRITER_SILENT_S = 120.0
-WRITER_AGAIN_S = 0.5  # before it is started again; the pause grows
-WRITER_BACK_S = 5.0  # a rank waits so long for it to come back, and then writes itself
-# A rank whose next save is due gives it up if so long nothing was written of the one before.
+WRITER_AGAIN_S = 0.5  # the first pause before it is started again; later ones are longer
+WRITER_BACK_S = 5.0  # a rank waits so long for it to come back, and then writes its image itself
+# A rank gives a save up if nothing of the save before was written for so long.
 SAVE_STUCK_S = 30.0
 # Replicated state is split among the ranks in shares of at least this size. Smaller tensors are not
 # cut.

@@ -85,12 +85,12 @@ def is_on_purpose(error: str) -> bool:
 
 
 def is_damage(traceback: str) -> bool:
-    """Return whether a traceback ends in what outlast raises because stored state is damaged."""
+    """Return whether a traceback ends in the error that outlast raises for damaged state."""
     return _error_of(traceback).startswith(_DAMAGED)
 
 
 def is_shortage(traceback: str) -> bool:
-    """Return whether a traceback ends in what outlast raises because the machine lacks room."""
+    """Return whether a traceback ends in the error that outlast raises for a lack of room."""
     return _error_of(traceback).startswith(_TOO_LITTLE)
 
 

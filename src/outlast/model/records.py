@@ -294,7 +294,7 @@ class SessionRecords:
         return max(0, begun + lost - behind) if isinstance(behind, int) else None
 
 
-# Without one of these tables, or with a part of it, the productive seconds are not known.
+# The productive seconds are known only if each of these tables could be read whole.
 _ACCOUNTED = frozenset(("sessions", "lives", "interruptions", "steps", "events"))
 
 

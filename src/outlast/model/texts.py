@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ELLIPSIS = "..."
-# Which node does not acknowledge what it was sent: in the reason of an interruption.
+# The reason of an interruption says by these words which node does not acknowledge what it was sent
 UNACKNOWLEDGED = "not acknowledged towards node"
 # The characters that control a terminal: ESC, C0, C1, DEL, line and paragraph separators, and those
 # that change the direction of text or are invisible.

@@ -60,8 +60,8 @@ class HangInquiry:
         self.reports = reports
         self._open: Inquiry | None = None
         self._asked = 0  # inquiries so far
-        self._cut_at = (-1, frozenset[tuple[int, int]]())  # of which step, and ranks, people know
-        self._warned: set[str] = set()
+        self._cut_at = (-1, frozenset[tuple[int, int]]())  # step and links of the newest warning
+        self._warned: set[str] = set()  # warnings that the ledger has already
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
@@ -126,7 +126,10 @@ class HangInquiry:
         return [*out, *self._give_up(now_s, verdict, reported)]
 
     def _warn_of_cut(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
-        """Say between which nodes nothing comes through, once while the run stands at a step."""
+        """Warn of links that carry nothing: once while the run stands at a step for the same ones.
+
+        The ledger gets each text once.
+        """
         cut = frozenset((one.rank, other) for one in members for other in one.cut_off)
         stands = self.run.progress.step, cut
         said = [(one.rank, one.cut_off, one.cut_off_bytes) for one in members]
@@ -205,10 +208,10 @@ def judge_overdue(
 
 
 def again_s(reported: list[tuple[ReportedMember, float]], *, all_spoke: bool) -> float:
-    """Return after how many seconds to ask again: once another rank is overdue.
+    """Return after how many seconds the agents look again: once another rank is overdue.
 
     reported    each member's report, and how many seconds old it is
-    all_spoke   all nodes have answered. Otherwise those that have not are soon asked again
+    all_spoke   False: a node has not answered, so the agents look again soon
     """
     left_s = [
         one.deadline_s - one.age_s - since_s

@@ -373,6 +373,7 @@ def _class_of(mechanism: Mechanism, traceback: str = "") -> FailureClass:
     if is_own_bug(traceback):
         return FailureClass.SOFTWARE_BUG
     # What torch raised for outlast tells of a peer, a device or the network, and not of the script.
+    # A shortage may be one of memory or of disk.
     if is_called_by_outlast(traceback) or is_shortage(traceback):
         return FailureClass.UNKNOWN
     return FailureClass.USER_CODE

@@ -300,7 +300,7 @@ class Coordinator:
             case ZygoteLost():
                 return [event(now_s, "zygote_lost", {"reason": message.reason})]
             case Checkpointed() if not self.roster.those((message.worker,)):
-                # The worker has died since it captured its image. The file is durable all the same.
+                # The worker died after it had captured its shard. The node's writer has reported.
                 counts = not message.in_vault and self.run.sources.saves.takes(message)
                 return self._on_shard(now_s, message) if counts else []
             case _:

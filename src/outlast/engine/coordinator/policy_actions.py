@@ -66,7 +66,7 @@ class Departure:
     dismisses    its launcher is told to end once no rank is left on the node
     until_s      when a shrink that finds no room ends the run; None: never
     notice_s     when its launcher was told that the node will be taken away; None: it was not
-    asked        a person or a notice asked for it, and not the policy
+    asked        True: a person or a notice asked for it; False: the policy decided it
     """
 
     action: Action

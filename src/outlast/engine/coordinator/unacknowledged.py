@@ -1,7 +1,7 @@
-"""Sentences about nodes that do not acknowledge what other nodes send to their ranks.
+"""Write sentences about nodes that do not acknowledge what other nodes send to their ranks.
 
-Workers read it from the kernel (TCP_INFO), and say it when they are asked where they stand, and in
-their inventories. A process that hangs or is stopped has a kernel that acknowledges. So these
+Workers learn this from the kernel (TCP_INFO). They report it when they answer a ping, and in their
+inventories. For a process that hangs or is stopped, the kernel still acknowledges. So these
 sentences tell a cut link, or a machine without power, from a process that does nothing.
 
 This module is pure.
@@ -20,7 +20,7 @@ Said = Iterable[tuple[int, Sequence[int], Sequence[int]]]
 
 
 def decision_reasons(run: RunParts) -> list[str]:
-    """Return what is known of links when a regroup is decided: the inventories have arrived."""
+    """Return what is known of links when a regroup is decided. All inventories are there then."""
     links = [run.links.reason] if run.links else []
     held = [(m.rank, m.path.inventory) for m in run.roster.members()]
     said = [(rank, one.cut_off, one.cut_off_bytes) for rank, one in held if one is not None]
@@ -28,8 +28,9 @@ def decision_reasons(run: RunParts) -> list[str]:
 
 
 def reasons(said: Said, homes: Mapping[int, str]) -> list[str]:
-    """Return a sentence for each node that does not acknowledge what it was sent, by its name.
+    """Return a sentence for each node that does not acknowledge what it was sent, sorted by name.
 
+    said    what ranks have reported; peers on the rank's own node do not count
     homes   the node of each rank
     """
     bytes_of: dict[str, int] = {}

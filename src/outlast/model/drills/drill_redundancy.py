@@ -11,10 +11,11 @@ each fault what there was at that moment, and a lost step counts against the run
                      one of these images is damaged         the steps since the newest checkpoint
                      the images went with their host        the same
 
-The image before the newest one is no redundancy. Each rank has two slots, and seals into the older
-one while the others may still work on the step before. So from the first seal of a step to the last
-there is only one step of which all ranks have an image, and if one of these is damaged, there is
-none. No check in time can find that: an image may be damaged after any check.
+The image before the newest one is no redundancy. Each rank has two slots. It seals a new image over
+its older one, while other ranks may still work on the step before. So between the first seal of a
+step and the last, there is only one step of which all ranks have an image. If one of these images
+is damaged, no such step is left. A check before a slot is overwritten would not help, because an
+image may be damaged after it.
 
 Limits     A rank that was struck before, and has no new process yet, holds nothing here. Replicas
            of sharded state on other hosts (HSDP) are not counted: only copies and parity are.
@@ -94,7 +95,7 @@ def may_lose(kind: FaultKind, ranks: Iterable[int], then: InForce | None) -> int
     ranks   those that were struck
     then    None: it was not recorded, so the run is held to the whole promise
 
-    One more step than there were then may have been committed before the fault struck.
+    One more step may have been committed between the record `then` and the fault.
     """
     struck = len(set(ranks))
     if then is None or not then.is_known or not struck or kind.struck in _HELPERS:

@@ -100,7 +100,7 @@ class Judged:
 
     outcome   "awaited": all others wait for a rank that is still within its deadline. "nobody": all
               ranks are in the same place
-    again_s   if "awaited": ask again after so many seconds, because then another rank is overdue
+    again_s   if "awaited": after how many seconds to look again, as another rank is overdue then
     """
 
     outcome: str

@@ -89,8 +89,8 @@ class Hangs:
             self._deadline_s(step - self.began.get(rank, self.all_began)),
             self._deadline_s(step - self.all_began),
         )
-        # If the others are overdue first, they wait for this rank, and all ranks are asked again
-        # once it is overdue too.
+        # If the others are overdue first, they wait for this rank. All ranks are asked again as
+        # soon as it is overdue, too.
         found_s = own_s  # after the step's beginning
         members = self._member_reports()
         members[rank] = replace(members[rank], collectives=0)

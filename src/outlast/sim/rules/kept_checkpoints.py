@@ -51,7 +51,7 @@ class ShardsOfOneHistory(Checker):
 class ManifestOnceAllShards(Checker):
     """When all shards of a step and a generation were written, one checkpoint is made of them.
 
-    Shards of a step that was rolled back may still be reported, and make none.
+    Shards of a step that was rolled back may still be reported. No checkpoint is made of them.
     """
 
     of = (ShardHeard, Planned, ManifestOrdered)
@@ -71,7 +71,7 @@ class ManifestOnceAllShards(Checker):
         if isinstance(seen, ShardHeard) and any(
             seen.generation < later and back < seen.step for later, back in self._backs
         ):
-            return  # it was rolled back
+            return  # the step was rolled back
         if isinstance(seen, ShardHeard) and seen.generation > self._made.get(seen.step, -1):
             self._newest[seen.step] = max(seen.generation, self._newest.get(seen.step, -1))
             ranks = self._heard.setdefault((seen.step, seen.generation), set())

@@ -160,8 +160,8 @@ class Disks:
     def write_shard(self, process: SimulatedProcess, step: int) -> None:
         """Let the node's writer write a shard and report it, after earlier shards of the process.
 
-        The writer has the captured shard, so it is written even if the process dies, but not if its
-        step was rolled back.
+        The writer has the captured shard, so it writes it even if the process dies. A shard of a
+        step that was rolled back is not written.
         """
         disk, generation, rank = self._disk_of(process), process.machine.generation, process.rank
         began_s = max(self._frame.now_s, process.saves_until_s)
@@ -172,7 +172,7 @@ class Disks:
             if not process.node.lives or process.node.rollbacks is not rollbacks:
                 return  # the file has no name yet, so no process will ever read it
             if not rollbacks.counts(generation=generation, step=step):
-                return  # its successor writes the file of this name
+                return  # the successor of its rank writes a file of the same name
             if process.stopped:
                 process.backlog.append(done)
                 return

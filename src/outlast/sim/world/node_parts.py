@@ -56,7 +56,7 @@ class NodeMemory:
     slots     for each rank that was here, the step in each of its slots
     kept      the same for the copies that all ranks go on from if all are lost
     copies    copies or parity of images that ranks of other nodes have sealed
-    rollbacks what its writer has heard of steps that were rolled back
+    rollbacks which steps were rolled back, as the node's writer has heard
     heard_s   when each worker last printed something
     doomed    workers that the agent has killed, even if they were not forked yet
     pinged    when each worker was asked whether it lives

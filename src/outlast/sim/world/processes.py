@@ -311,7 +311,7 @@ class SimulatedProcess:
     in_body: bool = False
     in_hook: bool = False  # when it last stood still, it could apply the prepared step
     error: str = ""  # the error that the next user code raises
-    saves_until_s: float = 0.0  # until then, its shard of a checkpoint is written
+    saves_until_s: float = 0.0  # until then, its shard of a checkpoint is being written
     read: Reading | None = None  # the agent's last reading of it
     luck: ProcessDraws | None = None  # its draws, if the ranks of a node draw alike
     newest_to_s: float = 0.0  # when the newest message to it arrives
