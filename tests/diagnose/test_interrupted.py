@@ -310,7 +310,7 @@ def test_without_seen_steps_nothing_says_that_the_run_has_recovered() -> None:
     verdict = of_record(unseen)
     assert verdict.reason.endswith("; all ranks were started again, steps not seen.")
     assert verdict.action == (
-        f"look into the logs whether the script trains again; if it does not, {GATHER['signal']}"
+        f"see in the logs whether the script trains again; if it does not, {GATHER['signal']}"
     )
     assert of_ledger(unseen, state="failed").action == GATHER["signal"]
 

@@ -132,7 +132,10 @@ def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
 
 
 def _check_not_over(folder: Path) -> None:
-    """Raise UsageError if the ledger says that the run has ended. Another node may lead it."""
+    """Raise UsageError if the ledger says that the run has ended.
+
+    A copy of the ledger does not count: another node may lead the run on.
+    """
     if run_folder.holder(folder) is not None:
         return
     try:

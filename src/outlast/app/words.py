@@ -116,7 +116,10 @@ def how(one: Facts) -> str:
 
 
 def began(one: Facts) -> str:
-    """Return `interruption 3: rank 2, signal, at step 131, detected after 3 ms`."""
+    """Return how an interruption began.
+
+    For example `interruption 3: rank 2, signal, at step 131, detected after 3 ms`.
+    """
     late_s = detection_s(one)
     words = [f"interruption {one['id']}: {ranks(one)}", how(one)]
     if one.get("step"):

@@ -56,27 +56,29 @@ def split_attempts(
     old_logs = _older_attempts({one.evidence.file for one in findings}, written_s)
     if old_logs:
         notes.append(
-            f"{_files(old_logs)} left out, of earlier attempts of the job (the newest attempt is"
-            " diagnosed): name their folder alone to diagnose an earlier one"
+            f"{_files(old_logs)} left out because the newest attempt of the job is diagnosed; name"
+            " the folder of earlier attempts alone to diagnose one of them"
         )
     before_the_end = _dumps_before_the_end(findings, dumps, written_s)
     if before_the_end:
         notes.append(
-            f"{_files(before_the_end)} left out, of dumps ({before_the_end[0]}): the ranks' logs go"
-            " on long after them; name their folder alone to diagnose what they show"
+            f"{_files(before_the_end)} left out because the ranks' logs go on long after these"
+            f" dumps ({before_the_end[0]}); name their folder alone to diagnose what they show"
         )
         dumps = [dump for dump in dumps if dump.name not in set(before_the_end)]
     boundary_ns, old_dumps = _older_dumps(dumps)
     if old_dumps:
         names = sorted(dump.name for dump in old_dumps)
         notes.append(
-            f"there are two incidents or attempts among the dumps: {_files(names)} left out,"
-            f" of the earlier one ({names[0]}): name their folder alone to diagnose it"
+            f"{_files(names)} left out because there are two incidents or attempts among the dumps"
+            f" ({names[0]} is of the earlier one); name that folder alone to diagnose it"
         )
     kept = [one for one in findings if one.evidence.file not in old_logs]
     old_stacks = _older_stacks(kept, written_s, boundary_ns / 1e9 if old_dumps else None)
     if old_stacks:
-        notes.append(f"{_files(sorted(old_stacks))} left out, with stacks of an earlier moment")
+        notes.append(
+            f"{_files(sorted(old_stacks))} left out because the stacks are of an earlier moment"
+        )
     kept = [
         one for one in kept if not isinstance(one, Stack) or one.evidence.file not in old_stacks
     ]

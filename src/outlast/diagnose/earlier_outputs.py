@@ -82,8 +82,8 @@ def without_earlier_outputs(
     return (
         [one for one in findings if one.evidence.file not in aside],
         [one for one in samples if one.name not in aside],
-        f"{count} left out, of earlier submissions of the job, or of its log ({min(old)}; the"
-        " newest is diagnosed): name an earlier one alone to diagnose it",
+        f"{count} left out because the newest submission of the job, or its newest log, is"
+        f" diagnosed; name one of the earlier submissions or logs ({min(old)}) alone to diagnose it",
     )
 
 

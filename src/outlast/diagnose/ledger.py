@@ -69,7 +69,7 @@ def read_records(records: Records, *, name: str) -> LedgerContents:
 
 
 def _uninterrupted(records: Records, name: str) -> LedgerContents:
-    """Return how a run ended in which nothing was interrupted."""
+    """Return how a run without interruptions ended, if its ledger says so."""
     about = records.sessions[-1].session
     if about.state == "ended":
         said = "The run ended well: its ledger says so, and has no interruption."

@@ -248,7 +248,7 @@ def with_ends(findings: Sequence[Finding], ends: Iterable[LogEnd]) -> list[Findi
     A line of somebody who ended the job says why it ended only if the job still went on then.
     """
     if any(one.rule == RECORDED_END for one in findings):
-        return list(findings)  # the ledger knows how the run ended, and logs would leave a guess
+        return list(findings)  # the ledger knows how the run ended; the ends of logs do not
     newest = _newest_attempts(list(ends))
     if not newest:
         return list(findings)

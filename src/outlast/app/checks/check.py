@@ -146,7 +146,10 @@ def _read(files: ScriptFiles) -> ScriptText:
 
 
 def _without_unused(found: Findings, read: Sequence[Remark]) -> tuple[Findings, tuple[Remark, ...]]:
-    """Turn what would have been refused, had the script used it, into notes of the trial."""
+    """Turn remarks on what the trial did not use into notes.
+
+    outlast refuses these things where they are used, and the script has trained to its end.
+    """
     notes = [
         f"Not used with these arguments: line {one.line}, {one.what}."
         for one in read

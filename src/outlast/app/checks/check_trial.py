@@ -205,7 +205,7 @@ class _Check:
         return [meters_note(placed)] if placed else []
 
     def _of_the_start(self, found: Comparison, loop: ScriptLoop) -> list[str]:
-        """Say which names of files and folders a replaced rank makes anew."""
+        """Return a note on the texts and paths that a replaced rank sets anew, if there are any."""
         texts = [
             one for one in found.variables if is_of_the_start(one, self._source(one.file), loop)
         ]
@@ -224,7 +224,7 @@ class _Check:
         return list(named.values())
 
     def _is_harmless(self, one: Variable, loop: ScriptLoop) -> bool:
-        """Return whether this needs no change where the state does not depend on it."""
+        """Return whether a lost variable needs no change, as the state of all ranks was equal."""
         source = self._source(one.file)
         return is_of_a_meter(one, source) or is_of_the_start(one, source, loop)
 

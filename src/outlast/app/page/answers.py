@@ -95,10 +95,10 @@ def _how_old(report: Facts) -> tuple[PageAnswer, ...]:
 def _what_is_missing(report: Facts) -> tuple[PageAnswer, ...]:
     if not report["damage"]:
         return ()
-    return (PageAnswer("Is this all?", "no, some is missing", report["damage"], BAD),)
+    return (PageAnswer("Is this all?", "no, some of it is missing", report["damage"], BAD),)
 
 
-_MISSING = "Interruptions are missing."
+_MISSING = "Some interruptions are missing."
 
 
 def _root(some: Sequence[Facts], one: Facts) -> Facts:
@@ -225,7 +225,7 @@ def _whose_fault(report: Facts, newest: Facts | None, verdict: Facts | None) -> 
 def _what_cost(report: Facts) -> PageAnswer:
     question = "What did it cost?"
     if {"interruptions", "lives"} & set(report["lacks"]):
-        why = "Interruptions or lives of processes are missing."
+        why = "Some interruptions or lives of processes are missing."
         return PageAnswer(question, "not known", why, WATCH)
     total_s = sum(value or 0.0 for value in report["rank_seconds"].values())
     lost_s = report["lost"]["rank_s"]

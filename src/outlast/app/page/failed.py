@@ -26,14 +26,14 @@ FAILED: Mapping[Mechanism, str] = {
 
 
 def how(one: Facts) -> str:
-    """Return `ended by a signal`: how an interruption showed itself."""
+    """Return how an interruption showed itself: `ended by a signal`."""
     if drain := drain_of(one["mechanism"], str(one.get("reason", ""))):
         return f"moved off {drain.node}, which was drained"
     return FAILED[Mechanism(one["mechanism"])]
 
 
 def failed(one: Facts) -> str:
-    """Return `rank 2: ended by a signal`: which ranks failed, and how."""
+    """Return which ranks failed, and how: `rank 2: ended by a signal`."""
     return f"{words.ranks(one)}: {how(one)}"
 
 

@@ -81,7 +81,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 def _losses(page: Page) -> Iterator[str]:
     yield from ("## Where the time went", "")
     if not page.losses:
-        yield from ("It is not known, because lives of processes are missing.", "")
+        yield from ("It is not known, because some lives of processes are missing.", "")
         return
     yield from _table(
         ("cause", ">time of all ranks", ">share", ""),

@@ -122,8 +122,8 @@ def page_of(view: RunView, *, wall_s: float) -> Page:
 def losses(seconds: Mapping[str, Any], *, imported: bool = False) -> tuple[WaterfallStep, ...]:
     """Return the waterfall, without causes that took no time or are not measured (None).
 
-    The productive seconds come last: they remain when all losses are subtracted. Nothing is
-    returned if they are not known.
+    The productive seconds come last: they remain when all losses are subtracted. If they are not
+    known, nothing is returned. An import does not show them, so they are left out there.
     """
     if seconds.get("productive", 0.0) is None:
         return ()

@@ -87,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 def _to_stdout(data: bytes) -> None:
     sys.stdout.flush()
     binary = getattr(sys.stdout, "buffer", None)
-    if sys.stdout.isatty():  # a name or a reason in the ledger may be one that a terminal obeys
+    if sys.stdout.isatty():  # a name in the ledger may have codes that control a terminal
         data = escaped(data.decode("utf-8", "replace"), lines=True).encode() + b"\n"
     if binary is None:  # stdout was replaced by a stream of text
         sys.stdout.write(data.decode("utf-8", "replace"))

@@ -33,7 +33,7 @@ def show_report(console: Console, facts: Facts) -> None:
         style="bold",
     )
     if "lives" in facts["lacks"]:
-        console.print("  Not known, because lives of processes are missing.")
+        console.print("  Not known, because some lives of processes are missing.")
     else:
         console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
     for wrong in facts["balance"]["wrong"]:

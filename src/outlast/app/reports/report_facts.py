@@ -139,7 +139,7 @@ def _account(books: Accounting, unknown: frozenset[Cause], *, whole: bool) -> di
     """Return the seconds by cause, by tier and by node, and whether they sum up.
 
     unknown   the causes that are null unless something was booked
-    whole     False if lives of processes are missing, and with them seconds of unknown causes
+    whole     False: some lives of processes are missing, so no cause's seconds are known
     """
     seconds = books.rank_seconds
     return {

@@ -489,7 +489,7 @@ def action_of(facts: VerdictFacts) -> str:
 
 
 def _stopped_pid(facts: VerdictFacts) -> str:
-    """Return the process of the rank that stands apart because it is stopped, or ""."""
+    """Return the pid of the rank that stands apart because it is stopped, or ""."""
     found = (STOPPED_PID.search(one.evidence.text) for one in facts.culprits.shown[:1])
     return next((one[1] for one in found if one is not None), "")
 
@@ -504,7 +504,7 @@ def _with_pid(test: str, facts: VerdictFacts) -> str:
 
 
 def _stack_at(at: Evidence, facts: VerdictFacts) -> Stack | None:
-    """Return the stack at this place of a file."""
+    """Return the stack that was read at this place of a file, or None."""
     stacks = [one for one in facts.findings if isinstance(one, Stack)]
     place = (at.file, at.line)
     return next((one for one in stacks if (one.evidence.file, one.evidence.line) == place), None)

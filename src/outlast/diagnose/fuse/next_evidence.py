@@ -1,9 +1,9 @@
 """The evidence to gather next, where what was read does not say why a job failed.
 
-`GATHER` is what to do now, by how the job ended; "channel" and "stopped" are for a hang of
-which only the table of processes was collected. Much of it is gone once the job is started again
-or a log is rotated, so it comes before any restart. Where nothing is known, nothing says either
-that a restart would end otherwise. `NEXT_TEST` is the cheapest test that tells more.
+`GATHER` is what to do now, by how the job ended. "channel" and "stopped" are for a hang of which
+only the table of processes was collected. Much evidence is gone once the job is started again or a
+log is rotated, so it is gathered before any restart. If nothing is known, nothing says that a
+restart would end otherwise. `NEXT_TEST` is the cheapest test that tells more.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,4 +1,4 @@
-"""What is said of a job whose logs, stacks and records tell of no failure: how it ended.
+"""What a verdict says if no log, stack or record tells of a failure: how the job ended.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -29,7 +29,8 @@ from outlast.model.verdict import Evidence, Role
 def is_quiet(findings: Sequence[Finding]) -> bool:
     """Return True if nothing that was read reports a failure that ended something.
 
-    A job that has finished closes down as one that has failed does.
+    A job that has finished closes down as one that has failed does. So effects, and lines that a
+    healthy machine may write, do not count there.
     """
     finished = any(one.rule == FINISHED for one in findings)
     return all(
@@ -58,23 +59,23 @@ def _is_weak(one: Finding) -> bool:
 
 
 def ends_of(findings: Sequence[Finding]) -> LogsEnd:
-    """Return what the ends of the logs tell; nothing is in it where they do not tell."""
+    """Return what the ends of the logs tell. The result is empty if they tell nothing."""
     none = Evidence("", None, "", Role.ADVICE)
     return next((one for one in findings if isinstance(one, LogsEnd)), LogsEnd(none, "log.ends"))
 
 
 def _recorded_end(findings: Sequence[Finding]) -> str:
-    """Return how the run ended by its own ledger, where nothing was interrupted; else ""."""
+    """Return how the run ended, if its ledger says so and has no interruption; else ""."""
     return next((one.evidence.text for one in findings if one.rule == RECORDED_END), "")
 
 
 def _still(findings: Sequence[Finding]) -> Finding | None:
-    """Return that no process moved between two looks at all of them, if that was seen."""
+    """Return the finding that no process moved between two looks, or None."""
     return next((one for one in findings if one.rule == ALL_STILL), None)
 
 
 def quiet_ends(findings: Sequence[Finding]) -> list[str]:
-    """Return what the ends of the logs tell, and what the processes did, if that was seen."""
+    """Return how the job ended, by its ledger or the ends of its logs, and whether it moved."""
     recorded, ends, still = _recorded_end(findings), ends_of(findings).sentence, _still(findings)
     if recorded or still is None:
         return [recorded or ends]
@@ -83,7 +84,7 @@ def quiet_ends(findings: Sequence[Finding]) -> list[str]:
 
 
 def quiet_words(findings: Sequence[Finding]) -> Words:
-    """Return what to do about a job of which nothing tells of a failure."""
+    """Return what is said about such a job, and what to do."""
     if _recorded_end(findings):
         return QUIET_ENDED
     ends = ends_of(findings)

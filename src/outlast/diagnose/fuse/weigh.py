@@ -46,7 +46,7 @@ class RuleVote:
 def rule_of(one: Finding) -> Rule | None:
     """Return the rule of a finding; an unknown one that points to a class counts as possible.
 
-    A run knows for certain that somebody asked it to drain a node.
+    A drain that somebody asked for counts as named, because the run knows for certain who asked.
     """
     rule = RULES.get(one.rule)
     if rule is None and one.failure_class is not None:

@@ -251,7 +251,7 @@ HEALED_HUNG: dict[FailureClass, str] = {
 }
 
 
-UNSEEN_AFTERWARDS = "look into the logs whether the script trains again; if it does not, "
+UNSEEN_AFTERWARDS = "see in the logs whether the script trains again; if it does not, "
 FINISHED_AFTERWARDS = "nothing now, the job has finished; keep what the next test gives"
 
 
@@ -335,7 +335,7 @@ BY_RULE: dict[str, Words] = {
         DAMAGE,
         Words(
             "state that was stored is damaged: its bytes do not match their checksum",
-            "look after the memory and the disk of that node if it comes again; a run goes on from"
+            "test the memory and the disk of that node if this happens again; the run goes on from"
             " an older image, a copy or a checkpoint",
             "the same image or file matches its checksum when it is read again",
             "outlast ckpt verify for checkpoints; on that node dmesg for memory and disk errors",
@@ -535,7 +535,7 @@ REFUTED: dict[str, str] = {
         " elsewhere"
     ),
     "channel": "a stack of that rank that waits for a peer",
-    "stopped": "its state is another one than T (ps), and it still does not go on",
+    "stopped": "its state is not T (ps), and it still does not go on",
     "shown": "the same line from the other ranks",
     "alone": "an earlier failure of another rank",
 }

@@ -87,7 +87,7 @@ class ProcessTable:
         return [] if rule is None else [ProcessRow(rule, rank, line, text)]
 
     def end(self) -> list[ProcessRow]:
-        """Return the one rank that stands apart, or one of a job that runs on or stands still."""
+        """Return a row on the rank that stands apart, or on a job that runs on or stands still."""
         self._left = 0
         everyone, self._ranks = self._ranks, {}
         ranks = {rank: one for rank, one in everyone.items() if one.moved != ENDED}
@@ -113,7 +113,7 @@ class ProcessTable:
 
 
 def _apart(ranks: dict[int, _Rank]) -> list[ProcessRow]:
-    """Return the one rank that stands apart while no other moves; nothing if there is none."""
+    """Return a row on the one rank that stands apart while no other moves, if there is one."""
     usual = Counter(one.where for one in ranks.values()).most_common(1)
     odd = [rank for rank, one in ranks.items() if usual and one.where != usual[0][0]]
     if len(ranks) < RANKS_MIN or len(odd) != 1 or usual[0][0] == COMPUTES:

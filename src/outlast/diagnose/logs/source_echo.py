@@ -4,7 +4,7 @@ Such lines hold the same words as a failure, but report none: `raise ValueError(
 `assert x, f"loss is nan"`, `print("CUDA out of memory")`. An exception that happened stands as
 `Name: text` at the beginning of a line (or after a launcher's label), under a traceback.
 
-Python shows a warning with the line of source that gave it, indented by two, below the text.
+Below the text of a warning, Python prints the line of source that gave it, indented by two.
 
 A line is source if its form leaves no doubt (`_STRONG`). It is also source if most lines around it
 look like source, and it is indented, a comment, an assignment or a call itself. A line may begin

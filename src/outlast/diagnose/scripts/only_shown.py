@@ -6,7 +6,7 @@ Such a variable starts over on a rank that is replaced, and nothing else depends
     print(f"loss {running / count:.4f}")        # shown
     if running > 3: break                       # decides something: not only shown
 
-What is read in front of the loop only is not needed at all.
+A variable that is read only before the loop is not needed at all.
 
 A value that becomes part of a text is shown. Limits: one that reaches a line of output by way of
 another number counts as used.
@@ -87,10 +87,13 @@ def _shows(call: str) -> bool:
 
 
 def is_read_before(source: str, function: str, name: str, line: int) -> bool:
-    """Return whether a function ("<module>": the file) reads a variable before its loop only.
+    """Return whether a variable is read only before the training loop, or never.
 
-    `line` is that of the loop. What stands in a loop around it, or in a function that is defined
-    in between, may run again later.
+    function   the function that has the loop; "<module>": the file
+    line       the line of the loop
+
+    A loop around that one, or a function that is defined in this one, may run again later. So what
+    is read there does not count as read before.
     """
     try:
         tree: ast.AST = ast.parse(source)

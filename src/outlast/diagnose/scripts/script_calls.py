@@ -35,7 +35,7 @@ class Remark:
 
     file   another file than the script; "": the script itself
     about  the variable that it is about, if it is about one
-    used   False: outlast refuses it where it is used, so a script that trains does not use it
+    used   False: outlast refuses it where it is used, so it is unused if the script trains
     """
 
     line: int

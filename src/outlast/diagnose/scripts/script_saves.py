@@ -71,8 +71,8 @@ def after_failure(modules: Sequence[Module], loop: SourcePlace | None) -> tuple[
 def _called(modules: Sequence[Module], names: Sequence[str]) -> list[SourcePlace]:
     """Return the calls by one of these names.
 
-    If torch's own are among them, only those. If some are in functions that the script calls, only
-    those: a module of helpers has others for other scripts.
+    If some are torch's own calls, return only those. If some are in functions that the script
+    calls, return only those: a module of helpers has others for other scripts.
     """
     found = [
         (name, SourcePlace(module.file, call))
@@ -140,7 +140,7 @@ def _is_behind(
 
 
 def _end_of_loops(tree: ast.AST, inner: ast.AST) -> int:
-    """Return the last line of the outermost loop around a node of one function, or its own."""
+    """Return the last line of the outermost loop around a node; without a loop, of the node."""
     around = [
         node
         for node in ast.walk(tree)

@@ -116,10 +116,10 @@ def _plain(modules: Sequence[Module]) -> ScriptText:
 
 
 def _without_dead(modules: Sequence[Module]) -> Calls:
-    """Return the calls of the script, but for those in a function that nothing names.
+    """Return the calls of the script, without those in functions that nothing names.
 
-    Such a function is often left over (`def ddp_setup()`). Methods are left in, and so are
-    functions with a decorator, which may name them elsewhere.
+    Such a function is often left over (`def ddp_setup()`). Calls in methods are kept. So are those
+    in functions with a decorator, because the decorator may register them elsewhere.
     """
     script = modules[0]
     named = {
@@ -286,9 +286,9 @@ def _before_steps(modules: Sequence[Module]) -> Iterator[Remark]:
 
 
 def _unseeded_splits(modules: Sequence[Module]) -> Iterator[Remark]:
-    """Find data that is split or shuffled at random, in a script that sets no seed.
+    """Find data that is split at random, in a script that sets no seed.
 
-    Each rank has another part of the data then, and a rank that is replaced has a third one.
+    Then each rank splits it in another way, and a rank that is replaced splits it anew.
     """
     names = {last_name(name) for module in modules for name, _ in module.calls}
     if names & _SEEDS:
@@ -299,8 +299,8 @@ def _unseeded_splits(modules: Sequence[Module]) -> Iterator[Remark]:
             if last_name(name) in _SPLITS and not seeded:
                 yield Remark(
                     call.lineno,
-                    f"{last_name(name)} draws before any seed is set, so each rank has other data,"
-                    " and a rank that is replaced other data than its predecessor",
+                    f"{last_name(name)} draws before any seed is set, so each rank gets other data,"
+                    " and a rank that is replaced does not get the data of its predecessor",
                     "call torch.manual_seed(...) after outlast.join(), or give it a generator with"
                     " a seed",
                     file=module.file,

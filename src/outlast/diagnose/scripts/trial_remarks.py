@@ -96,10 +96,10 @@ def is_of_a_meter(one: Variable, source: str) -> bool:
 
 
 def is_of_the_start(one: Variable, source: str, loop: ScriptLoop) -> bool:
-    """Return whether a variable is a text or a path that is set in front of the loop only.
+    """Return whether a variable is a text or a path that is last set before the loop.
 
-    A rank that is replaced runs that line again. So a folder with a number or a time in its name is
-    another one there.
+    A rank that is replaced runs that line again. So a folder with a number or a time in its name
+    has another name there.
     """
     place = last_set(source, one.function, one.name)
     return (
@@ -112,12 +112,15 @@ def is_of_the_start(one: Variable, source: str, loop: ScriptLoop) -> bool:
 
 
 def start_note(found: Sequence[tuple[Variable, int]]) -> str:
-    """Say which texts and paths are others on a replaced rank. `found`: with their lines."""
+    """Return a note on texts and paths that differ on a replaced rank. `found`: with their lines.
+
+    It says what to do if that matters.
+    """
     named = some([f"{one.name} (line {line})" for one, line in found])
     return (
-        f"Made again, with another value, by a rank that is replaced: {named}. What it writes"
-        " afterwards goes there. Let the name depend on nothing that its start changes, or keep it"
-        " by run.values."
+        f"A rank that is replaced sets these again, to another value: {named}. What it writes"
+        " afterwards goes there. Use a name that does not change from one start to the next, or"
+        " keep it by run.values."
     )
 
 
@@ -193,7 +196,7 @@ def unseen_remark(found: Comparison, one: UnseenCarrier, source: str) -> Remark 
 
 
 def _cleared_at_times(source: str) -> int:
-    """Return the line of a `zero_grad()` under a condition; 0 if one has no condition, or none is.
+    """Return the line of a `zero_grad()` under a condition; 0 if one has none, or there is none.
 
     A loop that clears its gradients in each step carries none, wherever in the step it does so. A
     condition under which gradients are also computed (`if train:`) is that of the whole step.
@@ -279,8 +282,8 @@ def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remar
 def _line_of(error: str, stderr: str, script: str) -> int:
     """Return the innermost line of the script in the traceback that ends with this error.
 
-    A rank that has lost its peer prints another traceback below it. Where none ends so, the last
-    line of the script in any of them counts.
+    A rank that has lost its peer may print another traceback below it. If no traceback ends with
+    the error, return the last line of the script in any of them.
     """
     blocks = stderr.split("Traceback (most recent call last):")[1:]
     own = [block for block in blocks if f"\n{error}\n" in f"{block}\n"]

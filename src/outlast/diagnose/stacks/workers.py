@@ -27,7 +27,7 @@ def waits_for_work(frames: Sequence[str]) -> bool:
 
 
 def is_loader(frames: Sequence[str]) -> bool:
-    """Return True for a worker of a data loader, whatever it does."""
+    """Return True if this is the stack of a data loader's worker, whatever the worker does."""
     return any(_LOOP.match(frame) for frame in frames)
 
 
