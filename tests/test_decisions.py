@@ -24,8 +24,8 @@ ALLOWED = {  # file -> why a branch there is no decision about the run
     ),
     "coordinator/bookkeeping.py": "the word for the state of the run in `outlast status`",
     "worker/saving/checkpoints.py": (
-        "memory for checkpoints is taken when the run begins; a rank that is replaced takes it when"
-        " it saves first"
+        "memory for checkpoints is taken when the run begins; a rank that is replaced takes it at"
+        " its first save"
     ),
     "worker/instructions/marks.py": "a drill's order says in which generation it strikes",
     "worker/communication/shared_rows.py": (

@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, arguments: tuple[str, ...],
 
 
 def test_a_table_on_a_terminal_has_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
-    """Method: a node's name clears the screen and sets the title. In a pipe the text stays."""
+    """Method: a node's name has codes that clear the screen and set the title. A pipe gets them."""
     run = a_run.ended_run(tmp_path)
     name = "n1\x1b[2J\x1b]0;owned\x07"
     with closing(sqlite3.connect(run / "ledger.db")) as ledger, ledger:

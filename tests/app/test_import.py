@@ -59,10 +59,8 @@ def test_slurm_jobs_become_a_run_that_everybody_reads(tmp_path: Path, jobs: Path
     assert "every 9 h 45 m" in plan.stdout, "39 hours, 4 failures"
 
 
-def test_of_an_import_nothing_is_said_that_its_source_does_not_show(
-    tmp_path: Path, jobs: Path
-) -> None:
-    """It shows neither steps, nor what the ranks did, nor when a failure was over."""
+def test_reports_of_an_import_say_only_what_its_source_shows(tmp_path: Path, jobs: Path) -> None:
+    """Slurm's table shows neither steps, nor what ranks did, nor when a failure was over."""
     run = tmp_path / "run"
     outlast("import", "--sacct", jobs, "--run-dir", run)
     said = [outlast(*words, run).stdout for words in (("report",), ("status",), ("report", "--md"))]

@@ -156,8 +156,8 @@ def test_two_views_are_not_asked_for_at_once(tmp_path: Path) -> None:
 def test_what_a_damaged_ledger_lacks_is_never_reported_as_nothing(
     tmp_path: Path, table: str
 ) -> None:
-    """Method: the root page of one table is overwritten. Each command says that it is missing, and
-    a figure that needs it is not known, instead of 0.
+    """Method: the root page of one table is overwritten. Each command says that the table lacks
+    rows, and a figure that needs them is "not known", and not 0.
     """
     path = a_run.ended_run(tmp_path)
     with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection:

@@ -424,9 +424,9 @@ def test_a_value_is_computed_seldom_however_many_ask() -> None:
     assert fresh.get() == 3
 
 
-def test_a_value_stays_by_its_processor_time_and_not_by_the_clock() -> None:
-    """A server at nice 19 waits for its turn for a minute, and computes for 0.1 s. Its page was
-    three minutes behind after an hour of faults, when the minute counted.
+def test_a_value_is_kept_by_its_processor_time_and_not_by_the_clock() -> None:
+    """A server at nice 19 waits for a core for a minute, and computes for 0.1 s. When the minute
+    counted, its page was three minutes behind after an hour of faults.
     """
     now_s, stamp, made = [0.0], [0], [0]
 

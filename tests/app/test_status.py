@@ -48,8 +48,10 @@ def test_a_live_run_shows_what_the_launcher_said_last(tmp_path: Path) -> None:
     ("state", "how"),
     [("ended", "has ended well"), ("stopped", "was stopped"), ("failed", "has failed")],
 )
-def test_a_run_that_is_over_is_not_asked_for_anything(tmp_path: Path, state: str, how: str) -> None:
-    """`outlast stop` says so. It is about another node only if nothing says that the run ended."""
+def test_a_request_to_a_run_that_is_over_is_refused(tmp_path: Path, state: str, how: str) -> None:
+    """`outlast stop` says how the run ended. Only if nothing says that it ended, the message is
+    about a run on another node.
+    """
     done = outlast("stop", a_run.ended_run(tmp_path, state=state))
     assert done.returncode == 2
     assert f"{how} already" in done.stderr

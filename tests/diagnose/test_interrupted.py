@@ -80,8 +80,8 @@ ASKED = (
 
 
 @pytest.mark.parametrize("cause", [FailureClass.HOST_MAINTENANCE, FailureClass.UNKNOWN])
-def test_a_drain_is_told_with_who_asked_for_it_and_why(cause: FailureClass) -> None:
-    """It is no failure. A drain that the policy decided has no class of its own."""
+def test_the_verdict_on_a_drain_says_who_asked_for_it_and_why(cause: FailureClass) -> None:
+    """A drain is no failure. One that the policy decided has the class unknown."""
     moved = replace(
         KILL, mechanism=Mechanism.LOST_NODE, failure_class=cause, reason=ASKED, error="", pids=()
     )
@@ -278,11 +278,11 @@ def test_without_a_class_the_reason_still_says_where_it_was_raised() -> None:
     assert verdict.reason.endswith("StopIteration was raised in load (srv/train.py:9).")
 
 
-def test_a_killed_rank_is_not_laid_to_what_the_logs_say_of_the_program() -> None:
-    """A program that fails by its own error ends with a code, and nobody sends it SIGKILL.
+def test_a_sigkill_is_not_blamed_on_errors_of_the_program_in_the_logs() -> None:
+    """A program that fails by its own error ends with a code. Nobody sends it SIGKILL.
 
-    Method: a peer's log has an error of its arguments, which it got over. The same line counts if
-    the rank raised, or if the kernel killed it for want of memory.
+    Method: a peer's log has an error about its arguments, which did not end the peer. The same line
+    counts if the rank raised an exception, or if the OOM killer may have killed it.
     """
     line = b"train.py: error: unrecognized arguments: --resume\n"
     argued = list(read_lines([line], name="stderr-rank0.log"))
@@ -303,8 +303,8 @@ def test_a_killed_rank_is_not_laid_to_what_the_logs_say_of_the_program() -> None
         assert other.failure_class is FailureClass.USER_CODE
 
 
-def test_without_seen_steps_nothing_says_that_the_run_has_recovered() -> None:
-    """All ranks were started again; whether the script trains is not known."""
+def test_a_run_whose_steps_are_not_seen_is_not_said_to_have_recovered() -> None:
+    """All ranks were started again. Whether the script trains is not known."""
     unseen = replace(KILL, rung=Rung.RESTART, steps_repeated=-2, steps_lost=-2)
     assert not unseen.steps_seen
     verdict = of_record(unseen)
@@ -323,10 +323,10 @@ def test_without_seen_steps_nothing_says_that_the_run_has_recovered() -> None:
         ("", "", "if it hangs"),
     ],
 )
-def test_a_run_without_interruptions_is_told_how_it_ended(
+def test_the_verdict_says_how_a_run_without_interruptions_ended(
     state: str, said: str, action: str
 ) -> None:
-    """The ends of its logs would leave open whether it hangs."""
+    """By the ends of its logs alone it would not be known whether it hangs."""
     meta = Meta("run", "toy", 2, "0.1.0", 0.0, 0.0)
     session = Session(1, 1, 0.0, 0.0, seen_s=9.0, ended_s=9.0, state=state, reason="outlast stop")
     found = read_records(Records(meta, (SessionRecords(session, 0.0),)), name="ledger.db")
@@ -386,8 +386,8 @@ def test_on_several_nodes_the_node_is_named_and_what_it_did_not_send() -> None:
     assert read.notes[1] == "no evidence of node there: it did not send it in time"
 
 
-def test_a_node_that_acknowledged_nothing_is_said_to_have_done_so() -> None:
-    """The bytes are the first thing that tells a cut link from processes that have ended."""
+def test_the_verdict_names_a_node_that_acknowledged_nothing() -> None:
+    """The bytes tell a cut link from processes that have ended."""
     link = "9,216 bytes not acknowledged towards node here (from there)"
     why = f"node here was not heard of; {link}; the vote has passed"
     about = replace(KILL, mechanism=Mechanism.LOST_NODE, reason=why)

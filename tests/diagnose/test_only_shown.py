@@ -49,10 +49,10 @@ def test_of_a_global_all_functions_count_and_what_cannot_be_read_is_used() -> No
         ("f = lambda: d", "f()", False),
     ],
 )
-def test_what_is_read_in_front_of_the_loop_only_is_unused(
+def test_a_variable_that_is_read_only_before_the_loop_is_unused(
     before: str, within: str, unused: bool
 ) -> None:
-    """As the checkpoint that a script has loaded: `d = torch.load(p)`."""
+    """An example is the checkpoint that a script has loaded: `d = torch.load(p)`."""
     lines = ["d = load()", before, "for step in run.steps(state):", f"    {within}"]
     assert is_read_before("\n".join(lines), "<module>", "d", 3) == unused
     inner = "def main():\n" + "\n".join(f"    {line}" for line in lines)

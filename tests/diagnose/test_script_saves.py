@@ -75,7 +75,7 @@ LOOP = "for x in y:\n    f(x).backward()\n    opt.step()\n    torch.save(m, p)\n
     ],
 )
 def test_a_load_that_only_follows_the_training_is_no_resume(source: str) -> None:
-    """As in PyTorch's word_language_model, which tests the best model at the end."""
+    """PyTorch's word_language_model does so: it tests the best model at the end."""
     text = read_script(source)
     assert "loads its own file" not in text.after_failure
     (remark,) = text.remarks
@@ -95,12 +95,12 @@ def test_a_load_that_only_follows_the_training_is_no_resume(source: str) -> None
         "t = T()\nt.resume()\ntrain()\ntorch.save(m, p)\n",
     ],
 )
-def test_a_load_before_the_training_or_between_is_a_resume(source: str) -> None:
+def test_a_load_before_the_training_or_between_epochs_is_a_resume(source: str) -> None:
     assert "loads its own file" in after_of(source), source
 
 
 def test_a_load_in_a_function_that_the_script_calls_goes_first() -> None:
-    """As in DINO, whose helpers load pretrained weights for other scripts."""
+    """DINO's helpers have another one, which loads pretrained weights for other scripts."""
     helpers = "def pretrained():\n    torch.load(q)\ndef resume():\n    torch.load(p)\n"
     assert "at line 8, saved" in after(f"{helpers}resume()\ntrain()\ntorch.save(m, p)\n")
     assert "at line 6, saved" in after(f"{helpers}train()\ntorch.save(m, p)\n")

@@ -165,7 +165,7 @@ def test_what_a_run_ended_with_is_named_with_the_script_s_line() -> None:
 
 
 def test_the_line_is_of_the_traceback_that_ends_with_the_error() -> None:
-    """Method: rank 1 waits for rank 0, which raises, and prints its own traceback after that."""
+    """Method: rank 0 raises. Rank 1, which waits for it, prints its own traceback after that."""
     script = "/project/train.py"
     head = "Traceback (most recent call last):\n"
     stderr = (
@@ -243,7 +243,7 @@ def main():
 
 
 def test_a_folder_with_a_new_name_is_told_from_a_text_that_the_loop_sets() -> None:
-    """The first is made again by a rank that is replaced; the second steers the training."""
+    """A rank that is replaced sets the first one again. The second one steers the training."""
     loop = ScriptLoop("/project/train.py", "main", 6)
     for name, kind, known in (
         ("folder", "str", True),

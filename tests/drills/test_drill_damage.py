@@ -123,9 +123,9 @@ def test_a_full_disk_costs_checkpoints_and_a_damaged_image_the_bits(tmp_path: Pa
 
 
 @pytest.mark.skipif(bool(may_be_slowed(Path())), reason=f"NO SLOW DISK: {may_be_slowed(Path())}")
-def test_a_torn_image_of_sharded_state_costs_what_was_not_promised(tmp_path: Path) -> None:
-    """All ranks go back to the image before it, if the other rank has not sealed over its own.
-    Otherwise they go back to the checkpoint. The disk is slow meanwhile.
+def test_a_torn_image_of_sharded_state_costs_no_promised_step(tmp_path: Path) -> None:
+    """All ranks go back to the image before it, unless another rank has sealed over its own one.
+    Then they go back to the checkpoint. The disk is slow meanwhile.
     """
     code, facts, log = drill(
         tmp_path,

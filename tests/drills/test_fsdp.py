@@ -263,14 +263,14 @@ def test_a_corrupt_image_is_refused_and_the_older_common_one_used(
 
 @pytest.mark.drill
 @pytest.mark.timeout(300)
-def test_a_corrupt_image_while_peers_seal_on_costs_more(
+def test_a_corrupt_image_costs_more_if_peers_seal_on(
     tmp_path: Path, expected: dict[int, str]
 ) -> None:
-    """The image before it is of no use then: the peers have sealed over theirs.
+    """The image before it is of no use then, because the peers have sealed over theirs.
 
     Method: rank 2 stops as it is about to seal step 7, so it has images of steps 5 and 6. The
-    others seal step 7 over step 5, and wait for it. Bytes of its image of step 6 are flipped, and
-    then it is killed. There is no checkpoint, so all begin again.
+    others seal step 7 over step 5, and wait for rank 2. Bytes of its image of step 6 are flipped,
+    and then it is killed as hung. There is no checkpoint, so all begin again.
     """
     marks = [{"mark": "sealing", "rank": 2, "step": 7, "do": "SIGSTOP"}]
     with Drill(tmp_path, SCRIPT, "--steps", STEPS, marks=marks) as drill:

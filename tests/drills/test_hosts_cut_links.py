@@ -1,9 +1,8 @@
 """Links between hosts carry nothing, in one direction or in both.
 
-The hosts are network namespaces on this machine, as in test_hosts.py. Between two hosts, packets
-get lost because a host is given a wrong hardware address for the other one. So both still reach the
-host that leads. All that a host sends, or all that is sent to it, gets lost by `Hosts.mute` and
-`Hosts.deafen`.
+The hosts are network namespaces on this machine, as in test_hosts.py. To cut the link between two
+hosts, one is given a wrong hardware address for the other. Both still reach the host that leads.
+`Hosts.mute` drops all that a host sends, and `Hosts.deafen` all that is sent to it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ pytestmark = [
 ]
 CUT_S = 25.0  # longer than the shortest deadline of a hang
 NOBODY = "02:00:00:00:00:99"
-# It sends a byte each tenth of a second, and prints how many are not acknowledged.
+# A program that sends a byte each tenth of a second, and prints how many are not acknowledged.
 SENDS = """
 import socket, sys, time
 from outlast.runtime.worker.communication.peer_ends import unacknowledged_bytes
@@ -38,7 +37,7 @@ while True:
     print(unacknowledged_bytes(sock), flush=True)
     time.sleep(0.1)
 """
-# It accepts one connection, and reads nothing.
+# A program that accepts one connection, and reads nothing.
 TAKES = """
 import socket, sys, time
 listener = socket.create_server((sys.argv[1], 4000))
@@ -81,7 +80,7 @@ def until(condition: Callable[[], object], out: Path, within_s: float = 40.0) ->
 
 
 def test_the_kernel_tells_of_a_link_that_carries_nothing(tmp_path: Path) -> None:
-    """A peer that reads nothing is not cut off. Once the link is mended, it acknowledges again."""
+    """A peer that only reads nothing is not cut off. After a cut the peer acknowledges again."""
     out, other = tmp_path / "sends", tmp_path / "other"
     with Hosts(2) as hosts:
         at(hosts, 1, sys.executable, "-u", "-c", TAKES, hosts.address(1), out=other)
@@ -101,9 +100,9 @@ def test_the_kernel_tells_of_a_link_that_carries_nothing(tmp_path: Path) -> None
 def test_no_rank_is_blamed_for_a_link_that_carries_nothing(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun, ways: tuple[tuple[int, int], ...]
 ) -> None:
-    """Three hosts with a rank each train. The link between hosts 1 and 2 carries nothing for longer
-    than the deadline of a hang. No process is killed, people are told which link it is, and
-    training goes on once it is mended, to the weights of an undisturbed run.
+    """Method: three hosts train, with a rank each. The link between hosts 1 and 2 carries nothing
+    for longer than the deadline of a hang. No process is killed, and a warning names the link. Once
+    it is mended, training goes on, and ends with the weights of an undisturbed run.
     """
     arguments = ("--steps", 600)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=3).digests
@@ -132,12 +131,12 @@ def test_no_rank_is_blamed_for_a_link_that_carries_nothing(
 
 
 @pytest.mark.parametrize("way", ["mute", "deafen"])
-def test_a_host_with_a_link_of_one_direction_is_replaced(
+def test_a_host_whose_link_carries_one_direction_only_is_replaced(
     tmp_path: Path, three_hosts: Hosts, calm_run: CalmRun, way: str
 ) -> None:
-    """All that host 1 sends gets lost for good, or all that is sent to it. A third host takes over
-    its rank. The verdict names the host. If host 0 had sent it something that was still on its way,
-    the verdict says that it was not acknowledged. It may also have been waiting for host 1 only.
+    """All that host 1 sends, or all that is sent to it, gets lost for good. A third host takes over
+    its rank, and the verdict names host 1. Host 0 may have sent it something that was still on its
+    way. Then the verdict says that this was not acknowledged. Or host 0 only waited for host 1.
     """
     arguments = ("--steps", 200)
     calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=2).digests

@@ -102,11 +102,11 @@ def test_fsdp2_goes_on_from_parity_when_hosts_are_lost(
 
 
 @pytest.mark.parametrize("host", [1, 0], ids=["another host", "the host that leads"])
-def test_a_host_is_drained_under_parity_and_another_is_lost_then(
+def test_under_parity_a_host_is_drained_and_then_another_is_lost(
     tmp_path: Path, calm_run: CalmRun, host: int
 ) -> None:
-    """Method: a host of three is drained at step 10, by command, and its launcher ends with 0. If
-    it did not lead the run, it is started again, and stands ready. Ten steps later all processes of
+    """Method: one host of three is drained at step 10, by command, and its launcher ends with 0. If
+    it did not lead the run, it is started again as a spare, and ten steps later all processes of
     host 2 are killed. No committed step is lost, and the weights are those of an undisturbed run.
     """
     given = ("--steps", 200, "--way", "main", "--batch", 6)

@@ -97,9 +97,9 @@ def test_an_error_between_steps_is_shown_once_for_each_process(tmp_path: Path, w
 
 
 def test_ctrl_c_while_a_lost_peer_is_reported_shows_no_traceback_of_ours(tmp_path: Path) -> None:
-    """Ctrl-C ends one rank first, and its peers report its loss when the signal reaches them.
+    """Ctrl-C ends one rank first. Its peers are reporting its loss when the signal reaches them.
 
-    Method: the script's own hook for exceptions, which shows the loss, is where the signal comes.
+    Method: the script's own hook for exceptions is called to show the loss, and raises the signal.
     """
     script = tmp_path / "train.py"
     script.write_text(

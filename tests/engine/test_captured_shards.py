@@ -12,7 +12,7 @@ from tests.engine.test_requests import LONE
 
 
 @pytest.mark.parametrize("mode", ["in_place", "sharded"])
-def test_the_checkpoint_whose_shard_was_captured_is_complete(mode: str) -> None:
+def test_a_shard_that_a_killed_rank_had_captured_is_counted(mode: str) -> None:
     """Method: a rank is killed once it has captured its second shard, before that is written. The
     node's writer has the shard, and reports it after the rank's death.
     """

@@ -119,10 +119,8 @@ def test_ranks_of_one_node_are_checked_twice_beside_a_spare_node() -> None:
 
 
 @pytest.mark.parametrize(("age_s", "again_s"), [(0.7, 0.3), (0.99, limits.LATE_TICK_S)])
-def test_a_rank_that_is_awaited_is_looked_at_once_it_is_overdue(
-    age_s: float, again_s: float
-) -> None:
-    """Rank 1 has hung, but it entered the step a little later than rank 0, which waits for it."""
+def test_agents_look_again_when_an_awaited_rank_is_overdue(age_s: float, again_s: float) -> None:
+    """Rank 1 hangs, but it entered the step a little later than rank 0, which waits for it."""
     one = at_work()
     one.on_message(report_of(0, nonce=0, age_s=1.1), now_s=9.0, node="a")
     out = one.on_message(report_of(1, nonce=1, age_s=age_s, collectives=7), now_s=9.0, node="b")
@@ -139,9 +137,9 @@ def test_a_node_that_has_not_answered_is_soon_asked_again() -> None:
     assert asked == ("a", Judged("awaited", 2 * limits.INQUIRY_DEADLINE_S))
 
 
-def test_people_are_told_once_a_step_which_link_carries_nothing() -> None:
-    """Ranks 0 and 1 are overdue, and rank 0 says that rank 1 acknowledges nothing. The question is
-    asked three times, and the run has committed a step before the last of them.
+def test_a_link_that_carries_nothing_is_named_once_for_each_step() -> None:
+    """Ranks 0 and 1 are overdue, and rank 0 reports that rank 1 acknowledges nothing. There are
+    three inquiries, and the run has committed a step before the last of them.
     """
     one = at_work()
     said: list[list[str]] = []

@@ -212,7 +212,7 @@ def test_a_lost_node_is_not_booked_as_the_users_error() -> None:
         (Mechanism.EXCEPTION, "StateError: a dict", FailureClass.USER_CODE),
     ],
 )
-def test_damage_of_stored_state_is_not_booked_as_the_users_error(
+def test_damage_and_shortage_are_not_booked_as_the_users_error(
     mechanism: Mechanism, error: str, cause: FailureClass
 ) -> None:
     traceback = (

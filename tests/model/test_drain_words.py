@@ -1,4 +1,4 @@
-"""The reason of a drain is written and read by the same module, and people are shown it."""
+"""One module writes and reads the reason of a drain, and people are shown what it reads."""
 
 from __future__ import annotations
 

@@ -166,8 +166,8 @@ def test_deadlines_follow_the_step_between_a_floor_and_a_ceiling() -> None:
 
 
 def test_fresh_processes_are_awaited_as_long_as_first_steps_may_take() -> None:
-    """The peers of a fresh process are overdue after a second. They wait for it until it is past
-    its own deadline.
+    """The peers of a fresh process are overdue after a second. They wait until it has missed its
+    own deadline.
     """
     hangs = Hangs(16, 0.1)
     hangs.start_over(50, (3,))

@@ -483,7 +483,7 @@ def test_a_hang_is_found_by_the_deadline_that_the_engine_has_learned() -> None:
 def test_a_fresh_process_is_given_the_time_that_first_steps_take() -> None:
     """Rank 16 is replaced, and hangs a step later, up to a second after the step began.
 
-    Its deadline is that of first steps. Its peers wait for it until that has passed.
+    Its deadline is that of first steps. Its peers wait until it has missed it.
     """
     decided = live(world(tiers=REPLICAS), told((50.5, PROCESS), (66.0, PROCESS)), HANGS)
     early, late = live(world(tiers=REPLICAS), told((50.5, PROCESS), (75.0, PROCESS)), HANGS).answers

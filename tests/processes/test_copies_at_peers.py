@@ -161,7 +161,7 @@ def test_each_image_is_at_its_keeper_once_the_wait_is_over(vaults: tuple[Vault, 
 def test_a_copy_is_sent_after_the_packets_of_other_connections(
     vaults: tuple[Vault, Vault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: the band of the kernel's queue is read from the connection while it is open."""
+    """Method: the priority of the connection is read while it is open."""
     own, other = vaults
     bands = []
 

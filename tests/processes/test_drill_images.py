@@ -71,8 +71,8 @@ def test_a_damaged_image_is_refused_and_the_one_before_it_is_whole(
     assert float(np.frombuffer(image.tensors["w"][1], np.float32).min()) == 6.0
 
 
-def test_the_image_that_is_damaged_is_of_a_step_which_peers_have_sealed(vault: Vault) -> None:
-    """The rank has sealed step 8 already, and its peer goes back to step 7."""
+def test_the_damaged_image_is_of_a_step_that_the_peers_have_sealed(vault: Vault) -> None:
+    """The rank has sealed step 8 already, but its peer would go back to step 7."""
     for rank, step in ((0, 6), (0, 7), (1, 7), (1, 8)):
         seal(vault, rank, step)
     assert damage(vault, 1, torn=False)
@@ -82,7 +82,7 @@ def test_the_image_that_is_damaged_is_of_a_step_which_peers_have_sealed(vault: V
 
 
 def test_a_peer_that_has_not_sealed_the_newest_step_yet_is_waited_for(vault: Vault) -> None:
-    """Otherwise an image would be damaged that nobody needs any more."""
+    """Otherwise the drill would damage an image that nobody needs any more."""
     for rank, step in ((0, 6), (0, 7), (1, 7), (1, 8)):
         seal(vault, rank, step)
     later = threading.Timer(0.1, seal, (vault, 0, 8))
@@ -99,7 +99,7 @@ def test_a_peer_that_has_not_sealed_the_newest_step_yet_is_waited_for(vault: Vau
 def test_no_older_image_is_left_once_a_peer_has_sealed_over_its_own(
     vault: Vault,
 ) -> None:
-    """There are two slots for a rank. So the older image is no redundancy that can be promised."""
+    """A rank has two slots. So the drill cannot count on the older image."""
     for rank, step in ((0, 6), (0, 7), (1, 6), (1, 7), (0, 8)):
         seal(vault, rank, step)
     assert set(vault.steps(0)) & set(vault.steps(1)) == {7}

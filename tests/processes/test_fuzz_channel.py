@@ -1,5 +1,6 @@
-"""The fuzzer of the parser and of the handshakes between nodes, in short. `make fuzz` does not run
-it: benchmarks/fuzz_channel.py does so for minutes or hours.
+"""A short run of the fuzzer of the parser and of the handshakes between nodes.
+
+benchmarks/fuzz_channel.py runs it for minutes or hours. `make fuzz` does not run it.
 """
 
 from __future__ import annotations

@@ -97,11 +97,11 @@ def test_the_image_of_one_rank_arrives_as_that_of_another(vaults: tuple[Vault, V
 
 
 @pytest.mark.parametrize("offset", [-1, -(2**70), 2**70])
-def test_a_piece_that_no_image_has_is_sent_as_none(
+def test_an_offset_outside_of_the_image_ends_no_server(
     vaults: tuple[Vault, Vault], offset: int
 ) -> None:
-    """Method: ask for an image from a place outside of it. The answer names a place within it, and
-    the next caller is served.
+    """Method: ask for an image from an offset outside of it. The answer names its beginning or its
+    end, and the next caller is served.
     """
     donor, needy = vaults
     found = donor.sealed_transfer(3, 7)

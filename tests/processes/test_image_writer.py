@@ -1,4 +1,4 @@
-"""The process that writes captured images: what was captured is written, whoever dies."""
+"""The process that writes captured images: it writes what was captured, even if the rank dies."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_what_a_rank_captured_before_it_died_is_written_and_reported(node: Node)
 def test_a_writer_that_dies_is_counted_and_started_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: it is stopped with an order in hand, and killed. The rank hands over once more."""
+    """Method: a writer is stopped, gets an order, and is killed. The rank hands over once more."""
     monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
     rank = Rank(node.folder / "checkpoints")
     node.writer.start()
@@ -203,8 +203,8 @@ def test_a_writer_that_dies_is_counted_and_started_again(
 def test_a_writer_that_writes_nothing_is_replaced(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: the folder of the checkpoint is on a disk that hangs: a writer whose disk never
-    returns. The next writer has one that works.
+    """Method: the first writer runs with a disk whose calls never return. The next writer has a
+    disk that works.
     """
     monkeypatch.setattr(writer_process, "WRITER_SILENT_S", SILENT_S)
     monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
@@ -264,7 +264,7 @@ def test_a_writer_that_cannot_be_started_is_tried_again(
 def test_a_writer_that_does_not_answer_is_replaced(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: it is stopped while it has nothing to do. A rank's order waits for the next one."""
+    """Method: a writer is stopped while it has nothing to do. An order waits for the next one."""
     monkeypatch.setattr(writer_process, "WRITER_SILENT_S", SILENT_S)
     monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
     node.writer.start()
@@ -391,7 +391,10 @@ def test_strangers_disturb_nobody(node: Node) -> None:
     assert node.told == []
 
 
-def test_memory_is_asked_for_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_does_not_fit_is_refused_before_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The memory that was reserved before stays."""
     memory = CapturedImage()
     memory.reserve(1000)
     room = Room(5_000, "memory of this machine", "free memory")
@@ -431,8 +434,8 @@ def test_no_file_gets_its_name_after_the_lease_of_the_node(tmp_path: Path) -> No
 
 
 def test_an_image_of_a_step_that_was_rolled_back_gets_no_name(tmp_path: Path) -> None:
-    """Method: the step is rolled back while a dead rank's image of it is written, and its
-    successor's image of that step waits. The file is that of the successor.
+    """Method: the step is rolled back while a dead rank's image of it is being written. The image
+    of its successor waits for its turn. The file in the end is that of the successor.
     """
     said, halfway, goes_on = list[dict[str, Any]](), threading.Event(), threading.Event()
 
@@ -462,7 +465,9 @@ def test_an_image_of_a_step_that_was_rolled_back_gets_no_name(tmp_path: Path) ->
 
 
 def test_each_writer_hears_which_steps_were_rolled_back(node: Node) -> None:
-    """Method: one hears it while it runs, the next one as it starts. Other steps are written."""
+    """Method: one writer hears it while it runs, and the next one as it starts. An image of a later
+    generation is written.
+    """
     rank = Rank(node.folder / "checkpoints")
     node.writer.start()
     node.until(node.listens)
@@ -573,11 +578,11 @@ def test_a_rank_goes_on_while_its_writer_is_held_up(
     assert [(one.step, one.error) for one in said[1:]] == [(1, ""), (3, "")]
 
 
-def test_a_save_that_never_ends_holds_no_end_of_a_run_up(
+def test_a_save_that_never_ends_does_not_hold_up_the_end_of_a_run(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: the writer is stopped. The wait at the end of the steps is over, and the save is
-    reported as failed. Steps that follow save nothing before the writer has let go of the memory.
+    """Method: the writer is stopped. The wait at the end of the steps ends all the same, and the
+    save is reported as failed. Later steps save nothing before the writer has let go of the memory.
     """
     from outlast.runtime.worker.saving import checkpoints
 
@@ -602,10 +607,10 @@ def test_a_save_that_never_ends_holds_no_end_of_a_run_up(
     assert (said[3].step, said[3].error) == (3, "")
 
 
-def test_a_rank_writes_itself_if_no_writer_comes_back(
+def test_a_rank_writes_its_image_itself_if_no_writer_comes_back(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Method: there is none at first. Then one has left its socket, and is not started again."""
+    """Method: at first there is no writer. Then one has left its socket, and none is started."""
     from outlast.runtime.worker.saving import checkpoints
 
     monkeypatch.setattr(checkpoints, "WRITER_BACK_S", 0.05)

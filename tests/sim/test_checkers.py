@@ -529,7 +529,7 @@ def test_a_manifest_is_ordered_once_all_shards_are_there(made: bool, rules: list
 
 @pytest.mark.parametrize(("back", "rules"), [(2, []), (4, ["ManifestOnceAllShards"])])
 def test_no_manifest_is_due_for_a_step_that_was_rolled_back(back: int, rules: list[str]) -> None:
-    """Method: a dead rank's shards are reported after the plan that goes back before their step."""
+    """Method: shards are reported after the plan that goes back to a step before theirs."""
     checkers = Checkers()
     checkers.see(1.0, Planned(2, (back,), back, (0, 1)))
     checkers.see(1.1, ShardHeard(4, 0, 1, 2))

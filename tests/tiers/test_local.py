@@ -109,7 +109,7 @@ def test_a_disk_full_at_any_write_costs_no_checkpoint(
 
 
 def test_a_disk_that_is_really_full_is_a_capacity_error(tmp_path: Path) -> None:
-    """Method: what is written goes to /dev/full."""
+    """Method: the disk writes to /dev/full."""
 
     class ReallyFull(Disk):
         def write(self, fd: int, data: memoryview) -> None:
@@ -122,8 +122,8 @@ def test_a_disk_that_is_really_full_is_a_capacity_error(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_hung_process_still_writes_goes_to_no_file_of_another(tmp_path: Path) -> None:
-    """Method: a save that was begun has its file open, and writes once another save is over."""
+def test_late_bytes_of_a_hung_process_reach_no_file_of_another_save(tmp_path: Path) -> None:
+    """Method: a first save has its file open, and writes to it once a second save is over."""
     folder = checkpoint_folder(tmp_path, 1)
     folder.mkdir()
     with open(folder / "rank-0.safetensors.tmp", "wb", buffering=0) as hung:

@@ -224,7 +224,7 @@ def test_a_file_that_the_run_has_saved_shows_where_the_script_goes_on(
 def test_weights_loaded_without_their_optimizer_show_the_step(
     watched: Callable[..., Seen], tmp_path: Path, names: list[str], first: int
 ) -> None:
-    """Adam counts from one then. Weights of another run are no step of this one (0: not known)."""
+    """Adam counts from one then. Weights of another run count as no step. `first` 0: not known."""
     torch.save({}, tmp_path / "pre.pt")  # before the onlooker watches anything
     watched(folder=tmp_path)
     for count, more in ((2, 2), (7, 5)):

@@ -18,7 +18,7 @@ A, B = key_of_address("10.0.0.1"), key_of_address("10.0.0.2")
 
 
 def test_a_rank_is_known_by_its_port_or_else_by_its_address() -> None:
-    """Ranks 0 and 1 share a node. A connection that they have dialled comes from another port."""
+    """Ranks 0 and 1 share a node. If one of them dials, its connection comes from another port."""
     ends = PeerEnds()
     ends.learn([PeerWords(40, 7, A, 1), PeerWords(41, 7, A, 0), PeerWords(40, 8, B, 2)])
     assert ends.ports == {40, 41}
@@ -34,7 +34,7 @@ def test_a_rank_is_known_by_its_port_or_else_by_its_address() -> None:
     assert (ends.ports, ends.rank_at(0, 100)) == (set(), -1)
 
 
-def test_ranks_that_said_nothing_of_themselves_are_not_known() -> None:
+def test_a_member_that_names_no_address_or_no_rank_is_not_known() -> None:
     ends = PeerEnds()
     ends.learn([PeerWords(0, 0, 0, 0), PeerWords(40, 0, A, -1)])
     ends.note(1, 1, ("10.0.0.1", 40))

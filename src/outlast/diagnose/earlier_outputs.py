@@ -83,7 +83,7 @@ def without_earlier_outputs(
         [one for one in findings if one.evidence.file not in aside],
         [one for one in samples if one.name not in aside],
         f"{count} left out because the newest submission of the job, or its newest log, is"
-        f" diagnosed; name one of the earlier submissions or logs ({min(old)}) alone to diagnose it",
+        f" diagnosed; name one of the earlier submissions or logs ({min(old)}) alone to read it",
     )
 
 

@@ -587,10 +587,8 @@ def test_an_exception_whose_innermost_frame_is_ours_is_our_bug() -> None:
         ("Capacity: the checkpoint in /c could not be written: No space left on device", "storage"),
     ],
 )
-def test_damage_of_stored_state_and_lack_of_room_are_not_the_scripts(
-    error: str, cause: str
-) -> None:
-    """Method: what outlast raises on purpose, of each kind, with words that other rules know."""
+def test_damaged_state_and_lack_of_room_are_not_user_code(error: str, cause: str) -> None:
+    """Method: errors that outlast raises on purpose, with words that other rules know, too."""
     kind, text = error.split(": ", 1)
     for path in ("/srv/src/outlast/runtime/tiers/image.py", "/x/site-packages/outlast/errors.py"):
         told = BUG.format(error=f'  File "{path}", line 3, in f\n    x\n' + "{error}")

@@ -164,9 +164,9 @@ def test_the_only_rank_that_has_not_ended_keeps_the_job_from_its_end() -> None:
     assert named(table(GONE, WAITS, WAITS)) == []
 
 
-def test_of_processes_that_all_stand_still_it_is_said_that_they_are_there() -> None:
-    """They were looked at, so nobody is asked whether they are there, nor told to collect what was
-    collected.
+def test_a_verdict_says_that_processes_are_there_and_stand_still() -> None:
+    """They were looked at twice. So the verdict does not ask whether they are there, and does not
+    ask to collect the same once more.
     """
     log = [f"step {step} done".encode() for step in range(30)]
     text = table(WAITS, WAITS, WAITS, WAITS)
@@ -179,7 +179,7 @@ def test_of_processes_that_all_stand_still_it_is_said_that_they_are_there() -> N
     assert "once more" in got.action
 
 
-def test_of_a_rank_apart_it_is_said_to_collect_once_more_with_stacks() -> None:
+def test_for_a_rank_apart_the_advice_is_to_collect_stacks_as_well() -> None:
     text = table(WAITS, ("S", "hrtimer_nanosleep", "still"), WAITS)
     got = decide(list(read_lines(text.encode().splitlines(), name="processes.txt")), blame=None)
     assert [one.rank for one in got.ranks] == [1]

@@ -106,7 +106,7 @@ def test_a_line_that_says_what_happened_is_no_source(line: str) -> None:
 
 @pytest.mark.parametrize("label", ["", "[rank0]: "])
 def test_the_line_of_source_below_a_python_warning_is_source(label: str) -> None:
-    """Only the first line that is indented by two: what follows is not of the warning."""
+    """Only the first line that is indented by two is. What follows does not belong to the warning."""
     above = [f"{label}{line}" for line in WARNED]
     assert is_source(above[-1], above[:-1])
     assert not is_source(f"{label}  ValueError was raised", above)
@@ -114,7 +114,7 @@ def test_the_line_of_source_below_a_python_warning_is_source(label: str) -> None
 
 
 def test_warnings_of_a_configuration_library_are_no_invalid_configuration() -> None:
-    """Hydra gives four such warnings at each start, with a call of OmegaConf as their source."""
+    """Hydra prints four such warnings at each start. Their line of source calls OmegaConf."""
     assert verdict("\n".join(WARNED)).failure_class is FailureClass.UNKNOWN
     stack = '  File "/lib/omegaconf/omegaconf.py", line 3, in load\n'
     assert verdict(f"{stack}omegaconf.version is 2.4").failure_class is FailureClass.UNKNOWN

@@ -50,7 +50,7 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
 
 @pytest.mark.parametrize("how", ["--sgd", "--weights"])
 def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path, how: str) -> None:
-    """SGD keeps no step count, and Adam a new one if its state is not loaded.
+    """SGD does not count steps, and Adam begins to count anew if its state is not loaded.
 
     The run has seen after which step the file was saved.
     """

@@ -1,6 +1,6 @@
 """Shape of nanoGPT: batches from a token file by an own function, a disabled GradScaler, gradient
-accumulation, clipping, a cosine schedule by hand, an estimate of the loss in between. As in llm.c,
-an option chooses an optimizer that outlast refuses.
+accumulation, clipping, a cosine schedule by hand, an estimate of the loss in between. An option
+chooses an optimizer that outlast refuses, as in llm.c.
 """
 
 import argparse
