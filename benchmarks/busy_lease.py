@@ -5,12 +5,12 @@
     python benchmarks/busy_lease.py --burners 0 --minutes 1 --lost 0.3
 
 The model of `with_outlast.py` trains on four hosts with a rank each, and a fifth host stands ready.
-The hosts are network namespaces on this machine, so it needs root. No fault is injected. Besides,
-`--burners` processes use a core each, with the same priority as the run, and `--writers` processes
-write 64 MB to the disk of the run again and again, and wait until it is there. A host that is lost
-is one that was taken for lost wrongly, and so is another leader. With `--lost S` all that the
-second host sends gets lost for S seconds, each five seconds. A process that wants to run each
-10 ms, and does nothing else, shows for how long the system keeps a process from a core.
+The hosts are network namespaces on this machine, so it needs root. Meanwhile `--burners` processes
+use a core each, with the same priority as the run, and `--writers` processes write 64 MB to the
+disk of the run again and again, and sync it. No host fails, so each host that the run takes for
+lost is a false alarm, and so is each change of the leader. With `--lost S` all that the second host
+sends gets lost for S seconds, after each five seconds. One more process sleeps for 10 ms again and
+again. How late it wakes up shows for how long the system keeps a process from a core.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKEN = "a token of this machine alone, 32 bytes"
 BEGIN_S = 180.0  # by then all ranks have committed a step
 NAP_S = 0.01
 PAUSE_S = 5.0
-FALSE = ("lost",)  # node events that nothing here causes rightly
+FALSE = ("lost",)  # node events that are false alarms here, because no host fails
 
 
 def burn() -> None:
@@ -58,7 +58,7 @@ def write(folder: str) -> None:
 
 
 def nap(results: Connection) -> None:
-    """Sleep again and again. Send by how many seconds each nap was too long, once asked."""
+    """Sleep again and again until asked. Then send by how many seconds each nap was too long."""
     late_s: list[float] = []
     while not results.poll():
         began_s = time.monotonic()
@@ -97,7 +97,7 @@ def lose_for_a_moment(hosts: Hosts, lost_s: float) -> None:
 
 
 def watch(*, lease_s: float, minutes: float, burners: int, writers: int, lost_s: float) -> dict:
-    """Train under one lease, and return what happened."""
+    """Train with leases of one length, and return what happened."""
     forked = multiprocessing.get_context("fork")
     ours, theirs = forked.Pipe()
     loads = [forked.Process(target=burn, daemon=True) for _ in range(burners)]
@@ -157,11 +157,11 @@ def watch(*, lease_s: float, minutes: float, burners: int, writers: int, lost_s:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lease", type=float, nargs="*", default=[1.0, 0.5])
-    parser.add_argument("--minutes", type=float, default=10.0, help="for each lease")
-    parser.add_argument("--burners", type=int, default=os.cpu_count())
-    parser.add_argument("--writers", type=int, default=0)
-    parser.add_argument("--lost", type=float, default=0.0)
+    parser.add_argument("--lease", type=float, nargs="*", default=[1.0, 0.5], help="seconds")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for each length of a lease")
+    parser.add_argument("--burners", type=int, default=os.cpu_count(), help="each uses a core")
+    parser.add_argument("--writers", type=int, default=0, help="processes that write to the disk")
+    parser.add_argument("--lost", type=float, default=0.0, help="seconds of lost packets at a time")
     args = parser.parse_args()
     if why := may_be_made():
         print(f"error: no hosts can be made here: {why}", file=sys.stderr)

@@ -74,7 +74,7 @@ def nothing(state: State, folder: Path) -> Callable[[], object]:
 def as_in_a_run(folder: Path) -> Save:
     """Return a save by the code of a run, with as much of a session as it asks for.
 
-    `folder` is where a writer listens, if there is one.
+    `folder` is where a writer listens, if one was started there.
     """
     pieces, failed = Pieces(), []
     session = types.SimpleNamespace(
@@ -250,7 +250,7 @@ def verdict(ratio: Summary) -> str:
 
 @contextlib.contextmanager
 def writer_at(folder: Path) -> Iterator[None]:
-    """Run the process that writes images, as a launcher does."""
+    """Run the process that writes images while the block lasts, as a launcher does."""
     folder.mkdir()
     path = folder / SOCKET_NAME
     command = (*PROGRAM, str(path), str(os.getpid()))

@@ -14,10 +14,10 @@ pieces of any length, to one of four ends that are open in this process:
 
 Two of five attempts prove that they know the token, and go wrong after that. The rest do not.
 
-An attempt passes if nothing is raised, and the end lets nobody in who has not proven to know the
-token. A message that can be read can be written, and is read again as the same. After each
-HONEST_EVERY attempts an honest peer of each end must be served, and no descriptor may be left over.
-The first that fails is printed with its number, and ends the program with exit code 1.
+An attempt passes if nothing is raised, and if the end lets nobody in who has not proven that it
+knows the token. A message that can be read must be the same after it was written and read again.
+After each HONEST_EVERY attempts, each end must serve an honest peer, and no descriptor may be left
+over. The first attempt that fails is printed with its number, and ends the program with code 1.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def frame_of(chance: random.Random) -> bytes:
 
 
 def spoilt(chance: random.Random, data: bytes) -> bytes:
-    """Return the bytes with some of them changed, left out, doubled, cut off, or none."""
+    """Return the bytes unchanged, or with some of them changed, left out, doubled or cut off."""
     out = bytearray(data)
     for _ in range(chance.choice((0, 0, 1, 1, 2, 6))):
         at = chance.randrange(len(out) + 1)
@@ -187,7 +187,7 @@ def pieces(chance: random.Random, data: bytes) -> Iterator[bytes]:
 
 
 class Ear:
-    """What a dialler reports. Only whether it took its peer for the node that leads counts."""
+    """What a dialler reports to. It counts how often a peer was taken for the node that leads."""
 
     def __init__(self) -> None:
         self.admitted = 0
@@ -287,7 +287,7 @@ class Ends:
         return Peer(self.loop, socket.create_connection(self.at[end], timeout=WITHIN_S))
 
     def knows(self, end: str) -> int:
-        """Return how many peers the end has let in, so far or now."""
+        """Return how many peers the end has let in: of the leader those of now, else all so far."""
         return {"leader": self.leader.nodes, "voter": self.answered}.get(end, 0)
 
     # --- an attempt -------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class Ends:
         if not peer.say(opening if insider else spoilt(chance, opening)):
             return False
         if not insider and chance.random() < 0.5:
-            return False  # it says nothing of what it was asked, and goes on
+            return False  # this peer does not answer the challenge, and goes on
         question = peer.hear() if insider else Challenge(trust.nonce(), trust.nonce())
         if not isinstance(question, Challenge):
             return False
@@ -431,7 +431,7 @@ REST_OF_ENROL = (1, 0, 0, 0, None, (), (), (), "", 0.0)
 
 
 def check_round(frame: bytes) -> None:
-    """Check that what can be read is written as the same."""
+    """Check that a message that can be read is the same after it was written and read again."""
     body = frame[4:]
     try:
         message = decode(body)
@@ -452,7 +452,7 @@ def open_ends() -> Iterator[Ends]:
 
 
 def fuzz(*, seed: int, first: int, minutes: float, attempts: int | None) -> Counter[str]:
-    """Make attempts until the time is over, or until one fails: that is raised."""
+    """Make attempts until the time is over. Raise what the first one raises that fails."""
     done: Counter[str] = Counter()
     end_s = time.monotonic() + 60 * minutes
     with open_ends() as ends:
@@ -483,7 +483,7 @@ def main() -> int:
     began_s = time.monotonic()
     try:
         done = fuzz(seed=args.seed, first=args.first, minutes=args.minutes, attempts=args.attempts)
-    except Exception:  # boundary: whatever is raised is what is looked for
+    except Exception:  # boundary: the fuzzer looks for whatever is raised
         traceback.print_exc()
         return 1
     lasted_s = time.monotonic() - began_s

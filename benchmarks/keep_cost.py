@@ -11,7 +11,7 @@ Variants   vault    nothing leaves the host
            parity   --keep parity=2+1:step
            disk     --keep disk:5s, so a checkpoint each five seconds
            upload   the same, and each is copied to a URL (file:///)
-           With --rate, `tc tbf` limits what each host sends.
+           With --rate, `tc tbf` limits how fast each host sends.
 Measured   step     seconds of a step, the mean after the first ten, by rank 0's commits
            lag      from the end of a step's block until the step is committed, the median on rank
                     0. `step.on_commit` waits for that; training does not
@@ -46,7 +46,7 @@ USUAL = tuple(name for name in KEEP if name != "at-once")
 
 
 def contestant(name: str) -> Contestant:
-    """Return the run of hosts.py under FSDP2, with what a variant keeps."""
+    """Return the run of hosts.py under FSDP2, with the copies that a variant keeps."""
     keep = KEEP[name]
     base = next(one for one in contestants() if one.name == "outlast-fsdp2")
     at = base.command.index("--keep")
@@ -58,7 +58,7 @@ def contestant(name: str) -> Contestant:
 
 
 def slow(trial: Trial, rate: str) -> None:
-    """Limit what each host sends. Behind the limit is the queue that Linux gives a network card."""
+    """Limit how fast each host sends. The queue at the limit is Linux's default, `pfifo_fast`."""
     limit = ("root", "handle", "1:", "tbf", "rate", rate, "burst", "256kb", "latency", "50ms")
     queue = ("parent", "1:1", "handle", "10:", "pfifo_fast")
     for host in range(HOSTS + 1):
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--only", nargs="+", choices=tuple(KEEP), default=USUAL)
-    parser.add_argument("--rate", default="", help="of each host's link, as tc writes it")
+    parser.add_argument("--rate", default="", help="limit of each host, as tc writes it")
     args = parser.parse_args()
     if why := may_be_made():
         print(f"error: no hosts can be made here: {why}", file=sys.stderr)

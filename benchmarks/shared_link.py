@@ -3,16 +3,16 @@
     python benchmarks/shared_link.py [--rate 300mbit] [--rounds 4] [--steps 15] [--queue pfifo_fast]
 
 Workload   Two network namespaces of this process, joined by a link that `tc tbf` limits each way.
-           A step computes three times for 0.1 s (it sleeps), and after each exchanges 3 MB with the
-           other side, as a collective does. 11 MB of a copy are sent from its begin on, and its end
-           waits for them. No script is trained. It needs root.
+           A step sleeps three times for 0.1 s, as if it computed. After each time it exchanges 3 MB
+           with the other side, as a collective does. A copy of 11 MB is sent from the beginning of
+           the step, and its end waits for the copy. Nothing is trained. It needs root.
 Variants   none     no copy is sent
-           at-once  a copy like any other connection
+           at-once  a copy that is sent like any other packets
            last     a copy as `--keep peers` sends it: by `send_last`, after all other packets
-Method     All variants in turn in each round, each round beginning with another one; the first two
+Method     All variants in turn in each round, and each round begins with another one. The first two
            steps of each do not count. Medians of rounds, and ratios to `none` of the same round.
-Limits     The order is kept by the queue of the sending host, if it has bands: `pfifo_fast`, which
-           is Linux's default, and `prio`. Under `bfifo` it has none, and `last` is like `at-once`.
+Limits     The queue of the sending host keeps the order if it has bands. `pfifo_fast`, which is
+           Linux's default, and `prio` have. `bfifo` has none, and `last` is like `at-once` there.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Peer:
     """The other side: a thread with a network of its own."""
 
     def __init__(self, rate: str, queue: str) -> None:
-        self.number = 0  # of the thread, by which its network is named
+        self.number = 0  # of the thread: `ip` names its network by this
         self.entered, self.joined, self.listens = (threading.Event() for _ in range(3))
         self._link = rate, queue
         threading.Thread(target=self._serve, daemon=True).start()
@@ -118,7 +118,7 @@ def connected(kind: bytes) -> socket.socket:
 
 
 def step_s(name: str, training: socket.socket, copy: socket.socket, file: BinaryIO) -> float:
-    """Return how long one step takes, with the copy that it waits for at its end."""
+    """Return how long one step takes. It waits for its copy at its end."""
 
     def send() -> None:
         copy.sendfile(file, 0, COPIED_BYTES)

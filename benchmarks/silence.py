@@ -4,9 +4,9 @@
 
 Two hosts are network namespaces on this machine, so it needs root. One sends a line each tenth of a
 second, as an agent sends heartbeats. What it sends gets lost for a while (`Hosts.mute`), or its
-link is down (`Hosts.cut`). Printed is the longest time from when a line was sent to when the next
-one arrived, of each try: for so long the other end has heard nothing new. A node is taken for lost
-if that is longer than its lease.
+link is down (`Hosts.cut`). For each try, the longest time between the sending of a line and the
+arrival of the next one is printed. For so long the other end has heard nothing new. A node is taken
+for lost if that is longer than its lease.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AFTER_S = 2.5
 
 
 def heard(out: Path) -> list[tuple[float, float]]:
-    """Return when lines arrived, and when the newest of each arrival was sent."""
+    """Return when lines arrived, each with the time when the newest of them was sent."""
     rows = [line.split() for line in out.read_text().split("\n")[:-1]]
     return [(float(row[0]), float(row[1])) for row in rows if len(row) == 2]
 

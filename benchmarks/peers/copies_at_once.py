@@ -1,8 +1,8 @@
-"""The script of `sharded_with_outlast.py`, with copies that go like any other connection.
+"""The script of `sharded_with_outlast.py`, with copies that are sent like any other packets.
 
     outlast run ... copies_at_once.py
 
-It shows what `send_last` (src/outlast/runtime/worker/saving/copy_sender.py) is good for.
+Beside that script it shows what `send_last` (runtime/worker/saving/copy_sender.py) gains.
 """
 
 from __future__ import annotations
