@@ -1,6 +1,6 @@
-"""Budgets that refill with progress.
+"""Budgets of failures that refill with progress.
 
-A run that makes progress may fail often. A run without progress may not.
+A run that makes progress may fail often. A run without progress may not, so that it ends.
 
 Units: steps and counts. This module is pure.
 """

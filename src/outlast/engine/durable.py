@@ -166,16 +166,19 @@ def newest_common(
 ) -> int | None:
     """Return the newest step of which every rank has a good image.
 
-    There is one rank at least. `is_whole` reads the images of a step. If something is wrong with
-    them, an older step is tried.
+    There must be at least one rank. `is_whole` reads the images of a step. If something is wrong
+    with them, an older step is tried. None: no step is left.
     """
     common = set.intersection(*map(set, steps_by_rank))
     return next((step for step in sorted(common, reverse=True) if is_whole(step)), None)
 
 
 def begins_from_images(images: int, *, checkpoint: int) -> bool:
-    """Return whether a resumed run takes the images of step `images` that a dead launcher left.
+    """Return whether a resumed run begins from the images that a dead launcher left.
 
-    It does if they are newer than the checkpoint. 0: no checkpoint.
+    It does if they are newer than the checkpoint.
+
+    images       the step of the images
+    checkpoint   the step of the newest checkpoint; 0: there is none
     """
     return images > checkpoint

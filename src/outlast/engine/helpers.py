@@ -27,7 +27,7 @@ class HelperReading:
     """The readings of one helper at one look.
 
     stopped     the kernel holds the process stopped
-    starved_s   since its question, so long it was ready to run and had no processor
+    starved_s   seconds since it was asked in which it was ready to run and had no processor
     """
 
     stopped: bool

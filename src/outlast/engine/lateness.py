@@ -23,7 +23,7 @@ from outlast.model import limits
 class HeldUp:
     """The newest stretch of time in which the launcher did not run.
 
-    It looked at `since_s`, and then not before `until_s`.
+    It looked at its processes at `since_s`, and then not before `until_s`.
     """
 
     since_s: float

@@ -1,6 +1,6 @@
-"""On which node each rank lives: first placement, and places for ranks that were lost.
+"""Decide on which node each rank lives, at first and after it was lost.
 
-Also on which nodes the copies of a rank's images lie, and which nodes keep parity of them.
+And decide which nodes keep copies of a rank's images, or parity of them.
 
 A *domain* is a set of nodes that can be lost together: those of a rack, or behind one switch. A
 node that names none counts as a domain of its own.
@@ -86,10 +86,11 @@ def keepers(
 ) -> dict[int, tuple[str, ...]]:
     """Return the nodes that keep copies of each rank's images. Empty: there is but one node.
 
-    The nodes that hold ranks form a ring (`ring_of`). The `copies` nodes after a rank's own keep
-    one copy each, or all others where there are fewer. So each node keeps copies for as many nodes,
-    and any `copies` nodes can be lost at once. Of one node more, some must not be next to each
-    other: they kept the copies of the others' ranks.
+    The nodes that hold ranks form a ring (`ring_of`). The `copies` nodes after a rank's own node
+    keep one copy each, or all other nodes if there are fewer. So each node keeps copies for as many
+    nodes, and any `copies` nodes can be lost at once. If one more is lost with them, images are
+    lost only if all these nodes are next to each other in the ring: then they kept all copies of
+    the first one's images.
     """
     ring = ring_of(homes, domains, size=copies + 1)
     count = len(ring)

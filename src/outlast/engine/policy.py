@@ -1,4 +1,4 @@
-"""What a policy decides about an incident, given what was done before.
+"""Decide by a policy what is done about an incident, given what was done before.
 
 `decide_action` picks the first rule of the policy that matches, and says whether the rule's action
 is held back. Four gates can hold an action back: certainty (for drain and shrink), the budgets of
@@ -58,6 +58,7 @@ class ActionVerdict:
 
     @property
     def acts(self) -> bool:
+        """Return True if the action is to be carried out."""
         return self.action is not Action.RETRY and not self.dry_run
 
     def facts(self) -> dict[str, object]:
@@ -95,6 +96,7 @@ class Past:
 
 
 def past_of(decided: ActionVerdict, *, at_s: float, outage: int) -> Past:
+    """Return a verdict as a decision of the past, taken at `at_s` in this outage."""
     return Past(
         at_s,
         outage,

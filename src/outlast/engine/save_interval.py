@@ -1,4 +1,4 @@
-"""How often a checkpoint pays, from what the run has shown of itself. This module is pure."""
+"""Decide how often a checkpoint pays, by what this run has measured. This module is pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Find in a verdict's evidence what a policy may ask for: Xids, exit codes, texts.
 
-Patterns run in linear time. Advice is printed beside any failure, and is not asked. This module is
-pure.
+Patterns run in linear time. Evidence that is only advice is left out, because advice is printed
+beside any failure. This module is pure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ SHELL = 128  # a shell, and a container, say 128 + the signal
 
 
 def lines_of(verdict: Verdict) -> tuple[str, ...]:
+    """Return the texts of a verdict's evidence, without advice."""
     return tuple(one.text for one in verdict.evidence if one.role is not Role.ADVICE)
 
 
 def xids(lines: tuple[str, ...]) -> frozenset[int]:
+    """Return the numbers of the Xids (errors of NVIDIA's driver) in the lines."""
     return frozenset(int(found) for line in lines for found in _XID.findall(line))
 
 
@@ -47,7 +49,7 @@ def exit_codes(lines: tuple[str, ...]) -> frozenset[int]:
 
 
 def as_signal(code: int) -> int:
-    """Return the one form of an exit code: 137 is -9."""
+    """Return an exit code with a signal as minus its number: -9 for 137, and other codes as is."""
     return SHELL - code if code - SHELL in SIGNALS else code
 
 

@@ -1,0 +1,1 @@
+"""Runs on several nodes: sessions and leases of agents, and voters for a new coordinator."""

@@ -246,7 +246,7 @@ class AgentSession:
 
     @property
     def epoch(self) -> int:
-        """Return the newest coordinator that the agent has obeyed; 0: none."""
+        """Return the epoch of the newest coordinator that the agent has obeyed; 0: none."""
         return self._identity.epoch
 
     def prolong_lease(self, *, asked_s: float, now_s: float) -> list[Output]:
@@ -258,7 +258,10 @@ class AgentSession:
         return self._fence_if_lease_is_out(now_s) or self.lease.prolong(asked_s=asked_s)
 
     def leave_out_beats(self, *, asked_s: float) -> None:
-        """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""
+        """Prolong the lease by heartbeats that the driver has left out.
+
+        Each would have been granted. The last would have been sent at `asked_s`.
+        """
         self.lease.leave_out_beats(asked_s=asked_s)
 
     def on_grants(self, last: Grant, *, now_s: float) -> list[Output]:

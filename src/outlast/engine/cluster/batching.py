@@ -1,4 +1,4 @@
-"""`MessageBatch`: equal messages of several workers of a node are sent as one.
+"""`MessageBatch`: join equal messages of several workers of a node, and send them as one.
 
 A regroup then costs the coordinator one message for each node, and not one for each rank.
 

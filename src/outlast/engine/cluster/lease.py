@@ -54,6 +54,7 @@ class Lease:
         self._asked_s.clear()
 
     def is_out(self, *, now_s: float) -> bool:
+        """Return True if there was a lease, and it is out."""
         return self.until_s is not None and now_s >= self.until_s
 
 
@@ -110,7 +111,10 @@ class HeldLease:
         return self.watch()
 
     def leave_out_beats(self, *, asked_s: float) -> None:
-        """Note that heartbeats were left out, all granted. The last was asked for at `asked_s`."""
+        """Prolong the lease by heartbeats that the driver has left out.
+
+        Each would have been granted. The last would have been sent at `asked_s`.
+        """
         self._lease.begins(asked_s=asked_s, lease_s=self._lease.lease_s)
 
     def granted(self, number: int) -> list[Output]:
@@ -123,7 +127,7 @@ class HeldLease:
         return self._alarm.at(self._lease.until_s)
 
     def rang(self, *, now_s: float) -> None:
-        """Note that the timer for the end of the lease has come."""
+        """Note that the timer for the end of the lease has fired."""
         self._alarm.rang(now_s=now_s)
 
     def ends(self) -> list[Output]:
@@ -164,6 +168,7 @@ class LeaseBook:
         self._heard_s.move_to_end(node)
 
     def forget(self, node: str) -> None:
+        """Forget a node that is counted out."""
         self._heard_s.pop(node, None)
 
     def void(self, *, now_s: float) -> list[str]:

@@ -71,18 +71,18 @@ def takes_over_after_s(lease_s: float) -> float:
 
 
 def elected_s(claimed_s: float, lease_s: float) -> float:
-    """Return the time at which its voters count as heard, for a coordinator that was elected.
+    """Return when a coordinator that was elected counts as having heard its voters.
 
-    It asked for their votes at `claimed_s`. They do not vote for another candidate for CLAIM_LEASES
-    after that.
+    It asked for their votes at `claimed_s`. For CLAIM_LEASES after that they do not vote for
+    another candidate.
     """
     return claimed_s + (limits.CLAIM_LEASES * (1 - limits.CLOCK_DRIFT_MAX) - 1) * lease_s
 
 
 def named_s(now_s: float, lease_s: float) -> float:
-    """Return the time at which its voters count as heard, for a coordinator that names them now.
+    """Return when a coordinator that names its voters now counts as having heard them.
 
-    They get one more lease, to copy the ledger. That is safe: none of them votes for another
+    They get one more lease, to copy the ledger. That is safe: no voter votes for another
     coordinator before it has lost contact with this one, and the other one waits longer
     (`takes_over_after_s`).
     """
@@ -131,7 +131,7 @@ class Authority:
         return now_s < self.until_s(now_s)
 
     def counted(self, newest: int) -> int:
-        """Return the newest record of which a majority holds it and all before it.
+        """Return the newest record that counts: a majority holds it and all records before it.
 
         newest   the newest record of the coordinator itself
         """
@@ -171,7 +171,7 @@ class Voter:
                 self.promised, self.leader = epoch, ""
 
     def note_leader(self, epoch: int, leader: str) -> None:
-        """Note where the coordinator of `epoch` listens, as a node has told that hears it."""
+        """Note where the coordinator of `epoch` listens. A node that hears it has told that."""
         self._named = (epoch, leader)
 
     def misses(self, *, now_s: float) -> bool:

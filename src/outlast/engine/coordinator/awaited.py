@@ -31,7 +31,7 @@ _WAYPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """The thing that the run waits for, and the deadline. After that, the run acts by itself.
+    """What the run waits for, and the deadline after which it acts by itself.
 
     until_s   by the coordinator's clock; None: the wait has no deadline
     """

@@ -1,4 +1,4 @@
-"""How many copies of the state there are now, for the people who watch a run.
+"""Count the copies of the state that there are now, for the people who watch a run.
 
 This module is pure.
 """

@@ -16,7 +16,7 @@ from outlast.model.pauses import growing_pause_s
 
 
 class CutLinks:
-    """The links that are known to be cut. An object without any is False."""
+    """The links that are known to be cut. The object is false while there are none."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
@@ -35,6 +35,7 @@ class CutLinks:
 
     @property
     def reason(self) -> str:
+        """Return the sentence that says which nodes cannot reach each other."""
         return (
             " and ".join(f"nodes {first} and {second}" for first, second in sorted(self._cut))
             + " cannot reach each other"

@@ -76,8 +76,8 @@ class SourceCheck:
 def check_source(facts: SourceFacts) -> SourceCheck:
     """Check whether the source from which all ranks were to begin (`begin_from`) is still usable.
 
-    It does not if its node is lost, if the donor died before the image was sealed, if it was
-    refused as damaged, or if something newer is there.
+    It is not if its node is lost, if the donor died before the image was sealed, if it was refused
+    as damaged, or if something newer is there.
     """
     start, newest, saved = facts.begin_from, facts.checkpoint, facts.saved
     if facts.sharded and start.private == "slot" and facts.images_lost:

@@ -1,13 +1,13 @@
-"""Find ranks that hang on several nodes: the question of one agent goes to all agents.
+"""Find ranks that hang, in a run on several nodes, by the reports of all agents.
 
 An agent sees its own ranks only. Ranks that wait for a rank on another node look as if they hung.
 So the agent reports how far its ranks are (`ProgressReport`), and all other agents are asked for
 their reports. The same rules as on one node (engine/hang.py) then find the culprit.
 
-Reports of several nodes are not of one moment. A rank that one report shows behind its peers may
-have caught up by the time of the other. Even in one report, all ranks may be moving on at that very
-moment, some first. So the accused ranks are asked once more, and they are to blame if they have not
-moved since.
+The reports of several nodes are not made at the same moment. A rank that one report shows behind
+its peers may have caught up by the time of the next report. Even within one report, the ranks may
+just be moving on, one after the other. So the accused ranks are asked once more. They are to blame
+if they have not moved since.
 
 This module is pure.
 """

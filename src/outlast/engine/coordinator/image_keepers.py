@@ -1,6 +1,7 @@
-"""Which nodes keep copies or parity of each rank's images, as `--keep` asks and ranks live now.
+"""Choose which nodes keep copies or parity of each rank's images.
 
-`engine.placement` chooses the nodes. This module is pure.
+That depends on `--keep`, and on where ranks live now. `engine.placement` has the rules. This module
+is pure.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SentTo:
         return tuple(map(self._run.nodes.serves, nodes)), self._shares.get(rank, ())
 
     def warnings(self) -> tuple[str, ...]:
-        """Return what people should know of domains, a sentence each: which must not be lost."""
+        """Return warnings about failure domains, such as one that must not be lost."""
         domains = self._run.nodes.domains
         nodes = list(dict.fromkeys(self._homes[rank] for rank in sorted(self._homes)))
         named = {domains.get(node, "") for node in nodes} - {""}

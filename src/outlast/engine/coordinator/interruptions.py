@@ -232,6 +232,7 @@ class InterruptionLog:
             )
 
     def classify(self, *, failure_class: FailureClass, reason: str) -> None:
+        """Set the class and the reason of the newest open interruption."""
         self._put(replace(self.open[-1], failure_class=failure_class, reason=reason))
 
     def book_decision(
@@ -329,6 +330,7 @@ class InterruptionLog:
         return len(closed)
 
     def changed(self) -> list[Interruption]:
+        """Return the interruptions that have changed since the last call."""
         out = list(self._changed.values())
         self._changed.clear()
         return out
@@ -341,6 +343,7 @@ class InterruptionLog:
             self.know(one)
 
     def know(self, record: Interruption) -> None:
+        """Remember what the verdict of this interruption will need."""
         self.known[record.id] = Known(record.generation, record.parent or record.id, record.reason)
         while len(self.known) > limits.INTERRUPTIONS_KNOWN_COUNT:
             del self.known[min(self.known)]

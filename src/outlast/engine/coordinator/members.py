@@ -86,9 +86,11 @@ class Roster:
         return spare
 
     def in_rank(self, rank: int) -> Member | None:
+        """Return the holder of `rank`, dead or alive; None: it has none."""
         return self._ranks.get(rank)
 
     def spare(self, worker: int) -> Member:
+        """Return the spare with this worker number. There must be one."""
         return self._spares[worker]
 
     def adopt_orphan(self, member: Member) -> None:
@@ -96,6 +98,7 @@ class Roster:
         self.orphans[member.worker] = member
 
     def is_done(self, rank: int) -> bool:
+        """Return True if the holder of `rank` has ended well."""
         return rank in self._ranks and self._ranks[rank].life.done
 
     def drop(self, spare: Member) -> None:
@@ -135,9 +138,11 @@ class Roster:
         return None
 
     def holder(self, rank: int) -> Member:
+        """Return the holder of `rank`, dead or alive. There must be one."""
         return self._ranks[rank]
 
     def members(self) -> list[Member]:
+        """Return the holders of all ranks, dead or alive."""
         return list(self._ranks.values())
 
     def live(self) -> list[Member]:
@@ -168,6 +173,7 @@ class Roster:
         return [m for m in self._ranks.values() if m.is_late]
 
     def spares(self) -> list[Member]:
+        """Return all spares, whether they can take a rank now or not."""
         return list(self._spares.values())
 
     def parked(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Nodes that come and go, and what the run does then: begin, go on, or wait for another one.
+"""Nodes come and go. Then the run begins, goes on, or waits for another node.
 
 A node is lost when its lease is void: its processes are dead by then, or run no code any more, and
 what lay in its memory is gone. This module is pure.

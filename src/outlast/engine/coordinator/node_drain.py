@@ -1,4 +1,4 @@
-"""`NodeDrain`: ranks of a node that is being drained, from its begin until the rung is chosen.
+"""`NodeDrain`: a drain of a node, from its beginning until the rung of the recovery is chosen.
 
     begin     the ranks are named. All ranks leave their collectives, as after a fault
     decide    all stand still. Either the drain goes on, or it is called off

@@ -27,13 +27,13 @@ class CoordinatorOptions:
     saves_last         the newest state is saved before the run gives up
     greets             workers say Hello. A program (--no-python) never does, and counts as running
                        once its process is started
-    peer_copies        each image of sharded state is copied to other nodes, and one is sealed each
-                       so many steps; 0: no copies are made
-    peers              how many other nodes keep a copy of each
-    expected_failures  `--keep disk:auto`: the coordinator asks for checkpoints, and this is the
+    peer_copies        after how many steps an image of sharded state is sealed, and copied to other
+                       nodes; 0: no copies are made
+    peers              how many other nodes keep a copy of each image
+    expected_failures  `--keep disk:auto`: the coordinator asks for checkpoints, and expects this
                        rate of failures until it has seen one. None: it asks for none
-    parity             no whole copies, but parity of parts is kept on other nodes, as often as
-                       `peer_copies` says; None: no parity is kept
+    parity             other nodes keep parity of parts of each image, and no whole copies, as often
+                       as `peer_copies` says; None: no parity is kept
     """
 
     world_size: int

@@ -1,6 +1,7 @@
-"""A coordinator that comes after another one that died.
+"""A coordinator takes over a run whose coordinator has died.
 
-It reconstructs the state of the run from what the agents house. Training does not stop meanwhile.
+It reconstructs the state of the run from the ledger and from what the agents house. Training does
+not stop meanwhile.
 
     REBUILDING ──all nodes have enrolled, or are known to be lost───┐
         ┌───────────────────────────────────────────────────────────┘
@@ -75,7 +76,7 @@ class RecoveredEnd:
 
 @dataclass(slots=True)
 class RecoveredState:
-    """Hold what the ledger tells a coordinator that comes after another.
+    """What the ledger tells a coordinator that comes after another one.
 
     generation      the newest generation that was begun; 0: none was
     script          what is known of the script
