@@ -42,7 +42,7 @@ def test_of_two_attempts_in_one_folder_only_the_newer_one_is_read(
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [1 if newest == "a" else 2]
     older = "b" if newest == "a" else "a"
-    assert f"in different processes, so {older} was left out" in verdict.reason
+    assert f"only the newest collection is read, and not {older};" in verdict.reason
 
 
 def test_folders_of_two_nodes_are_one_incident(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_folders_of_two_nodes_are_one_incident(tmp_path: Path) -> None:
         collect_into(tmp_path / name, at_s=100.0 + len(ranks), first_pid=7, ranks=ranks, apart=3)
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [3]
-    assert "left out" not in verdict.reason
+    assert "newest collection" not in verdict.reason
 
 
 def test_a_job_that_was_collected_twice_is_read_from_both_folders(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_job_that_was_collected_twice_is_read_from_both_folders(tmp_path: Path
         collect_into(tmp_path / name, at_s=at_s, first_pid=7, ranks=range(4), apart=3)
     verdict = diagnose([str(tmp_path)]).verdict
     assert [one.rank for one in verdict.ranks] == [3]
-    assert "left out" not in verdict.reason
+    assert "newest collection" not in verdict.reason
 
 
 @pytest.mark.parametrize(

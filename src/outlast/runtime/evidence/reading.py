@@ -141,9 +141,9 @@ def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     if earlier := gathered.leave_out_earlier_attempts():
         named = some([one.rstrip("/") for one in earlier], len(earlier))
         reading.notes.say(
-            f"the ranks were collected more than once, in different processes, so {named} was left"
-            " out: it is of an earlier attempt of the job, or of another job; name it alone to read"
-            " it"
+            "the ranks were collected more than once, in different processes, so in different"
+            " attempts of the job or in different jobs; only the newest collection is read, and not"
+            f" {named}; name an older one alone to read it"
         )
     if history := gathered.leave_out_history():
         reading.notes.say(
