@@ -213,8 +213,8 @@ def _find_cut_off(members: Sequence[MemberReport]) -> HangVerdict | None:
     first, second = apart[0]
     return HangVerdict(
         (),
-        f"rank {first} cannot reach rank {second}: who has come less far may wait for what does"
-        " not come through",
+        f"rank {first} cannot reach rank {second}, so a rank that has come less far may only wait"
+        " for data that does not arrive",
         awaited=True,
     )
 
