@@ -182,7 +182,7 @@ def test_a_cut_link_is_tried_again_after_a_pause_and_nobody_is_killed() -> None:
 
 
 def test_a_decision_names_the_node_that_acknowledges_nothing() -> None:
-    """Method: rank 1 on node b is gone, and has not acknowledged 4,096 bytes of rank 0 on node a."""
+    """Method: rank 1 on node b is gone. It has not acknowledged 4,096 bytes of rank 0 on node a."""
     sessions = coordinator_sessions()
     trains(sessions)
     one = sessions.coordinator

@@ -106,7 +106,7 @@ def test_a_line_that_says_what_happened_is_no_source(line: str) -> None:
 
 @pytest.mark.parametrize("label", ["", "[rank0]: "])
 def test_the_line_of_source_below_a_python_warning_is_source(label: str) -> None:
-    """Only the first line that is indented by two is. What follows does not belong to the warning."""
+    """Only the first line that is indented by two is source. What follows is not of the warning."""
     above = [f"{label}{line}" for line in WARNED]
     assert is_source(above[-1], above[:-1])
     assert not is_source(f"{label}  ValueError was raised", above)
