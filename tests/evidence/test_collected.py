@@ -45,6 +45,19 @@ def test_of_two_attempts_in_one_folder_only_the_newer_one_is_read(
     assert f"only the newest collection is read, and not {older};" in verdict.reason
 
 
+@pytest.mark.parametrize("newest", ["outer", "inner"])
+def test_a_collection_may_lie_in_the_folder_of_another(tmp_path: Path, newest: str) -> None:
+    """Rank 1 hung in the outer folder, and rank 2 in the one within it."""
+    for name, folder, apart, pid in (
+        ("outer", tmp_path, 1, 100),
+        ("inner", tmp_path / "again", 2, 900),
+    ):
+        at_s = 1_795_790_000.0 + (300.0 if name == newest else 0.0)
+        collect_into(folder, at_s=at_s, first_pid=pid, ranks=range(4), apart=apart)
+    verdict = diagnose([str(tmp_path)]).verdict
+    assert [one.rank for one in verdict.ranks] == [1 if newest == "outer" else 2]
+
+
 def test_folders_of_two_nodes_are_one_incident(tmp_path: Path) -> None:
     for name, ranks in (("a", range(2)), ("b", range(2, 4))):
         collect_into(tmp_path / name, at_s=100.0 + len(ranks), first_pid=7, ranks=ranks, apart=3)

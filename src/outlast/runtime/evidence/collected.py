@@ -13,7 +13,7 @@ This module is pure: no clock, no files, no torch.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 RECORD = "node/collected.json"
@@ -50,7 +50,15 @@ def collected_folder(name: str, record: bytes) -> CollectedFolder | None:
         at_s = float(told["collected_at_s"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    return CollectedFolder(name.removesuffix(RECORD), at_s, pids) if name.endswith(RECORD) else None
+    if not f"/{name}".endswith(f"/{RECORD}"):
+        return None
+    return CollectedFolder(name.removesuffix(RECORD), at_s, pids)
+
+
+def home_of(name: str, every: Iterable[CollectedFolder]) -> str | None:
+    """Return the folder that a file was collected into, the innermost one; None: into no folder."""
+    around = [one.folder for one in every if name.startswith(one.folder)]
+    return max(around, key=len, default=None)
 
 
 def of_earlier_attempts(every: Sequence[CollectedFolder]) -> list[str]:

@@ -139,7 +139,9 @@ def _conclude_from_less(material: Material, budget: TimeBudget) -> Conclusion:
 
 def _read_all(gathered: Gathered, reading: _Reading) -> Material:
     if earlier := gathered.leave_out_earlier_attempts():
-        named = some([one.rstrip("/") for one in earlier], len(earlier))
+        named = some(
+            [one.rstrip("/") or "those beside its folder" for one in earlier], len(earlier)
+        )
         reading.notes.say(
             "the ranks were collected more than once, in different processes, so in different"
             " attempts of the job or in different jobs; only the newest collection is read, and not"

@@ -24,6 +24,7 @@ from outlast.runtime.evidence import unpack
 from outlast.runtime.evidence.collected import (
     CollectedFolder,
     collected_folder,
+    home_of,
     of_earlier_attempts,
 )
 from outlast.runtime.evidence.decompress import CannotRead, Damaged
@@ -97,7 +98,7 @@ class Gathered:
         """Leave out folders of `--collect` that are of earlier attempts. Return their names."""
         folders = of_earlier_attempts(self.collected)
         for pieces in self._lists if folders else ():
-            pieces[:] = [one for one in pieces if not one.name.startswith(tuple(folders))]
+            pieces[:] = [one for one in pieces if home_of(one.name, self.collected) not in folders]
         return folders
 
     def leave_out_history(self) -> int:
