@@ -109,6 +109,11 @@ def test_no_older_image_is_left_once_a_peer_has_sealed_over_its_own(
         vault.read(1, 7)
 
 
+def test_a_rank_that_is_alone_on_its_node_waits_for_nobody(vault: Vault) -> None:
+    seal(vault, 0, 4)
+    assert damage(vault, 0, torn=False, peers_s=3600.0)
+
+
 def test_without_an_image_nothing_is_damaged(vault: Vault) -> None:
     assert not damage(vault, 1, torn=True)
 

@@ -76,7 +76,10 @@ def damage(vault: Vault, rank: int, *, torn: bool, peers_s: float = 0.0) -> bool
             return False
         steps = {slot: one.step for slot, one in sealed.items()}
         newest = max(steps.values())
-        while newest not in (common := _sealed_by_peers(areas, rank)) and clock.now_s() < until_s:
+        peers = [one for one in areas.ranks() if one != rank]
+        while newest not in (common := _sealed_by_all(areas, peers)):
+            if not peers or clock.now_s() >= until_s:
+                break
             time.sleep(_LOOK_S)
         slot = max(steps, key=lambda one: (steps[one] in common, steps[one]))
         _write(areas.of(rank), slot, sealed[slot].length, torn=torn)
@@ -85,10 +88,10 @@ def damage(vault: Vault, rank: int, *, torn: bool, peers_s: float = 0.0) -> bool
         areas.close()
 
 
-def _sealed_by_peers(areas: RankAreas, rank: int) -> set[int]:
-    """Return the steps that all other ranks of a node have sealed."""
-    peers = [set(areas.steps(one)) for one in areas.ranks() if one != rank]
-    return set.intersection(*peers) if peers else set()
+def _sealed_by_all(areas: RankAreas, ranks: list[int]) -> set[int]:
+    """Return the steps that all these ranks have sealed. Without ranks there are none."""
+    sealed = [set(areas.steps(rank)) for rank in ranks]
+    return set.intersection(*sealed) if sealed else set()
 
 
 def _write(area: Area, slot: int, length: int, *, torn: bool) -> None:
