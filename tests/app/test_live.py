@@ -109,7 +109,9 @@ def test_a_snapshot_with_the_bare_contract_is_enough(plain: tuple[LiveView, io.S
             "spares": [],
         }
     )
-    assert out.getvalue() == "outlast r  starting  step 0   0 ms   generation 0   workers: none\n"
+    assert out.getvalue() == (
+        "outlast r  starting  step 0   0 ms   generation 0   workers: none yet\n"
+    )
 
 
 def test_on_a_terminal_the_view_stays_in_place_and_goes_away_at_the_end(
@@ -377,6 +379,7 @@ def test_a_wait_is_told_once_and_only_if_it_lasts(plain: tuple[LiveView, io.Stri
     """One that is over within a second is not told; one that goes on is told with its bound."""
     view, out = plain
     short = {"what": "rank 0 to leave the step", "left_s": 0.4}
+    view.update(snapshot(0.0))
     for tenth in range(1, 120):
         at_s = tenth / 10
         long = {"what": "rank 1: its interpreter starts", "left_s": 60.0 - at_s}
@@ -389,15 +392,43 @@ def test_a_wait_is_told_once_and_only_if_it_lasts(plain: tuple[LiveView, io.Stri
 def test_a_start_is_given_more_time_before_a_wait_is_told(
     plain: tuple[LiveView, io.StringIO],
 ) -> None:
-    """Imports take seconds, and a newcomer need not hear of them."""
+    """Imports take seconds, and a newcomer need not hear of them. The status line names them."""
     view, out = plain
     for second in range(16):
         wait = {"what": "ranks 0, 1: their interpreters start", "left_s": 1800.0 - second}
         begins = {"state": "starting", "generation": 1, "waits_for": wait}
         view.update(snapshot(float(second), **begins))
-        assert ("waits for" in out.getvalue()) == (second >= 12)
-    told = [line for line in out.getvalue().splitlines() if "waits for" in line]
-    assert told == ["outlast waits for ranks 0, 1: their interpreters start, for up to 30 m"]
+        assert ("outlast waits for" in out.getvalue()) == (second >= 12)
+    said, told = [line for line in out.getvalue().splitlines() if "waits for" in line]
+    assert told == "outlast waits for ranks 0, 1: their interpreters start, for up to 30 m"
+    assert said.startswith("outlast toy  starting"), said
+    assert said.endswith("   " + told.removeprefix("outlast ")), said
+
+
+@pytest.mark.parametrize("state", ["starting", "regrouping"])
+def test_each_status_line_says_what_is_waited_for_and_until_when(
+    plain: tuple[LiveView, io.StringIO], state: str
+) -> None:
+    """A run that trains waits for nothing, so its line says nothing of the kind."""
+    view, out = plain
+    wait = {"what": "rank 1: it restores its state", "left_s": 24.0}
+    view.update(snapshot(0.0, state=state, waits_for=wait))
+    view.update(snapshot(60.0, waits_for=None))
+    first, second = out.getvalue().splitlines()
+    assert first.endswith("   waits for rank 1: it restores its state, for up to 24.0 s"), first
+    assert "waits for" not in second
+
+
+def test_a_plain_script_has_as_long_as_a_start_before_its_wait_is_told(
+    plain: tuple[LiveView, io.StringIO],
+) -> None:
+    """Its processes run, and no step of it was seen: it still imports its modules, mostly."""
+    view, out = plain
+    wait = {"what": "ranks 0, 1: their scripts run", "left_s": None}
+    for second in range(13):
+        more = {"generation": 1, "steps_seen": False, "ettr": None}
+        view.update(snapshot(float(second), waits_for=wait, **more))
+        assert ("outlast waits for" in out.getvalue()) == (second >= 12)
 
 
 def test_a_file_gets_every_byte_at_once_though_the_view_is_on_a_terminal(

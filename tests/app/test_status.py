@@ -94,6 +94,10 @@ def test_before_the_first_snapshot_a_run_is_starting(tmp_path: Path) -> None:
     with contextlib.closing(folder), contextlib.closing(ledger):
         facts = status(folder.path)
     assert (facts["state"], facts["step"], facts["steps_per_s"]) == ("starting", 0, 0.0)
+    assert facts["waits_for"] == {
+        "what": "the first report of its launcher, which has just begun",
+        "left_s": None,
+    }
     assert facts["workers"] == [
         {"rank": 0, "pid": 1001, "node": "here", "state": "starting", "log": None}
     ]

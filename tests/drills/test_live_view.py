@@ -17,7 +17,7 @@ import pytest
 
 from outlast.runtime.ledger.view import look
 from tests.app.test_live import screen
-from tests.drills._run import Drill
+from tests.drills._run import Drill, drilled
 
 SCRIPT = """
 import os, time, torch, outlast
@@ -112,3 +112,19 @@ def test_the_view_stays_in_place_in_a_real_terminal(tmp_path: Path, width: int) 
     assert not [line for line in left if "workers" in line or " of 150" in line], "the view is gone"
     assert [line for line in left if line.startswith("step 150 loss")]
     assert len([line for line in left if line.startswith("bar ")]) <= 1, "a bar is one line"
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(120)
+def test_the_first_status_line_names_ranks_their_place_and_a_deadline(tmp_path: Path) -> None:
+    """It comes at once, before any process of the script is up."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    outcome = drilled(tmp_path, str(script), workers=2)
+    assert outcome.code == 0, outcome
+    lines = [line for line in outcome.stderr.splitlines() if line.startswith("outlast ")]
+    first = next(line for line in lines if "workers: " in line)
+    assert "  starting  step 0   " in first, first
+    assert "workers: 2 starting" in first, first
+    told = r"waits for .*ranks 0, 1: they are forked once .* imported, for up to \d+ m$"
+    assert re.search(told, first), first

@@ -47,6 +47,10 @@ class WatchedRun:
         return describe_wait(self.coordinator.run, self.deadlines)
 
     @property
+    def waits_while_imports_go_on(self) -> Awaited | None:
+        return describe_wait(self.coordinator.run, self.deadlines, imports=True)
+
+    @property
     def what(self) -> str:
         assert self.waits is not None
         return self.waits.what
@@ -59,16 +63,28 @@ def trains() -> WatchedRun:
         "the store of the process groups; ranks 0, 1: their processes are being started"
     )
     assert one.waits == Awaited(one.what, limits.BOOT_DEADLINE_S)
+    assert one.waits_while_imports_go_on == Awaited(
+        "the store of the process groups; ranks 0, 1: they are forked once torch and the script's"
+        " modules are imported",
+        limits.BOOT_DEADLINE_S,
+    )
     one.hears(StoreUp("127.0.0.1", 4000, 1), now_s=0.1)
     one.hears(WorkerStarted(1, 101, "n", 0.2), WorkerStarted(2, 102, "n", 0.2), now_s=0.2)
     assert one.what == "ranks 0, 1: their interpreters start"
     one.hears(Hello(1, 101), now_s=0.3)
     assert one.what == (
-        "rank 0: its script is on the way to run.steps; rank 1: its interpreter starts"
+        "rank 0: its script runs, with its imports, and has not called outlast.join;"
+        " rank 1: its interpreter starts"
     )
     one.hears(Hello(2, 102), now_s=0.3)
-    for worker in (1, 2):
-        one.hears(Registered(worker, 1, 0, "in_place", False, True, ""), now_s=0.4)
+    imports = "their scripts run, with their imports: no outlast call and no optimizer step so far"
+    assert one.waits == Awaited(f"ranks 0, 1: {imports}", None), "it may be a plain script"
+    one.hears(Registered(1, 1, 0, "in_place", False, True, ""), now_s=0.4)
+    assert one.what == (
+        "rank 0: its script is on the way from outlast.join to run.steps;"
+        " rank 1: its script runs, with its imports, and has not called outlast.join"
+    )
+    one.hears(Registered(2, 1, 0, "in_place", False, True, ""), now_s=0.4)
     one.hears(Underway(1, 1, 2), now_s=0.4)
     assert one.what.startswith("rank 0: it connects to its peers; rank 1:")
     one.hears(Joined(1, 1, 0, 0.1, 0.1), Joined(2, 1, 0, 0.1, 0.1), now_s=0.5)
@@ -91,8 +107,39 @@ def test_a_regroup_names_ranks_that_have_not_left_and_their_deadline() -> None:
     assert one.waits.until_s == one.deadlines["leave"]
     one.hears(Inventory(1, 1, 1, 1, 1, False, ()), now_s=1.02)
     assert one.coordinator.stage is Stage.MOVING
-    assert "rank 1: its process is being started" in one.what
-    assert one.waits.until_s is not None
+    assert one.what == (
+        "rank 0: it settles the step that was interrupted; rank 1: its process is being started"
+    )
+    assert one.waits.until_s == one.deadlines["move"]
+
+
+def test_a_run_that_has_ordered_no_process_says_so() -> None:
+    """The launcher may show a status before the coordinator has begun."""
+    coordinator = Coordinator(options=CoordinatorOptions(2, Restart()))
+    wait = describe_wait(coordinator.run, {})
+    assert wait is not None
+    assert wait.what.endswith("the first processes to be ordered")
+
+
+def test_a_plain_script_is_waited_for_until_its_first_step() -> None:
+    """It may import its modules for long, and nothing else tells what it does."""
+    one = WatchedRun()
+    one.hears(StoreUp("127.0.0.1", 4000, 1), now_s=0.1)
+    for worker in (1, 2):
+        one.hears(WorkerStarted(worker, 100 + worker, "n", 0.2), now_s=0.2)
+        one.hears(Hello(worker, 100 + worker), now_s=0.3)
+    assert one.what.startswith("ranks 0, 1: their scripts run, with their imports: no outlast call")
+    one.hears(Committed(1, 1, 1, 5.0), now_s=5.0)
+    assert one.waits is None
+
+
+def test_a_program_that_is_no_script_is_not_waited_for() -> None:
+    """Outlast sees no steps of it, so a first step would be awaited for ever."""
+    coordinator = Coordinator(options=CoordinatorOptions(1, Restart(), greets=False))
+    coordinator.start(now_s=0.0)
+    coordinator.on_message(StoreUp("127.0.0.1", 4000, 1), now_s=0.1)
+    coordinator.on_message(WorkerStarted(1, 101, "n", 0.2), now_s=0.2)
+    assert describe_wait(coordinator.run, {}) is None
 
 
 def test_the_last_holder_of_the_state_gets_more_time_to_leave_its_step() -> None:

@@ -105,6 +105,26 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
     assert states(books, coordinator)[0] == state
 
 
+def test_the_snapshot_names_the_awaited_ranks_their_place_and_their_deadline(
+    ledger: Ledger, vault: Vault
+) -> None:
+    """The launcher tells whether the imports go on, from which workers are forked."""
+    coordinator = Coordinator(options=CoordinatorOptions(2, Restart()))
+    coordinator.start(now_s=NOW_S)
+    books, seen = a_books(ledger, vault), []
+    for imports in (True, False):
+        wait = books.snapshot(
+            coordinator, now_s=NOW_S, deadlines={"move": NOW_S + 30.0}, imports=imports
+        )["waits_for"]
+        assert isinstance(wait, dict)
+        assert wait["left_s"] == 30.0
+        seen.append(wait["what"].rpartition("; ")[2])
+    assert seen == [
+        "ranks 0, 1: they are forked once torch and the script's modules are imported",
+        "ranks 0, 1: their processes are being started",
+    ]
+
+
 def test_the_snapshot_has_what_rank_0_has_logged(ledger: Ledger, vault: Vault) -> None:
     """Worker 2 holds rank 0. Worker 3 is a spare that also knows a target step."""
     books = a_books(ledger, vault)

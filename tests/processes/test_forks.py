@@ -65,8 +65,8 @@ class Desk:
     record: Record = field(default_factory=Record)
     clients: list[ZygoteClient] = field(default_factory=list)
 
-    def begin(self) -> ForkQueue:
-        queue = ForkQueue(
+    def queue(self) -> ForkQueue:
+        return ForkQueue(
             self.loop,
             self.record,
             started=lambda child, pid: None,
@@ -74,6 +74,9 @@ class Desk:
             failed=lambda child, error: self.record.on_failed(child.spec.worker, error),
             keeper=HelperKeeper(self.loop),
         )
+
+    def begin(self) -> ForkQueue:
+        queue = self.queue()
         queue.begin((), "", self.start())
         self.until(lambda: bool(self.record.zygotes), "the zygote")
         return queue
@@ -136,6 +139,19 @@ def house(tmp_path: Path) -> Iterator[House]:
     one = House(tmp_path)
     yield one
     one.close()
+
+
+def test_a_queue_imports_until_its_zygote_is_ready(make: Callable[[str], Desk]) -> None:
+    """The status tells people why no process is up yet. Spawned children wait for no imports."""
+    desk = make("nothing")
+    queue = desk.queue()
+    assert not queue.imports, "without a zygote, children are spawned"
+    queue.begin((), "", desk.start())
+    assert queue.imports
+    desk.until(lambda: bool(desk.record.zygotes), "the zygote")
+    assert not queue.imports
+    queue.end()
+    assert not queue.imports
 
 
 def test_a_fork_whose_zygote_is_killed_names_the_signal(

@@ -133,13 +133,16 @@ class LiveView:
                 self._ended.add(one["id"])
                 lines.append(Text(words.ended(one)))
         at_s = snapshot.get("wall_s") or 0.0
-        begins = snapshot.get("generation", 0) <= 1 and snapshot.get("state") == "starting"
-        shown_s = START_SHOWN_S if begins else WAIT_SHOWN_S
+        shown_s = START_SHOWN_S if _begins(snapshot) else WAIT_SHOWN_S
         lines += self._wait_news(snapshot.get("waits_for"), at_s, shown_s)
         every_s = self._status_every_s
         if every_s and (self._said_s is None or at_s >= self._said_s + every_s):
             self._said_s = at_s
-            lines.append(Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}"))
+            wait = snapshot.get("waits_for")
+            waits = f"   {words.waits(wait)}" if wait else ""
+            lines.append(
+                Text.assemble(headline(snapshot), f"   workers: {_workers(snapshot)}{waits}")
+            )
         return lines
 
     def _wait_news(self, wait: Facts | None, at_s: float, shown_s: float) -> list[Text]:
@@ -152,6 +155,12 @@ class LiveView:
             return []
         self._wait = (what, since_s, True)
         return [Text(words.waits(wait))]
+
+
+def _begins(snapshot: Facts) -> bool:
+    """Return whether a run has not come to its first step yet, as far as it is known."""
+    unseen = not snapshot.get("steps_seen", True)
+    return snapshot.get("generation", 0) <= 1 and (unseen or snapshot.get("state") == "starting")
 
 
 def _view(snapshot: Facts, width: int, *, blocks: bool) -> list[Text]:
@@ -181,6 +190,8 @@ def _cut(line: Text, room: int) -> Text:
 
 
 def _workers(snapshot: Facts) -> str:
-    text = words.states(snapshot.get("workers", ()))
+    workers = list(snapshot.get("workers", ()))
+    # nodes that have not come yet have no processes
+    text = words.states(workers) if workers else "none yet" if _begins(snapshot) else "none"
     spares: list[typing.Any] = list(snapshot.get("spares", ()))
     return f"{text}; spares: {words.spares(spares)}" if spares else text

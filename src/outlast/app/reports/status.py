@@ -67,6 +67,7 @@ def status_facts(view: RunView, *, workers: bool = False) -> dict[str, typing.An
             if life.rank < 0
         ],
         "reason": newest.session.reason,
+        "waits_for": {"what": _FIRST_REPORT, "left_s": None} if records.snapshot is None else None,
     } | said
     # Run and state come first in the JSON. They are the ledger's, whatever the launcher said.
     known = {"run": records.meta.run, "state": state}
@@ -170,6 +171,8 @@ def _last_checkpoint(records: Records) -> dict[str, typing.Any] | None:
     return None
 
 
+# what a run waits for while its launcher has written no snapshot
+_FIRST_REPORT = "the first report of its launcher, which has just begun"
 _NUMBERS = ("step", "time_left_s", "generation", "steps_per_s", "wall_s", "ettr", "session")
 _TABLES: dict[str, dict[str, type]] = {
     "workers": {"rank": int, "pid": int, "node": str, "state": str},

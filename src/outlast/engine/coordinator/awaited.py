@@ -15,11 +15,24 @@ from outlast.engine.coordinator.stages import Stage, Timer
 from outlast.model.terms import Waypoint
 from outlast.model.texts import some
 
-_ON_ITS_WAY = (
-    "its script is on the way to run.steps",
-    "their scripts are on the way to run.steps",
-)
 # the words for one rank, and for several
+_IMPORTS = (
+    "it is forked once torch and the script's modules are imported",
+    "they are forked once torch and the script's modules are imported",
+)
+_BEFORE_JOIN = (
+    "its script runs, with its imports, and has not called outlast.join",
+    "their scripts run, with their imports, and have not called outlast.join",
+)
+_ON_ITS_WAY = (
+    "its script is on the way from outlast.join to run.steps",
+    "their scripts are on the way from outlast.join to run.steps",
+)
+_SETTLES = ("it settles the step that was interrupted", "they settle the step that was interrupted")
+_UNSEEN = (
+    "its script runs, with its imports: no outlast call and no optimizer step so far",
+    "their scripts run, with their imports: no outlast call and no optimizer step so far",
+)
 _WAYPOINTS = {
     Waypoint.BEGINS: _ON_ITS_WAY,
     Waypoint.AWAITS_STATE: ("it waits for the state", "they wait for the state"),
@@ -40,10 +53,13 @@ class Awaited:
     until_s: float | None
 
 
-def describe_wait(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | None:
+def describe_wait(
+    run: RunParts, deadlines: Mapping[str, float], *, imports: bool = False
+) -> Awaited | None:
     """Say what the run waits for; None while it trains, or has ended.
 
     deadlines   the timers of the coordinator that are set, by name
+    imports     the process that workers are forked from is not done with its imports
     """
     match run.lifecycle.stage:
         case Stage.ENDED:
@@ -53,7 +69,8 @@ def describe_wait(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | No
         case Stage.ENROLLING:
             return _until(_nodes(run), deadlines, Timer.NODES)
         case Stage.REBUILDING:
-            return _until("nodes", deadlines, Timer.REBUILD)
+            what = "the nodes of the run to come to the new coordinator"
+            return _until(what, deadlines, Timer.REBUILD)
         case Stage.GATHERING:
             return _until("other signs of the same fault", deadlines, Timer.GATHER)
         case Stage.LEAVING:
@@ -65,7 +82,7 @@ def describe_wait(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | No
         case Stage.CLEARING | Stage.STOPPING:
             return _until(f"{_ranks(run.roster.live())} to end", deadlines, Timer.KILL, Timer.STOP)
         case Stage.STARTING | Stage.MOVING:
-            return _to_join(run, deadlines)
+            return _to_join(run, deadlines, imports=imports)
 
 
 def _nodes(run: RunParts) -> str:
@@ -99,30 +116,58 @@ def _to_leave(run: RunParts, deadlines: Mapping[str, float]) -> Awaited:
     return _until("a connection between nodes", deadlines, Timer.LINKS)
 
 
-def _to_join(run: RunParts, deadlines: Mapping[str, float]) -> Awaited | None:
+def _to_join(run: RunParts, deadlines: Mapping[str, float], *, imports: bool) -> Awaited | None:
     """Describe the wait of a generation for those that have not joined it yet."""
     roster = run.roster
-    late = [m for m in roster.live() if not m.path.joined]
+    late = sorted((m for m in roster.live() if not m.path.joined), key=lambda m: m.rank)
     if not roster.outlast and late and all(m.process.running for m in late):
-        return _to_end(run)  # a script without outlast calls is at work, and says no more
+        return _to_end(run) or _to_show_a_step(run, late)
     by_state: dict[tuple[str, str], list[Member]] = {}
-    for member in sorted(late, key=lambda m: m.rank):
-        by_state.setdefault(_state_of(member), []).append(member)
-    what = "; ".join(
-        f"{_ranks(some)}: {many if len(some) > 1 else one}"
-        for (one, many), some in by_state.items()
-    )
-    return _until(_or_store(run, what or "the first step"), deadlines, Timer.MOVE)
+    for member in late:
+        by_state.setdefault(_state_of(member, imports=imports), []).append(member)
+    what = "; ".join(_said(some, words) for words, some in by_state.items())
+    return _until(_or_store(run, what or _of_nobody(run)), deadlines, Timer.MOVE)
 
 
-def _state_of(member: Member) -> tuple[str, str]:
+def _to_show_a_step(run: RunParts, late: list[Member]) -> Awaited | None:
+    """Describe the wait for the first sign of what a script does. It has no deadline.
+
+    The script may still import its modules, or it may never call outlast. A program that is no
+    Python script gives no sign at all, so nothing is waited for.
+    """
+    if run.progress.generation_live or not run.options.greets:
+        return None
+    return Awaited(_said(late, _UNSEEN), None)
+
+
+def _of_nobody(run: RunParts) -> str:
+    """Describe the wait while no living process is late."""
+    gone = [m for m in run.roster.members() if not m.path.joined]
+    if gone:
+        return f"{_ranks(gone)} to be replaced"
+    return "the first step" if run.roster.members() else "the first processes to be ordered"
+
+
+def _said(members: list[Member], words: tuple[str, str]) -> str:
+    """Name the members, and say where they are, with the words for one and for several."""
+    return f"{_ranks(members)}: {words[len(members) > 1]}"
+
+
+def _state_of(member: Member, *, imports: bool) -> tuple[str, str]:
     """Say where a process is on its way into the generation, as of one and as of several."""
     if member.life.condemned:
         return "it was killed and has not ended", "they were killed and have not ended"
+    if not member.process.pid and imports:
+        return _IMPORTS
     if not member.process.pid:
         return "its process is being started", "their processes are being started"
     if not member.process.hello_seen:
         return "its interpreter starts", "their interpreters start"
+    if member.path.waypoint is Waypoint.BEGINS:
+        plan = member.path.plan
+        if plan is not None and plan.then == "in_place":
+            return _SETTLES
+        return _ON_ITS_WAY if member.script.registered else _BEFORE_JOIN
     return _WAYPOINTS[member.path.waypoint]
 
 

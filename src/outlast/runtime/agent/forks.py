@@ -85,6 +85,11 @@ class ForkQueue:
         return self._client.pid if self._client else 0
 
     @property
+    def imports(self) -> bool:
+        """Return True while a zygote is to fork the children, and is not done with its imports."""
+        return self._imports is not None and not (self._client and self._client.ready)
+
+    @property
     def busy(self) -> bool:
         """Return True while a fork was requested whose pid is not known yet."""
         return bool(self._in_flight)

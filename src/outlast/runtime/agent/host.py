@@ -88,6 +88,11 @@ class ProcessHost:
         """Return the zygote's pid, or 0 while there is none."""
         return self._forks.pid
 
+    @property
+    def imports(self) -> bool:
+        """Return True while workers wait for the imports of the process that forks them."""
+        return self._forks.imports
+
     def pids(self) -> dict[int, int]:
         """Return the pid of each worker that runs."""
         return {

@@ -101,11 +101,17 @@ class Bookkeeping:
         return [one for one in self._interruptions.kept() if one.resumed_s is None]
 
     def flush(
-        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+        self,
+        coordinator: Coordinator,
+        *,
+        now_s: float,
+        deadlines: Mapping[str, float] = _NONE,
+        imports: bool = False,
     ) -> None:
         """Write lives, steps and the snapshot. The launcher calls this once a second.
 
         deadlines   the timers of the coordinator that are set, by name
+        imports     the process that workers are forked from is not done with its imports
 
         Raises OutlastError if the disk refuses.
         """
@@ -113,15 +119,20 @@ class Bookkeeping:
             self.record(life)
         for bucket in self._steps.buckets(self._seen.gauges()):
             self.record(bucket)
-        snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines)
+        snapshot = self.show(coordinator, now_s=now_s, deadlines=deadlines, imports=imports)
         self._ledger.set_snapshot(snapshot, now_s=now_s)
         self._ledger.flush()
 
     def show(
-        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+        self,
+        coordinator: Coordinator,
+        *,
+        now_s: float,
+        deadlines: Mapping[str, float] = _NONE,
+        imports: bool = False,
     ) -> dict[str, object]:
         """Make the snapshot, and show it to the people who watch."""
-        snapshot = self.snapshot(coordinator, now_s=now_s, deadlines=deadlines)
+        snapshot = self.snapshot(coordinator, now_s=now_s, deadlines=deadlines, imports=imports)
         self._show(snapshot)
         return snapshot
 
@@ -137,7 +148,12 @@ class Bookkeeping:
         )
 
     def snapshot(
-        self, coordinator: Coordinator, *, now_s: float, deadlines: Mapping[str, float] = _NONE
+        self,
+        coordinator: Coordinator,
+        *,
+        now_s: float,
+        deadlines: Mapping[str, float] = _NONE,
+        imports: bool = False,
     ) -> dict[str, object]:
         """Return what `outlast status --json` prints."""
         lives = [life for life in self._seen.living() if life.rank >= 0]
@@ -152,7 +168,7 @@ class Bookkeeping:
         return {
             "run": self._outlook.run,
             "state": _state_of_run(coordinator),
-            "waits_for": _waits_for(coordinator, now_s, deadlines),
+            "waits_for": _waits_for(coordinator, now_s, deadlines, imports=imports),
             "generation": coordinator.generation,
             "step": step,
             "steps_per_s": self._steps.rate(now_s),
@@ -328,10 +344,10 @@ class _Steps:
 
 
 def _waits_for(
-    coordinator: Coordinator, now_s: float, deadlines: Mapping[str, float]
+    coordinator: Coordinator, now_s: float, deadlines: Mapping[str, float], *, imports: bool
 ) -> dict[str, object] | None:
     """Return what the run waits for, and for how long at most. Return None while it trains."""
-    wait = describe_wait(coordinator.run, deadlines)
+    wait = describe_wait(coordinator.run, deadlines, imports=imports)
     if wait is None:
         return None
     left_s = None if wait.until_s is None else round(max(0.0, wait.until_s - now_s), 3)

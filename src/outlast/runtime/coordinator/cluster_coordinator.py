@@ -129,8 +129,8 @@ class ClusterCoordinator:
 
     def start(self) -> None:
         """Begin the run. It trains once enough nodes have joined."""
-        self._flush()
         self.driver.start()
+        self._flush()  # the first status names the nodes that are waited for
 
     def take_over(self, after: Succession) -> None:
         """Lead the run after a coordinator that is gone. Training goes on meanwhile."""

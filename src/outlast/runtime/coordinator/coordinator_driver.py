@@ -308,10 +308,11 @@ class CoordinatorDriver:
 
     # --- the ledger -------------------------------------------------------------------------------
 
-    def flush(self) -> None:
+    def flush(self, *, imports: bool = False) -> None:
         """Flush the ledger. It is called once a second (supervision boundary).
 
-        If it cannot be written, that is reported once and stops nothing.
+        If it cannot be written, that is reported once and stops nothing. `imports` tells whether
+        the process that workers are forked from is not done with its imports.
         """
         self._tell_what_stays()
         tell, now_s = self._parts.tell, clock.now_s()
@@ -319,7 +320,9 @@ class CoordinatorDriver:
             name: timer.when_s for name, timer in self._timers.items() if timer.when_s > now_s
         }
         try:
-            self._parts.books.flush(self.coordinator, now_s=now_s, deadlines=deadlines)
+            self._parts.books.flush(
+                self.coordinator, now_s=now_s, deadlines=deadlines, imports=imports
+            )
         except OutlastError as error:
             self._unflushed += 1
             if self._unflushed == limits.LEDGER_TRIES_COUNT:

@@ -49,8 +49,8 @@ class Launcher:
     def run(self) -> End:
         """Run until the end, and return how the run ended."""
         self._node.open()
-        self._flush()
         self._lead.start()
+        self._flush()  # the first status names the ranks that were just ordered
         self._coordinator_parts.loop.run()
         self._node.close()
         self._lead.stop()
@@ -80,7 +80,7 @@ class Launcher:
     def _flush(self) -> None:
         self._coordinator_parts.loop.call_at(clock.now_s() + limits.LEDGER_FLUSH_S, self._flush)
         self._node.look_after_files()
-        self._lead.flush()
+        self._lead.flush(imports=self._node.host.imports)
 
     def on_verdict(self, interruption: int, verdict: Mapping[str, object]) -> None:
         """Pass the verdict of a diagnosis on to the coordinator."""
