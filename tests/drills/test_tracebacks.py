@@ -1,8 +1,8 @@
 """How often the traceback of a script's own error stands on the console.
 
-Each process that ends by the error prints it once, as under torchrun. The launcher does not print
-it again. So a rank that fails once shows it once, and a script that is started again and fails
-again shows it once for each process.
+Each process that ends by the error prints it once, as under torchrun. The console shows it in full
+for the first of them. Each other one gets a line with its rank, its attempt and its log. The
+launcher does not print it again.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ def shown(outcome: Outcome) -> int:
     return len(LAST_LINE.findall(outcome.stdout + outcome.stderr))
 
 
+def named_again(outcome: Outcome) -> list[Path]:
+    """Return the logs of the processes of which the console says that they have the same error."""
+    who = r"outlast: rank \d+ \(attempt \d+\)"
+    said = rf"^{who} has the same error: ValueError: planted; its log: (.+)$"
+    return [Path(path) for path in re.findall(said, outcome.stderr, re.MULTILINE)]
+
+
 def failing(folder: Path, source: str) -> Outcome:
     script = folder / "train.py"
     script.write_text(source)
@@ -74,26 +81,49 @@ def processes(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("who", [ALL, ONE])
-def test_a_script_without_outlast_calls_shows_it_once_for_each_process(
-    tmp_path: Path, who: str
-) -> None:
+def test_a_script_without_outlast_calls_shows_it_once_in_full(tmp_path: Path, who: str) -> None:
     outcome = failing(tmp_path, PLAIN.format(who=who))
-    assert 1 <= shown(outcome) == processes(tmp_path), outcome
+    assert shown(outcome) == 1, outcome
+    each_is_named(outcome, tmp_path)
 
 
 @pytest.mark.parametrize("who", [ALL, ONE])
-def test_an_error_in_a_step_is_shown_once_for_each_rank_that_has_it(
-    tmp_path: Path, who: str
-) -> None:
+def test_an_error_in_a_step_is_shown_once_in_full(tmp_path: Path, who: str) -> None:
     """The step is repeated in place before. A repetition shows nothing."""
-    outcome = failing(tmp_path, ADOPTED.format(inside=who, outside=NONE))
-    assert 1 <= shown(outcome) <= (2 if who == ALL else 1), outcome
+    each_is_named(failing(tmp_path, ADOPTED.format(inside=who, outside=NONE)), tmp_path)
 
 
 @pytest.mark.parametrize("who", [ALL, ONE])
-def test_an_error_between_steps_is_shown_once_for_each_process(tmp_path: Path, who: str) -> None:
-    outcome = failing(tmp_path, ADOPTED.format(inside=NONE, outside=who))
-    assert 1 <= shown(outcome) == processes(tmp_path), outcome
+def test_an_error_between_steps_is_shown_once_in_full(tmp_path: Path, who: str) -> None:
+    each_is_named(failing(tmp_path, ADOPTED.format(inside=NONE, outside=who)), tmp_path)
+
+
+def test_a_missing_module_of_all_ranks_in_all_attempts_is_shown_once(tmp_path: Path) -> None:
+    """A rank may be killed while it prints, because another one has failed. What it has printed is
+    shown then, and counts as cut.
+    """
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\nimport no_such_module\n")
+    outcome = drilled(tmp_path, str(script), workers=2)
+    assert outcome.code == 1, outcome
+    text = outcome.stdout + outcome.stderr
+    assert len(re.findall("^ModuleNotFoundError: ", text, re.MULTILINE)) == 1, outcome
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "logs").rglob("stderr.log"))
+    had, head = logs.count("\nModuleNotFoundError: "), "Traceback (most recent call last)"
+    assert had > 1, "nothing is repeated, so nothing is tested"
+    assert text.count(head) == 1 + logs.count(head) - had, outcome
+    assert text.count("has the same error: ModuleNotFoundError: ") == had - 1, outcome
+
+
+def each_is_named(outcome: Outcome, folder: Path) -> None:
+    """Check that each process is shown in full or named with its log, and that one is in full.
+
+    If no process has printed the error, the launcher shows it.
+    """
+    logs = named_again(outcome)
+    assert shown(outcome) >= 1, outcome
+    assert shown(outcome) + len(logs) == max(1, processes(folder)), outcome
+    assert all("ValueError: planted" in path.read_text() for path in logs), outcome
 
 
 def test_ctrl_c_while_a_lost_peer_is_reported_shows_no_traceback_of_ours(tmp_path: Path) -> None:

@@ -285,6 +285,10 @@ LOG_READ_BYTES = 64 << 10
 LOG_READ_LITTLE_BYTES = 256  # read of a worker's output, if there is no memory for more
 LOG_LINE_MAX_BYTES = 64 << 10  # a longer line is printed in pieces
 LOG_PARTIAL_S = 0.2  # an unfinished line is shown after this long
+LOG_TRACEBACK_QUIET_S = 0.3  # a traceback is shown once its stream was quiet for this long
+LOG_TRACEBACK_MAX_S = 2.0  # and never later than this after its first line
+LOG_TRACEBACK_MAX_BYTES = 64 << 10  # of a traceback that is held back until it ends
+LOG_TRACEBACKS_COUNT = 32  # newest different tracebacks that a launcher shows once only
 LOG_FOLDERS_COUNT = 300  # newest workers of a node whose logs are named in `outlast status`
 LOG_FOLDER_MAX_BYTES = 512  # a longer path is not named
 LOG_TAIL_LINES = 200  # last lines of each worker's stderr that are kept for the verdict
@@ -497,6 +501,7 @@ assert HELPER_LOOK_S < HELPER_STOPPED_S < HELPER_ASK_S < HELPER_ANSWER_S < ZYGOT
 assert START_RETRY_S < START_RETRY_MAX_S < START_REPORT_S < START_GIVE_UP_S < BOOT_DEADLINE_S
 assert STARVING_LOOK_S < ZYGOTE_FORK_DEADLINE_S < ZYGOTE_BOOT_DEADLINE_S
 assert TRACEBACK_MAX_BYTES * 4 < MESSAGE_MAX_BYTES
+assert LOG_PARTIAL_S < LOG_TRACEBACK_QUIET_S < LOG_TRACEBACK_MAX_S
 assert LOG_FOLDERS_COUNT * LOG_FOLDER_MAX_BYTES * 6 < MESSAGE_MAX_BYTES, "JSON has six for one"
 assert EVIDENCE_PIECE_BYTES * 2 < MESSAGE_MAX_BYTES, "base64 has four bytes for three"
 assert EVIDENCE_AGAIN_S < EVIDENCE_LAST_S < EVIDENCE_SILENT_S < EVIDENCE_GATHER_S

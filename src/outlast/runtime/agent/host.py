@@ -135,7 +135,12 @@ class ProcessHost:
             else f"{'store' if spec.kind == 'store' else 'spare'}_{worker}"
         )
         self._logs.attach(
-            worker, handover.stdout, handover.stderr, attempt=spec.attempt, place=place
+            worker,
+            handover.stdout,
+            handover.stderr,
+            attempt=spec.attempt,
+            place=place,
+            rank=spec.rank,
         )
         self._forks.ask(child)
 

@@ -6,7 +6,8 @@ A spare has `spare_<worker>` in place of a rank, and goes on in a rank's files o
 host of the store has `store_<worker>`.
 
 Files get the bytes as they come. The console gets whole lines. If the end of a line does not come
-(progress bars), its beginning is shown after LOG_PARTIAL_S.
+(progress bars), its beginning is shown after LOG_PARTIAL_S. A traceback is shown as a whole, and
+only once if several processes have it (tracebacks.py).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import re
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import Template
 from typing import Any, BinaryIO
@@ -35,6 +36,7 @@ from outlast.model.limits import (
     LOG_TAIL_LINES,
     MESSAGE_MAX_BYTES,
 )
+from outlast.runtime.agent.tracebacks import HeldTraceback, Place, ShownTracebacks
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
 
@@ -122,6 +124,7 @@ class WorkerLogs:
         self._policy = policy
         self._sink = sink
         self._pipes: dict[int, list[_Pipe]] = {}
+        self._shown = ShownTracebacks()
         self._folders: dict[int, str] = {}  # of the newest workers, also of those that have ended
 
     def error_file(self, attempt: int, place: int | str) -> str:
@@ -134,20 +137,36 @@ class WorkerLogs:
         return str(path / "error.json") if path is not None else ""
 
     def attach(
-        self, worker: int, stdout: int, stderr: int, *, attempt: int, place: int | str
+        self,
+        worker: int,
+        stdout: int,
+        stderr: int,
+        *,
+        attempt: int,
+        place: int | str,
+        rank: int = -1,
     ) -> None:
         """Read both descriptors from now on, and close them at the end.
 
         A place that was used before keeps its text, and loses its error file.
         """
-        self._pipes[worker] = [
-            _Pipe(self._loop, fd, stream, self._sink)
-            for fd, stream in ((stdout, STDOUT), (stderr, STDERR))
-        ]
-        self.move(worker, attempt=attempt, place=place)
+        out = _Pipe(self._loop, stdout, STDOUT, self._sink)
+        error = _Pipe(self._loop, stderr, STDERR, self._sink)
+        error.held = HeldTraceback(
+            self._loop,
+            worker,
+            lambda text: self._sink(_NAMES[STDERR], text),
+            self._shown,
+            read=error.read_some,
+        )
+        self._pipes[worker] = [out, error]
+        self.move(worker, attempt=attempt, place=place, rank=rank)
 
-    def move(self, worker: int, *, attempt: int, place: int | str) -> None:
-        """Let `worker` write at `place` from now on. With a rank it is shown on the console."""
+    def move(self, worker: int, *, attempt: int, place: int | str, rank: int = -1) -> None:
+        """Let `worker` write at `place` from now on. With a rank it is shown on the console.
+
+        rank   its rank in the run; -1: the same as its local rank
+        """
         folder = self._place(attempt, place)
         self._note_folder(worker, folder)
         if folder is not None:
@@ -157,6 +176,9 @@ class WorkerLogs:
             prefix = self._policy.prefix_of(place, pipe.stream) if isinstance(place, int) else None
             path = None if folder is None else folder / f"{_NAMES[pipe.stream]}.log"
             pipe.turn_to(path, prefix)
+            if pipe.held is not None and isinstance(place, int):
+                log = os.path.abspath(pipe.file.name) if pipe.file is not None else ""
+                pipe.held.place = Place(place if rank < 0 else rank, attempt, log)
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
         """Return the last LOG_TAIL_LINES lines that the worker wrote to stderr."""
@@ -242,6 +264,7 @@ class _Pipe:
     tail         the last lines, if this is stderr
     timer        shows the unfinished line when it is due
     heard_s      when anything last arrived
+    held         keeps the lines of a traceback together on the console, if this is stderr
     """
 
     loop: Loop
@@ -255,6 +278,7 @@ class _Pipe:
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=LOG_TAIL_LINES))
     timer: LoopTimer | None = None
     heard_s: float = 0.0
+    held: HeldTraceback | None = None
 
     def __post_init__(self) -> None:
         os.set_blocking(self.fd, False)
@@ -262,7 +286,7 @@ class _Pipe:
 
     def turn_to(self, path: Path | None, prefix: str | None) -> None:
         """Write to another file from now on, and to the console with another prefix."""
-        self.flush()
+        self._finish()
         if self.file:
             self.file.close()
         self.prefix = prefix
@@ -284,7 +308,7 @@ class _Pipe:
             return 0
         if not data:
             self.loop.remove_reader(self.fd)
-            self.flush()
+            self._finish()
             return 0
         self.heard_s = now_s()
         self._to_file(data)
@@ -296,7 +320,7 @@ class _Pipe:
         left = LOG_DRAIN_MAX_BYTES
         while left > 0 and (count := self.read_some()):
             left -= count
-        self.flush()
+        self._finish()
 
     def close(self) -> None:
         self.loop.remove_reader(self.fd)
@@ -313,6 +337,12 @@ class _Pipe:
             self._emit(self.unfinished)
             self.unfinished = b""
 
+    def _finish(self) -> None:
+        """Show all that has come: no more is expected for now."""
+        self.flush()
+        if self.held is not None:
+            self.held.release()
+
     def _to_file(self, data: bytes) -> None:
         if not self.file:
             return
@@ -324,6 +354,8 @@ class _Pipe:
             )
             self.file.close()
             self.file = None
+            if self.held is not None:  # what is shortened must be in a file
+                self.held.place = replace(self.held.place, log="")
 
     def _to_lines(self, data: bytes) -> None:
         *lines, rest = re.split(rb"(?<=\n)|(?<=\r)(?!\n)", self.unfinished + data)
@@ -358,7 +390,10 @@ class _Pipe:
             else:
                 self.tail.append(text.rstrip("\r\n"))
         if self.prefix is not None:
-            self.sink(_NAMES[self.stream], text if self.mid_line else self.prefix + text)
+            if self.held is not None:
+                self.held.take(text, prefix=self.prefix, continues=self.mid_line)
+            else:
+                self.sink(_NAMES[self.stream], text if self.mid_line else self.prefix + text)
         self.mid_line = not text.endswith(("\n", "\r"))
 
 

@@ -175,7 +175,7 @@ class Specs:
         place = self.slots.take(worker, plan.rank)
         if worker in self._spares:
             self._spares.discard(worker)
-            self._logs.move(worker, attempt=plan.generation - 1, place=place)
+            self._logs.move(worker, attempt=plan.generation - 1, place=place, rank=plan.rank)
         return replace(plan, local_rank=place)
 
     def last_words(self, worker: int, *, killed: bool = False) -> str:
