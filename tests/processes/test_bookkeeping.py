@@ -105,7 +105,7 @@ def test_a_rank_that_ended_well_before_its_peers_is_not_shown_as_dead(
     assert states(books, coordinator)[0] == state
 
 
-def test_the_snapshot_names_the_awaited_ranks_their_place_and_their_deadline(
+def test_the_snapshot_says_where_awaited_ranks_stand_and_until_when(
     ledger: Ledger, vault: Vault
 ) -> None:
     """The launcher tells whether the imports go on, from which workers are forked."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outlast.model.limits import LOG_TRACEBACK_MAX_BYTES, LOG_TRACEBACKS_COUNT
-from outlast.runtime.agent import tracebacks
+from outlast.runtime.agent import console_tracebacks
 from outlast.runtime.agent.logs import ConsolePolicy, make_log_folder
 from tests.processes.test_logs import Desk
 
@@ -26,8 +26,8 @@ MakeDesk = Callable[..., Desk]
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeDesk]:
     """Make desks on which a traceback is shown once its stream has ended, unless a test says so."""
-    monkeypatch.setattr(tracebacks, "LOG_TRACEBACK_QUIET_S", 60.0)
-    monkeypatch.setattr(tracebacks, "LOG_TRACEBACK_MAX_S", 60.0)
+    monkeypatch.setattr(console_tracebacks, "LOG_TRACEBACK_QUIET_S", 60.0)
+    monkeypatch.setattr(console_tracebacks, "LOG_TRACEBACK_MAX_S", 60.0)
     desks: list[Desk] = []
 
     def make(*, files: bool = True, **policy: object) -> Desk:
@@ -217,7 +217,7 @@ def test_a_traceback_of_a_process_that_goes_on_is_shown_when_it_is_quiet(
     desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What follows it is not held back."""
-    monkeypatch.setattr(tracebacks, "LOG_TRACEBACK_QUIET_S", 0.05)
+    monkeypatch.setattr(console_tracebacks, "LOG_TRACEBACK_QUIET_S", 0.05)
     one = desk()
     starts(one, 1, 0)
     one.say(1, WHOLE.encode(), err=True)
@@ -235,7 +235,7 @@ def test_a_launcher_that_is_late_reads_the_rest_before_it_shows_a_part(
         starts(one, worker, worker - 1)
     one.say(1, WHOLE.encode(), err=True)
     ends(one, 1)
-    monkeypatch.setattr(tracebacks, "LOG_TRACEBACK_QUIET_S", 0.0)
+    monkeypatch.setattr(console_tracebacks, "LOG_TRACEBACK_QUIET_S", 0.0)
     one.say(2, FRAMES.encode(), err=True)
     os.write(one.writers[2][1], ERROR.encode())
     assert one.loop.run_until(lambda: shown(one) != WHOLE, within_s=10.0)
@@ -245,7 +245,7 @@ def test_a_launcher_that_is_late_reads_the_rest_before_it_shows_a_part(
 def test_lines_that_never_pause_are_held_for_so_long_only(
     desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracebacks, "LOG_TRACEBACK_MAX_S", 0.05)
+    monkeypatch.setattr(console_tracebacks, "LOG_TRACEBACK_MAX_S", 0.05)
     one = desk()
     starts(one, 1, 0)
     one.say(1, WHOLE.encode(), err=True)

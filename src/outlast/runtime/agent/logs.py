@@ -7,7 +7,7 @@ host of the store has `store_<worker>`.
 
 Files get the bytes as they come. The console gets whole lines. If the end of a line does not come
 (progress bars), its beginning is shown after LOG_PARTIAL_S. A traceback is shown as a whole, and
-only once if several processes have it (tracebacks.py).
+only once if several processes have it (console_tracebacks.py).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from outlast.model.limits import (
     LOG_TAIL_LINES,
     MESSAGE_MAX_BYTES,
 )
-from outlast.runtime.agent.tracebacks import HeldTraceback, Place, ShownTracebacks
+from outlast.runtime.agent.console_tracebacks import HeldTraceback, LogPlace, ShownTracebacks
 from outlast.runtime.clock import now_s
 from outlast.runtime.loop import Loop, LoopTimer
 
@@ -178,7 +178,7 @@ class WorkerLogs:
             pipe.turn_to(path, prefix)
             if pipe.held is not None and isinstance(place, int):
                 log = os.path.abspath(pipe.file.name) if pipe.file is not None else ""
-                pipe.held.place = Place(place if rank < 0 else rank, attempt, log)
+                pipe.held.place = LogPlace(place if rank < 0 else rank, attempt, log)
 
     def stderr_tail(self, worker: int) -> tuple[str, ...]:
         """Return the last LOG_TAIL_LINES lines that the worker wrote to stderr."""

@@ -50,7 +50,7 @@ _ERROR_MAX_COUNT = 200  # characters of an error that is named again
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LogPlace:
     """The place where a process writes.
 
     attempt   the number in the name of its log folder
@@ -73,7 +73,7 @@ class ShownTracebacks:
         self._first: OrderedDict[str, tuple[int, frozenset[str]]] = OrderedDict()
 
     def shortened(
-        self, worker: int, place: Place, lines: Sequence[str], *, continues: bool = False
+        self, worker: int, place: LogPlace, lines: Sequence[str], *, continues: bool = False
     ) -> list[str] | None:
         """Return what is shown in place of the lines of a traceback; None: all of them are.
 
@@ -124,7 +124,7 @@ class HeldTraceback:
         *,
         read: Callable[[], object],
     ) -> None:
-        self.place = Place(-1, 0, "")
+        self.place = LogPlace(-1, 0, "")
         self._loop = loop
         self._worker = worker
         self._sink = sink
