@@ -125,6 +125,17 @@ def test_the_snapshot_says_where_awaited_ranks_stand_and_until_when(
     ]
 
 
+def test_a_run_that_waits_for_its_first_nodes_is_starting(ledger: Ledger, vault: Vault) -> None:
+    """There was nothing before, so it does not regroup."""
+    coordinator = Coordinator(options=CoordinatorOptions(2, Restart(), nodes=2))
+    coordinator.start(now_s=NOW_S)
+    facts = a_books(ledger, vault).snapshot(
+        coordinator, now_s=NOW_S, deadlines={"nodes": NOW_S + 600.0}
+    )
+    assert (facts["state"], facts["workers"]) == ("starting", [])
+    assert facts["waits_for"] == {"what": "nodes: 0 of 2 are in", "left_s": 600.0}
+
+
 def test_the_snapshot_has_what_rank_0_has_logged(ledger: Ledger, vault: Vault) -> None:
     """Worker 2 holds rank 0. Worker 3 is a spare that also knows a target step."""
     books = a_books(ledger, vault)

@@ -30,6 +30,7 @@ from outlast.runtime.ledger.store import Ledger
 _RATE_WINDOW_S = 5.0
 _SHOWN = 5
 _STATES = {
+    Stage.ENROLLING: "starting",
     Stage.STARTING: "starting",
     Stage.TRAINING: "training",
     Stage.STOPPING: "stopped",
