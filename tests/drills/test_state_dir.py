@@ -32,13 +32,15 @@ def test_a_run_goes_on_from_its_ledger_or_from_the_copy(
 ) -> None:
     """The launcher is killed after a checkpoint, and the run is resumed.
 
-    Method: for another machine, the folder of the ledger is removed before.
+    Method: rank 2 waits in an evaluation, which may last long, until the checkpoint is written. For
+    another machine, the folder of the ledger is removed before.
     """
-    expected = calm_run("ddp.py", "--steps", STEPS).digests
+    script = ("ddp.py", "--steps", STEPS, "--evaluate", 18)
+    expected = calm_run(*script).digests
     state = tmp_path / "state"
     flags = ("--checkpoint-every", 5, "--state-dir", state)
-    strike = [{"at": "forward", "rank": 2, "step": 18, "do": "sleep"}]
-    with Drill(tmp_path, "ddp.py", "--steps", STEPS, flags=flags, strikes=strike) as drill:
+    strike = [{"at": "evaluate", "rank": 2, "step": 18, "do": "sleep"}]
+    with Drill(tmp_path, *script, flags=flags, strikes=strike) as drill:
         run = drill.folder
         drill.until(
             lambda: (
@@ -56,7 +58,7 @@ def test_a_run_goes_on_from_its_ledger_or_from_the_copy(
         shutil.rmtree(state)
         assert "This is a copy of the ledger" in said("status", run)
         assert "This is a copy of the ledger" in said("report", run)
-    outcome = resumed(tmp_path, "ddp.py", "--steps", STEPS, flags=flags)
+    outcome = resumed(tmp_path, *script, flags=flags)
     assert outcome.code == 0, outcome
     assert outcome.digests == expected, outcome
     assert ("goes on from a copy" in outcome.stderr) == lost, outcome
