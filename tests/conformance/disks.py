@@ -75,6 +75,7 @@ class SimulatedDisk:
         self._disks = self._world.disks
         self._heard: list[Checkpointed] = []
         self._processes = 0
+        self._generation = 1
 
     def _script(self, world: World, process: SimulatedProcess) -> Thread:
         yield "sleep", 1e9
@@ -92,7 +93,9 @@ class SimulatedDisk:
         self._node.do([Spawn(self._processes, rank, "rank", 1)])
         while self._processes not in self._node.processes:
             self._world.timeline.step()
-        return self._node.processes[self._processes]
+        process = self._node.processes[self._processes]
+        process.machine.generation = self._generation
+        return process
 
     def _run(self) -> None:
         until_s = self._world.now_s + 1.0
@@ -111,9 +114,15 @@ class SimulatedDisk:
         return said.file, said.length, said.checksum
 
     def shard_cut_short(self, step: int, rank: int) -> None:
+        """Let the rank die in the midst of a shard, and the run go back to before that step.
+
+        The node's writer would finish the shard, if the run had not gone back.
+        """
         process = self._process(rank)
         self._disks.write_shard(process, step)
         self._node.end(process, None, 9)
+        self._generation += 1
+        self._node.rollbacks.note(generation=self._generation, step=step - 1)
         self._run()
 
     def manifest(self, step: int, shards: list[Shard]) -> bool:

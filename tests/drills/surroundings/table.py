@@ -597,8 +597,8 @@ ROWS: tuple[Row, ...] = (
 LEFT_OUT: tuple[tuple[str, str], ...] = (
     (
         "the disk is slow",
-        "`outlast drill` slows the disk of a run (`slow_disk`); for the launcher, a locked ledger is"
-        " the same, and a process of its own writes checkpoints",
+        "`outlast drill` slows the disk of a run (`slow_disk`); for the launcher, a locked ledger"
+        " is the same, and a process of its own writes checkpoints",
     ),
     (
         "the ledger's index (-shm) is cut at the moment at which the launcher writes",
