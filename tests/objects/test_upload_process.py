@@ -16,8 +16,8 @@ from outlast.engine.durable import Retention
 from outlast.model.keep import Every
 from outlast.model.records import Event
 from outlast.runtime.coordinator import upload_process
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.coordinator.upload_process import UploadProcess
+from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
 from outlast.runtime.objects.upload_order import UploadOrder
 from outlast.runtime.objects.url_places import open_place

@@ -25,13 +25,13 @@ from outlast.errors import CapacityError, RunFolderError
 from outlast.model import limits
 from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.image_writer import captured, writer_process
 from outlast.runtime.image_writer.captured import CapturedImage, hand_over
 from outlast.runtime.image_writer.direct_disk import DirectDisk
 from outlast.runtime.image_writer.write_orders import SOCKET_NAME, WriteAnswer, WriteOrder
 from outlast.runtime.image_writer.writer_process import WriterProcess
 from outlast.runtime.image_writer.writer_program import ImageWriter
+from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.lease_page import LeasePage

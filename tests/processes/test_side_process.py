@@ -11,7 +11,8 @@ from contextlib import closing
 
 import pytest
 
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY, SideProcess
+from outlast.runtime.coordinator.side_process import SideProcess
+from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 import signal
 
+LOWEST_PRIORITY = 19  # of setpriority(2)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PF_EXITING = 0x4  # in the flags of /proc/<pid>/stat

@@ -29,8 +29,8 @@ from outlast.model.shorten import end_of
 from outlast.model.texts import cut_at_word
 from outlast.model.verdict import summary
 from outlast.runtime import clock
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.interpreter import module_command
+from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
 
 AT_ONCE_COUNT = 4

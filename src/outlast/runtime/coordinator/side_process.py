@@ -13,9 +13,9 @@ import subprocess
 from collections.abc import Callable, Sequence
 
 from outlast.model.texts import cut_at_word
+from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
 
-LOWEST_PRIORITY = 19
 _WORDS_BYTES = 4096
 _WORDS_COUNT = 300
 

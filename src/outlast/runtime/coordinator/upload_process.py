@@ -16,75 +16,23 @@ Bounds     `finish` waits as long as bytes are uploaded, until UPLOAD_SILENT_S h
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from outlast.model.limits import UPLOAD_SILENT_S, UPLOADER_AGAIN_S
 from outlast.model.pauses import growing_pause_s
 from outlast.model.records import Event
 from outlast.model.texts import cut_at_word
 from outlast.runtime import clock, stop_signals
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.objects.upload_order import FINISH, PROGRAM, UploadOrder
+from outlast.runtime.reporting_child import ReportingChild
 
-_LINE_BYTES = 65_536
 _WORDS_COUNT = 300
 _QUICKLY_S = 1.0  # an end of the run that takes no longer needs no line that explains the wait
-
-
-@dataclass(slots=True)
-class _Child:
-    """The process, the beginning of a line that it has not ended yet, and its stderr."""
-
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    unread: bytes = b""
-
-    @property
-    def fd(self) -> int:
-        """Return the descriptor of its reports."""
-        assert self.process.stdout is not None
-        return self.process.stdout.fileno()
-
-    def end(self) -> str:
-        """Kill it unless it has ended, and return how it has ended: "" for the exit code 0."""
-        self.process.kill()
-        code = self.process.wait()
-        self.errors.seek(max(0, self.errors.seek(0, os.SEEK_END) - _WORDS_COUNT))
-        said = self.errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        self.errors.close()
-        for end in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):  # text that could not be written is not needed
-                if end is not None:
-                    end.close()
-        because = f": {said}" if said else ""
-        return f"its process has ended with exit code {code}{because}" if code else ""
-
-
-def _begin(order: UploadOrder) -> _Child:
-    """Start the process. Raises OSError."""
-    errors = tempfile.TemporaryFile()  # noqa: SIM115 - the child is closed with it
-    try:
-        process = subprocess.Popen(
-            (*PROGRAM, "upload", order.encode(launcher=os.getpid())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
-    except OSError:
-        errors.close()
-        raise
-    os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
-    return _Child(process, errors)
 
 
 class UploadProcess:
@@ -106,7 +54,7 @@ class UploadProcess:
         self._order = order
         self._tell = tell
         self._record = record
-        self._child: _Child | None = None
+        self._child: ReportingChild | None = None
         self._again: LoopTimer | None = None
         self._deaths = 0  # in a row, without an upload in between
         self._is_last = False  # whether the run is over, so that the process is not started again
@@ -117,18 +65,18 @@ class UploadProcess:
     @property
     def pid(self) -> int | None:
         """Return the pid of the process, or None if it does not run now."""
-        return None if self._child is None else self._child.process.pid
+        return None if self._child is None else self._child.pid
 
     # --- while the run goes on --------------------------------------------------------------------
 
     def _start(self) -> None:
         self._again = None
+        order = self._order.encode(launcher=os.getpid())
         try:
-            self._child = child = _begin(self._order)
+            self._child = child = ReportingChild((*PROGRAM, "upload", order))
         except OSError as error:
             self._died(f"no process can be started: {error.strerror}")
             return
-        os.set_blocking(child.fd, False)
         self._loop.add_reader(child.fd, self._read)
 
     def _read(self) -> bool:
@@ -138,19 +86,11 @@ class UploadProcess:
         """
         child = self._child
         assert child is not None
-        try:
-            data = os.read(child.fd, _LINE_BYTES)
-        except BlockingIOError:
-            return False
-        moved = False
-        *lines, child.unread = (child.unread + data).split(b"\n")
-        for line in lines:
-            # Lines that the interpreter's own start-up files print are not reports.
-            with contextlib.suppress(ValueError):
-                if isinstance(report := json.loads(line), dict):
-                    moved |= report.get("what") in ("sent", "uploaded")
-                    self._heard(report)
-        if not data:
+        reports, is_over = child.read()
+        moved = any(report.get("what") in ("sent", "uploaded") for report in reports)
+        for report in reports:
+            self._heard(report)
+        if is_over:
             self._forget()
             if not self._is_last:
                 self._died(self._end or "its process has ended")
@@ -202,11 +142,7 @@ class UploadProcess:
             self._start()
         if self._child is None:
             return
-        stdin = self._child.process.stdin
-        assert stdin is not None
-        with contextlib.suppress(OSError):  # if it is dead, that is seen below
-            stdin.write(FINISH)
-            stdin.flush()
+        self._child.write(FINISH)  # if it is dead, that is seen below
         try:
             with _interrupted_by_signals():
                 why = self._wait()
@@ -253,7 +189,8 @@ class UploadProcess:
         child, self._child = self._child, None
         assert child is not None
         self._loop.remove_reader(child.fd)
-        self._end = child.end()
+        code, said = child.end()
+        self._end = f"its process has ended with exit code {code}{said}" if code else ""
 
 
 class _InterruptedBySignal(BaseException):

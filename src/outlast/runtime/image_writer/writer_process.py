@@ -27,12 +27,10 @@ Limits     A launcher hears of a generation from the plans of its ranks. A node 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from outlast.engine.durable import Rollbacks
 from outlast.errors import message_of
@@ -44,9 +42,7 @@ from outlast.model.limits import (
 )
 from outlast.model.messages import Checkpointed
 from outlast.model.pauses import growing_pause_s
-from outlast.model.texts import cut_at_word
 from outlast.runtime import clock
-from outlast.runtime.coordinator.side_process import LOWEST_PRIORITY
 from outlast.runtime.image_writer.write_orders import (
     ASK,
     PROGRAM,
@@ -54,9 +50,8 @@ from outlast.runtime.image_writer.write_orders import (
     encode_rollback,
 )
 from outlast.runtime.loop import Loop, LoopTimer
+from outlast.runtime.reporting_child import ReportingChild
 
-_LINE_BYTES = 65_536  # of its reports, read at once
-_WORDS_COUNT = 300  # characters of its last words on stderr that people are shown
 _ROLLBACKS_COUNT = 100  # the newest, of which a new process hears: older ranks hand over nothing
 _END_S = 1.0  # what a process that was killed may take to end
 
@@ -80,8 +75,7 @@ class WriterProcess:
         self._socket = vault / SOCKET_NAME
         self._tell = tell
         self._orphaned = orphaned
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
+        self._child: ReportingChild | None = None
         self._timer: LoopTimer | None = None
         self._deaths = 0  # how often a process has ended, or could not be started
         self._work = _Work()
@@ -90,25 +84,22 @@ class WriterProcess:
     @property
     def pid(self) -> int | None:
         """Return the pid of the process, or None if it does not run now."""
-        return None if self._process is None else self._process.pid
+        return None if self._child is None else self._child.pid
 
     def start(self) -> None:
         """Start the process, unless it runs or is about to be started again."""
-        if self._process is not None or self._timer is not None:
+        if self._child is not None or self._timer is not None:
             return
         try:
-            process, errors = _started(self._socket)
+            child = ReportingChild((*PROGRAM, str(self._socket), str(os.getpid())))
         except (OSError, MemoryError) as error:
             self._died(f"no process can be started: {message_of(error)}")
             return
-        self._process, self._errors, self._work = process, errors, _Work()
-        assert process.stdout is not None and process.stdin is not None
-        os.set_blocking(process.stdin.fileno(), False)
-        os.set_blocking(process.stdout.fileno(), False)
-        self._loop.add_reader(process.stdout.fileno(), self._read)
+        self._child, self._work = child, _Work()
+        self._loop.add_reader(child.fd, self._read)
         for generation, step in self._rollbacks.noted()[-_ROLLBACKS_COUNT:]:
-            self._write(encode_rollback(generation, step))
-        self._loop.call_soon(self._look_after(process))
+            child.write(encode_rollback(generation, step))
+        self._loop.call_soon(self._look_after(child))
 
     def roll_back(self, *, generation: int, step: int) -> None:
         """Note that a generation goes on from a step.
@@ -116,20 +107,14 @@ class WriterProcess:
         An image of a later step that an older generation has captured gets no file name any more.
         """
         is_news = self._rollbacks.note(generation=generation, step=step)
-        if is_news:  # each rank of the node gets the same plan
-            self._write(encode_rollback(generation, step))
-
-    def _write(self, line: bytes) -> None:
-        """Write a line to the process. The line is lost if no process reads it."""
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._process.stdin.fileno(), line)
+        if is_news and self._child is not None:  # each rank of the node gets the same plan
+            self._child.write(encode_rollback(generation, step))
 
     def close(self) -> None:
         """End the process. What it has not written by now belongs to no checkpoint."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._process is not None:
+        if self._child is not None:
             self._forget()
         with contextlib.suppress(OSError):
             self._socket.unlink(missing_ok=True)
@@ -137,18 +122,11 @@ class WriterProcess:
     # --- its reports ------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        try:
-            data = os.read(self._process.stdout.fileno(), _LINE_BYTES)
-        except BlockingIOError:
-            return
-        *lines, self._work.unread = (self._work.unread + data).split(b"\n")
-        for line in lines:
-            # Lines that the interpreter's own start-up files print are not reports.
-            with contextlib.suppress(ValueError):
-                if isinstance(report := json.loads(line), dict):
-                    self._heard(report)
-        if not data:
+        assert self._child is not None
+        reports, is_over = self._child.read()
+        for report in reports:
+            self._heard(report)
+        if is_over:
             self._died(self._forget())
 
     def _heard(self, report: dict[str, Any]) -> None:
@@ -156,31 +134,31 @@ class WriterProcess:
         if report.get("what") == "orphan":
             self._orphaned(_message(report["order"], str(report["error"])))
 
-    def _look_after(self, process: subprocess.Popen[bytes]) -> Callable[[], None]:
+    def _look_after(self, child: ReportingChild) -> Callable[[], None]:
         """Return a function that asks this process now and then whether it lives."""
 
         def look() -> None:
-            if self._process is process:
+            if self._child is child:
                 self._read()  # the launcher itself may have stood still, and be late to hear
-            if self._process is not process:
+            if self._child is not child:
                 return
             now_s = clock.now_s()
             if why := self._work.why_hung(now_s=now_s):
-                process.kill()  # its end is read like any other
+                child.kill()
                 self._tell(
                     f"warning: the process that writes checkpoints {why} for {WRITER_SILENT_S:g} s,"
                     " and is replaced; the disk may hang"
                 )
                 return
             if self._work.is_idle and not self._socket.exists():
-                process.kill()
+                child.kill()
                 self._tell(
                     f"warning: {self._socket} was removed, so the process that writes checkpoints"
                     " is replaced"
                 )
                 return
             self._work.note_asked(now_s=now_s)
-            self._write(ASK)
+            child.write(ASK)
             self._loop.call_at(now_s + WRITER_SILENT_S / 4, look)
 
         return look
@@ -201,59 +179,21 @@ class WriterProcess:
 
     def _forget(self) -> str:
         """End the process, and return how it has ended."""
-        process, errors = self._process, self._errors
-        assert process is not None and process.stdout is not None and errors is not None
-        self._process = self._errors = None
-        self._loop.remove_reader(process.stdout.fileno())
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a disk may hold it up for long
-            process.wait(_END_S)
-        code = process.returncode
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _WORDS_COUNT))
-        said = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-        errors.close()
-        for end in (process.stdin, process.stdout):
-            with contextlib.suppress(OSError):
-                if end is not None:
-                    end.close()
-        because = f": {cut_at_word(said, _WORDS_COUNT)}" if said else ""
-        return f"it has ended with exit code {code}{because}"
-
-
-def _started(path: Path) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """Start the process. Return it, and the file that gets what it writes to stderr.
-
-    Raises OSError or MemoryError.
-    """
-    # A file in memory needs no temporary folder. Unlike a pipe, it is never full.
-    fd = os.memfd_create("outlast-writer-errors", os.MFD_CLOEXEC)
-    errors = open(fd, "r+b", buffering=0)  # noqa: SIM115 - closed with the process
-    try:
-        process = subprocess.Popen(
-            (*PROGRAM, str(path), str(os.getpid())),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            start_new_session=True,
-        )
-    except (OSError, MemoryError):
-        errors.close()
-        raise
-    with contextlib.suppress(ProcessLookupError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
-    return process, errors
+        child, self._child = self._child, None
+        assert child is not None
+        self._loop.remove_reader(child.fd)
+        code, said = child.end(within_s=_END_S)
+        return f"it has ended with exit code {code}{said}"
 
 
 class _Work:
-    """What the process is doing, and since when it owes an answer.
+    """Keep in mind what the process is doing, and since when it owes an answer.
 
-    unread    the beginning of a report whose end has not arrived yet
     orders    how many orders it is carrying out
     moved_s   when it last began or ended an order, or wrote bytes
     """
 
     def __init__(self) -> None:
-        self.unread = b""
         self.orders = 0
         self._listens = False
         self.moved_s = clock.now_s()
