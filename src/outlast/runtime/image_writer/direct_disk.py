@@ -15,12 +15,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from outlast.errors import RunFolderError
-from outlast.model.limits import DIRECT_ALIGN_BYTES, SYNC_EVERY_BYTES
+from outlast.model.limits import DIRECT_ALIGN_BYTES, DIRECT_BLOCK_BYTES, SYNC_EVERY_BYTES
 from outlast.runtime.tiers.local import Disk
+
+
+def in_blocks(image: memoryview, moved: Callable[[], None]) -> Iterator[memoryview]:
+    """Yield an image in blocks that can be written directly. `moved` is called after each."""
+    for at in range(0, len(image), DIRECT_BLOCK_BYTES):
+        yield image[at : at + DIRECT_BLOCK_BYTES]
+        moved()
 
 
 class DirectDisk(Disk):

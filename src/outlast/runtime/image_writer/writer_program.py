@@ -34,9 +34,9 @@ from typing import Any
 
 from outlast.engine.durable import Rollbacks
 from outlast.errors import OutlastError, whole_message_of
-from outlast.model.limits import DIRECT_BLOCK_BYTES, WRITER_MOVED_S, WRITERS_COUNT
+from outlast.model.limits import WRITER_MOVED_S, WRITERS_COUNT
 from outlast.runtime import clock, linux
-from outlast.runtime.image_writer.direct_disk import DirectDisk
+from outlast.runtime.image_writer.direct_disk import DirectDisk, in_blocks
 from outlast.runtime.image_writer.write_orders import (
     ASK,
     MOVED,
@@ -118,8 +118,8 @@ class ImageWriter:
             if why := self._why_late(order):
                 return why
             try:
-                chunks = self._chunks(memory[: order.length])
-                entry = local.write_file(folder, order.name, chunks, disk=disk)
+                blocks = in_blocks(memory[: order.length], self._moved)
+                entry = local.write_file(folder, order.name, blocks, disk=disk)
             except (OutlastError, OSError, MemoryError) as error:
                 return whole_message_of(error) or "the process that writes it gets no more memory"
         if (entry.length, entry.checksum) != (order.length, order.checksum):
@@ -146,11 +146,6 @@ class ImageWriter:
             with self._changed:
                 self._writing.discard(path)
                 self._changed.notify_all()
-
-    def _chunks(self, memory: memoryview) -> Iterator[memoryview]:
-        for at in range(0, len(memory), DIRECT_BLOCK_BYTES):
-            yield memory[at : at + DIRECT_BLOCK_BYTES]
-            self._moved()
 
     def _moved(self) -> None:
         """Tell workers and launcher that bytes are being written, once in WRITER_MOVED_S."""

@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from outlast.errors import CapacityError, OutlastError, StateError
-from outlast.model.limits import DIRECT_BLOCK_BYTES, SAVE_STUCK_S, WRITER_BACK_S, WRITER_SILENT_S
+from outlast.model.limits import SAVE_STUCK_S, WRITER_BACK_S, WRITER_SILENT_S
 from outlast.model.messages import Checkpointed
 from outlast.runtime import clock
 from outlast.runtime.image_writer.captured import CapturedImage, hand_over
-from outlast.runtime.image_writer.direct_disk import DirectDisk
+from outlast.runtime.image_writer.direct_disk import DirectDisk, in_blocks
 from outlast.runtime.image_writer.write_orders import SOCKET_NAME, WriteAnswer, WriteOrder
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.image import TensorPiece, image_bytes, metadata_bytes, write_image
@@ -207,15 +207,10 @@ class _Delivery:
     def _write(self) -> None:
         """Write the image in this process, because there is no writer, or none comes back."""
         order = self._order
-        entry = local.write_file(Path(order.folder), order.name, self._chunks(), disk=DirectDisk())
+        blocks = in_blocks(self._memory.view[: order.length], self._note_moved)
+        entry = local.write_file(Path(order.folder), order.name, blocks, disk=DirectDisk())
         changed = entry.checksum != order.checksum
         self._report(WriteAnswer("the captured bytes have changed" if changed else ""))
-
-    def _chunks(self) -> Iterator[memoryview]:
-        image = self._memory.view[: self._order.length]
-        for at in range(0, len(image), DIRECT_BLOCK_BYTES):
-            yield image[at : at + DIRECT_BLOCK_BYTES]
-            self._note_moved()
 
     def _note_moved(self) -> None:
         self._moved_s = clock.now_s()
