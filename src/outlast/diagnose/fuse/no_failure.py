@@ -47,15 +47,18 @@ def is_quiet(findings: Sequence[Finding]) -> bool:
 def _is_corrected(one: Finding) -> bool:
     """Return True for a hint of a part that may fail one day: it ended nothing by itself."""
     rule = rule_of(one)
-    hint = rule is not None and rule.role is Role.ROOT and rule.grade is Grade.HINT
-    return hint and one.mechanism is None and one.rank is None
+    return rule is not None and rule.role is Role.ROOT and _is_graded(one, Grade.HINT)
 
 
 def _is_weak(one: Finding) -> bool:
     """Return True for a line that may stand in the logs of a healthy machine, and ended nothing."""
+    return _is_graded(one, Grade.POSSIBLE, Grade.HINT)
+
+
+def _is_graded(one: Finding, *grades: Grade) -> bool:
+    """Return True if the line's rule has one of these grades, and it tells of no rank's end."""
     rule = rule_of(one)
-    weak = rule is not None and rule.grade in (Grade.POSSIBLE, Grade.HINT)
-    return weak and one.mechanism is None and one.rank is None
+    return rule is not None and rule.grade in grades and one.mechanism is None and one.rank is None
 
 
 def ends_of(findings: Sequence[Finding]) -> LogsEnd:

@@ -42,18 +42,23 @@ _COMPUTES = ("math.", "torch.", "np.", "numpy.")  # math.log
 
 def is_only_shown(source: str, function: str, name: str) -> bool:
     """Return whether the function ("<module>": the file) only updates and shows the variable."""
+    scopes = _scopes(source, function)
+    return bool(scopes) and all(shows_only(scope, name) for scope in scopes)
+
+
+def _scopes(source: str, function: str) -> list[ast.AST]:
+    """Return the functions of this name ("<module>": the file); none if the source has an error."""
     try:
-        tree: ast.AST = ast.parse(source)
+        tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return False
+        return []
     if function == "<module>":
-        return shows_only(tree, name)
-    scopes = [
+        return [tree]
+    return [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
     ]
-    return bool(scopes) and all(shows_only(scope, name) for scope in scopes)
 
 
 def shows_only(scope: ast.AST, name: str) -> bool:
@@ -95,18 +100,10 @@ def is_read_before(source: str, function: str, name: str, line: int) -> bool:
     A loop around that one, or a function that is defined in this one, may run again later. So what
     is read there does not count as read before.
     """
-    try:
-        tree: ast.AST = ast.parse(source)
-    except (SyntaxError, ValueError):
+    scopes = _scopes(source, function)
+    if len(scopes) != 1 or "." in name:
         return False
-    scopes = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function
-    ]
-    scope = tree if function == "<module>" else scopes[0] if len(scopes) == 1 else None
-    if scope is None or "." in name:
-        return False
+    (scope,) = scopes
     begins = [
         node.lineno
         for node in ast.walk(scope)
