@@ -187,7 +187,7 @@ def pieces(chance: random.Random, data: bytes) -> Iterator[bytes]:
 
 
 class Ear:
-    """What a dialler reports to. It counts how often a peer was taken for the node that leads."""
+    """Receive what a dialler reports. It counts how often a peer was taken for the node that leads."""
 
     def __init__(self) -> None:
         self.admitted = 0

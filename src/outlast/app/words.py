@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 
-from outlast.model.drain_words import drain_of
+from outlast.model.drain_words import Drain, drain_of
 from outlast.model.texts import cost_words as cost_words
 from outlast.model.texts import count as count
 from outlast.model.texts import duration as duration
@@ -108,9 +108,14 @@ def detection_s(one: Facts) -> float | None:
     return None if one.get("fault_s") is None else max(0.0, one["detected_s"] - one["fault_s"])
 
 
+def drain(one: Facts) -> Drain | None:
+    """Return the drain for which an interruption was booked, or None if it is a failure."""
+    return drain_of(one["mechanism"], str(one.get("reason", "")))
+
+
 def how(one: Facts) -> str:
     """Return how an interruption showed itself: "signal", "lost node", or "drained"."""
-    if drain_of(one["mechanism"], str(one.get("reason", ""))) is not None:
+    if drain(one) is not None:
         return "drained"
     return str(one["mechanism"]).replace("_", " ")
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from outlast.app import words
 from outlast.app.words import Facts
 from outlast.diagnose.interrupted import RECOVERED
-from outlast.model.drain_words import drain_of
 from outlast.model.terms import Mechanism, Rung
 
 FAILED: Mapping[Mechanism, str] = {
@@ -27,7 +26,7 @@ FAILED: Mapping[Mechanism, str] = {
 
 def how(one: Facts) -> str:
     """Return how an interruption showed itself: `ended by a signal`."""
-    if drain := drain_of(one["mechanism"], str(one.get("reason", ""))):
+    if drain := words.drain(one):
         return f"moved off {drain.node}, which was drained"
     return FAILED[Mechanism(one["mechanism"])]
 

@@ -29,7 +29,6 @@ from outlast.app.page.pace import PacePoint, pace
 from outlast.app.reports.report_facts import report_facts
 from outlast.app.reports.status import OVER, status_facts
 from outlast.app.words import Facts
-from outlast.model.drain_words import drain_of
 from outlast.model.terms import MEANING, NOT_SHOWN, Cause, Mechanism
 from outlast.runtime.ledger.view import RunView
 
@@ -153,7 +152,7 @@ def _kinds(report: Facts) -> tuple[tuple[str, int], ...]:
         names = (one["class"], verdicts.get(one["id"], "unknown"))
         known = next((name for name in names if name != "unknown"), "")
         why = f", {known.replace('_', ' ')}" if known else ""
-        drained = drain_of(one["mechanism"], str(one.get("reason", ""))) is not None
+        drained = words.drain(one) is not None
         return (
             "moved off a drained node" if drained else FAILED[Mechanism(one["mechanism"])]
         ) + why
