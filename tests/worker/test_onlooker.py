@@ -94,10 +94,14 @@ def trained(
     optimizer = kind(net.parameters(), lr=1e-3)
     if given is not None:
         optimizer.load_state_dict(given)
+    train(net, optimizer, steps)
+    return optimizer.state_dict()
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for _ in range(steps):
         net(torch.ones(2)).sum().backward()
         optimizer.step()
-    return optimizer.state_dict()
 
 
 def test_each_call_of_the_optimizer_is_a_step(watched: Callable[..., Seen]) -> None:
@@ -227,8 +231,10 @@ def test_weights_loaded_without_their_optimizer_show_the_step(
     """Adam counts from one then. Weights of another run count as no step. `first` 0: not known."""
     torch.save({}, tmp_path / "pre.pt")  # before the onlooker watches anything
     watched(folder=tmp_path)
+    net = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for count, more in ((2, 2), (7, 5)):
-        trained(more, kind=torch.optim.SGD)
+        train(net, optimizer, more)
         torch.save({}, tmp_path / f"{count}.pt")
     seen = watched(high_water=10, folder=tmp_path)
     for name in names:
