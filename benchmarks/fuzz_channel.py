@@ -187,7 +187,7 @@ def pieces(chance: random.Random, data: bytes) -> Iterator[bytes]:
 
 
 class Ear:
-    """Receive what a dialler reports. It counts how often a peer was taken for the node that leads."""
+    """Receive what a dialler reports. Count how often it took a peer for the leading node."""
 
     def __init__(self) -> None:
         self.admitted = 0
