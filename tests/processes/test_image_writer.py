@@ -91,12 +91,22 @@ def node(tmp_path: Path) -> Iterator[Node]:
         node.writer.close()
 
 
+class SentImage(CapturedImage):
+    """A captured image, and whether an order to write it was sent."""
+
+    sent = False
+
+    def send(self, sock: socket.socket, order: WriteOrder) -> None:
+        super().send(sock, order)
+        self.sent = True
+
+
 @dataclass
 class Rank:
     """A rank with a captured image, and what it has heard of it."""
 
     root: Path
-    memory: CapturedImage = field(default_factory=CapturedImage)
+    memory: SentImage = field(default_factory=SentImage)
     heard: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -187,6 +197,7 @@ def test_a_writer_that_dies_is_counted_and_started_again(
     assert first is not None
     os.kill(first, signal.SIGSTOP)
     rank.hands_over(node.socket)
+    node.until(lambda: rank.memory.sent)
     os.kill(first, signal.SIGKILL)
     node.until(lambda: rank.heard)
     assert rank.heard in (["ConnectionResetError"], ["BrokenPipeError"])
