@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.engine.restore import Holding, decide_replicated
-from outlast.model.messages import Regroup
+from outlast.model.messages import Broke, Regroup, WorkerExited
+from outlast.model.terms import Rung
+from tests.engine.test_lost_steps import SEALED, Run
 
 DEAD = Holding((0,), False, 6, (5, 6), 6, False, ())
 AT_6 = Holding((1,), True, 6, (6,), 6, False, ())
@@ -84,3 +88,31 @@ def test_the_donor_has_run_the_code_after_the_step_if_any_rank_has() -> None:
     assert verdict.donor == 1
     verdict = decide_replicated(holdings=[replace(DEAD, ranks=(3,)), hook])
     assert verdict.donor == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "phase", "rung"),
+    [
+        ((0, 1), "evaluation", Rung.STOP),
+        ((0, 1), "body", Rung.RESTART),
+        ((1,), "evaluation", Rung.RESPAWN),
+    ],
+)
+def test_a_phase_in_which_all_scripts_have_ended_is_not_left_out(
+    ranks: tuple[int, ...], phase: str, rung: Rung
+) -> None:
+    """A rank that has peers left comes back, and tries the phase again with them."""
+    run = Run(replicated=True)
+    for worker in [run.workers[rank] for rank in ranks]:
+        run.say(Broke(worker, 1, 6, "exception", "Boom: no", "trace", run.now_s))
+        held = (6, SEALED, SEALED, phase, run.now_s, run.now_s, "")
+        run.say(WorkerExited(worker, 100 + worker, 1, None, False, *held))
+    if ranks == (1,):
+        run.stands_still(6)
+    else:
+        run.gathers()
+    assert run.interruption is not None
+    assert run.interruption.rung is rung, run.interruption
+    assert ("leave that phase out; last error: Boom: no" in run.interruption.reason) == (
+        rung is Rung.STOP
+    )

@@ -44,6 +44,8 @@ class Situation:
     free            no process has failed: a link between nodes has, or the run itself takes a node
                     out. No budget is charged
     all_raised      the script of every rank has ended by an error that it raised
+    in_phase        at least one of these scripts has ended in a phase (run.phase). Errors before
+                    the last one have repeated the phase
     outside         every lost rank was killed by SIGKILL, and the kernel has counted no lack of
                     memory. A script cannot cause that by its own mistake
     now_s           the time of the decision
@@ -61,6 +63,7 @@ class Situation:
     trained: bool
     free: bool = False
     all_raised: bool = False
+    in_phase: bool = False
     outside: bool = False
     state_is_live: bool = True
     now_s: float = 0.0
@@ -233,6 +236,13 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
 
     left   how many processes are alive and have not failed
     """
+    if situation.all_raised and situation.in_phase:
+        # Ranks that all start again go on with the next step, as if the phase had been done.
+        return _stop(
+            "every rank raised in a phase until its script ended, and a restart of all ranks would"
+            " leave that phase out",
+            situation,
+        )
     if situation.all_raised and situation.trained and situation.recovery_mode != "plain":
         again = budgets.restarts.repeats_reason(step=situation.reached, error=situation.error)
         if again and not budgets.restarts_paid:

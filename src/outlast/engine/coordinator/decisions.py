@@ -240,6 +240,7 @@ class Quiesced:
     outside       every lost rank was killed by SIGKILL, and not for memory
     sharded       the state is sharded
     stood         the step at which ranks of a drained node stand still once more; -1: none do
+    in_phase      a lost rank has ended in a phase (run.phase)
     """
 
     world_size: int
@@ -260,6 +261,7 @@ class Quiesced:
     now_s: float = 0.0
     sharded: bool = False
     stood: int = -1
+    in_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +363,7 @@ def decide_recovery(
         outside=seen.outside,
         now_s=seen.now_s,
         all_raised=len(seen.raised) == len(lost) == seen.world_size,
+        in_phase=seen.in_phase,
         free=not seen.raised and not to_blame,
     )
     return decide_rung(

@@ -112,12 +112,14 @@ class MemberLife:
     dead        it is confirmed to have ended
     done        it has ended well
     node_lost   why its node was lost, if it died with its node; else ""
+    in_phase    it has ended in a phase (run.phase)
     """
 
     condemned: bool = False
     dead: bool = False
     done: bool = False
     node_lost: str = ""
+    in_phase: bool = False
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.messages import WorkerExited, WorkerFailedToStart
-from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.terms import FailureClass, Mechanism, Phase
 
 _SIGKILL = 9
 
@@ -46,7 +46,7 @@ class ProcessExits:
         if member is None or member.life.dead:
             # The end was reported before, or the rank has another holder.
             return []
-        member.life.dead = True
+        member.life.dead, member.life.in_phase = True, message.phase == Phase.EVALUATION
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
         run.note_of_rank(message.committed, max(message.committed, *message.prepared, 0))
