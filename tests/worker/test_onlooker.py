@@ -6,6 +6,7 @@ The environment of a spare is tested here too.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -67,6 +69,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
         (sys.modules["torch.serialization"], ("save", "load")),
         (torch.multiprocessing, ("start_processes",)),
         (nn.Module, ("load_state_dict",)),
+        (safetensors.torch, ("save_file", "load_file")),
         (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
     ):
         for name in names:  # what the onlooker replaces is put back after the test
@@ -77,6 +80,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
         onlooker = Onlooker(seen)  # type: ignore[arg-type]
         onlooker._on_optimizers(importlib.import_module("torch.optim.optimizer"))
         onlooker._on_files(sys.modules["torch.serialization"])
+        onlooker._on_safetensors(safetensors.torch)
         onlooker._on_modules(sys.modules["torch.nn.modules.module"])
         onlooker._on_spawn(importlib.import_module("torch.multiprocessing.spawn"))
         made.append(onlooker)
@@ -230,6 +234,7 @@ def test_weights_loaded_without_their_optimizer_show_the_step(
 ) -> None:
     """Adam counts from one then. Weights of another run count as no step. `first` 0: not known."""
     torch.save({}, tmp_path / "pre.pt")  # before the onlooker watches anything
+    os.utime(tmp_path / "pre.pt", (0, 0))  # long before the run
     watched(folder=tmp_path)
     net = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
@@ -241,6 +246,96 @@ def test_weights_loaded_without_their_optimizer_show_the_step(
         nn.Linear(2, 1).load_state_dict(torch.load(tmp_path / name), strict=False)
     trained(1)
     assert seen.said[0].step == first
+
+
+def save_by_handle(weights: dict[str, Any], path: Path) -> None:
+    with open(path, "wb") as file:
+        torch.save(weights, file)
+
+
+def load_by_handle(path: Path) -> Any:
+    with open(path, "rb") as file:
+        return torch.load(file)
+
+
+def save_from_memory(weights: dict[str, Any], path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(weights, buffer)
+    path.write_bytes(buffer.getvalue())
+
+
+def load_from_memory(path: Path) -> Any:
+    return torch.load(io.BytesIO(path.read_bytes()))
+
+
+def save_as_bytes(weights: dict[str, Any], path: Path) -> None:
+    path.write_bytes(safetensors.torch.save(weights))
+
+
+def load_as_bytes(path: Path) -> Any:
+    return safetensors.torch.load(path.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("save", "load", "first"),
+    [
+        (save_by_handle, load_by_handle, 8),
+        (save_by_handle, torch.load, 8),
+        (torch.save, load_by_handle, 8),
+        (safetensors.torch.save_file, safetensors.torch.load_file, 8),
+        (save_from_memory, load_from_memory, 0),
+        (save_from_memory, torch.load, 0),
+        (torch.save, load_from_memory, 0),
+        (save_as_bytes, load_as_bytes, 0),
+    ],
+)
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_weights_alone_show_their_step_or_it_is_said_to_be_unknown(
+    watched: Callable[..., Seen],
+    tmp_path: Path,
+    save: Callable[..., Any],
+    load: Callable[..., Any],
+    first: int,
+    kind: Any,
+) -> None:
+    """The script does not load its optimizer, so Adam counts from one. 0: the step is not known.
+
+    Nothing may say then that the script began with its first step.
+    """
+    path = tmp_path / "own"
+    watched(folder=tmp_path)
+    trained(7, kind=kind)
+    replaced(save)(nn.Linear(2, 1).state_dict(), path)
+    seen = watched(high_water=10, folder=tmp_path)
+    nn.Linear(2, 1).load_state_dict(replaced(load)(path))
+    trained(3, kind=kind)
+    assert seen.said[0].step == first
+    repeats = [Cause.REPEATED, Cause.REPEATED, Cause.PRODUCTIVE]
+    assert seen.causes == (repeats if first else [Cause.OTHER] * 3)
+
+
+def replaced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that scripts find under this name now: the onlooker's, if it has one."""
+    for module in (torch, safetensors.torch):
+        if function.__module__.startswith(module.__name__):
+            found: Callable[..., Any] = getattr(module, function.__name__)
+            return found
+    return function
+
+
+def test_pretrained_weights_of_an_old_file_are_no_step_of_the_run(
+    watched: Callable[..., Seen], tmp_path: Path
+) -> None:
+    """After a restart, such a script begins with its first step again."""
+    path = tmp_path / "pretrained.safetensors"
+    safetensors.torch.save_file(nn.Linear(2, 1).state_dict(), path)
+    os.utime(path, (0, 0))
+    for high_water, before in ((0, Cause.PRODUCTIVE), (2, Cause.REPEATED)):
+        seen = watched(high_water=high_water, folder=tmp_path)
+        nn.Linear(2, 1).load_state_dict(safetensors.torch.load_file(path))
+        trained(2)
+        assert seen.said[0].step == 1
+        assert seen.causes == [before, Cause.PRODUCTIVE]
 
 
 def test_a_file_of_another_run_or_two_of_different_steps_show_nothing(

@@ -49,12 +49,15 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["--sgd", "--weights"])
-def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize("file", [(), ("--handle",)], ids=["path", "handle"])
+def test_the_file_shows_the_step_if_the_optimizer_has_no_count(
+    tmp_path: Path, how: str, file: tuple[str, ...]
+) -> None:
     """SGD does not count steps, and Adam begins to count anew if its state is not loaded.
 
-    The run has seen after which step the file was saved.
+    The run has seen after which step the file was saved, by its path or through a file object.
     """
-    outcome = struck(tmp_path, 60, 20, how, at=35, number=signal.SIGKILL)
+    outcome = struck(tmp_path, 60, 20, how, *file, at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
     (one,) = outcome.interruptions
     assert one["step"] - 20 <= one["steps_lost"] == one["steps_repeated"] <= one["step"] - 18, one
@@ -62,10 +65,15 @@ def test_the_file_shows_the_step_if_the_optimizer_has_no_count(tmp_path: Path, h
     assert 0 < outcome.report["ettr"] < 1, outcome.report
 
 
-def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path) -> None:
-    """The file is written through a file object, so it is unknown from where the script went on."""
-    outcome = struck(tmp_path, 60, 20, "--sgd", "--handle", at=35, number=signal.SIGKILL)
+@pytest.mark.parametrize("how", ["--sgd", "--weights"])
+def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path, how: str) -> None:
+    """The file is read into memory first, so it is unknown from where the script went on.
+
+    Adam counts from one again. That does not show that the script began with its first step.
+    """
+    outcome = struck(tmp_path, 60, 20, how, "--memory", at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
+    assert begun_behind(outcome) == [0, 20], outcome
     (one,) = outcome.interruptions
     assert (one["steps_lost"], one["steps_repeated"]) == (None, None), one
     assert one["mttr_s"] is not None, one

@@ -5,6 +5,7 @@ trains on the last one, keeps the best loss in a plain variable, and writes a ch
 It knows nothing of outlast.
 """
 
+import io
 import os
 import sys
 import time
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 FOLDER, STEPS = sys.argv[1], int(sys.argv[2])
 EVERY = int(sys.argv[3]) if len(sys.argv) > 3 else 10
 STATELESS, BY_HANDLE = "--sgd" in sys.argv, "--handle" in sys.argv
+FROM_MEMORY = "--memory" in sys.argv
 PAUSE_S = 0.02
 
 
@@ -39,7 +41,11 @@ scaler = torch.amp.GradScaler("cpu", enabled=False)
 done, best = 0, 1e9
 own = os.path.join(FOLDER, "own.pt")
 if os.path.exists(own):
-    saved = torch.load(own)
+    if FROM_MEMORY or BY_HANDLE:
+        with open(own, "rb") as opened:
+            saved = torch.load(io.BytesIO(opened.read()) if FROM_MEMORY else opened)
+    else:
+        saved = torch.load(own)
     model.load_state_dict(saved["model"])
     if "--weights" not in sys.argv:
         optimizer.load_state_dict(saved["optimizer"])
@@ -62,11 +68,16 @@ while done < STEPS:
     best = min(best, loss.item())
     if rank == 0 and done % EVERY == 0:
         kept = {"model": raw.state_dict(), "optimizer": optimizer.state_dict()}
-        if BY_HANDLE:
+        kept = {**kept, "done": done, "best": best}
+        if FROM_MEMORY:
+            torch.save(kept, buffer := io.BytesIO())
             with open(own + ".new", "wb") as file:
-                torch.save({**kept, "done": done, "best": best}, file)
+                file.write(buffer.getvalue())
+        elif BY_HANDLE:
+            with open(own + ".new", "wb") as file:
+                torch.save(kept, file)
         else:
-            torch.save({**kept, "done": done, "best": best}, own + ".new")
+            torch.save(kept, own + ".new")
         os.replace(own + ".new", own)
     if rank == 0:
         print(f"iter {done}", flush=True)

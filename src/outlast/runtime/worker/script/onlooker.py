@@ -5,7 +5,8 @@ steps   torch calls a hook after every `optimizer.step()`. If the optimizer keep
         the optimizer from a checkpoint of its own. If it keeps none, or if the count begins anew,
         steps are counted from the step after which this run saved the file that the script has
         loaded, and from 0 if the script has loaded nothing (own_saves.py). If that is not known
-        either, they are counted from the process's start.
+        either, they are counted from the process's start, and it is not known which steps of the
+        run they are.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 alone   that several ranks train without a process group: each has a model of its own then.
 group   the line at which the script makes its process group. Before the script destroys it, the
@@ -43,6 +44,7 @@ from outlast.runtime.worker.script.own_saves import OwnSaves
 _OPTIMIZER = "torch.optim.optimizer"
 _GROUPS = "torch.distributed.distributed_c10d"
 _FILES = "torch.serialization"
+_SAFETENSORS = "safetensors.torch"
 _MODULES = "torch.nn.modules.module"
 _SPAWN = "torch.multiprocessing.spawn"
 GROUP_HINT = (
@@ -112,6 +114,7 @@ class Onlooker:
             (_OPTIMIZER, self._on_optimizers),
             (_GROUPS, self._on_groups),
             (_FILES, self._on_files),
+            (_SAFETENSORS, self._on_safetensors),
             (_MODULES, self._on_modules),
             (_SPAWN, self._on_spawn),
         ):
@@ -127,6 +130,7 @@ class Onlooker:
             self._handle.remove()
             self._handle = None
         self._session.beacon.step = 0
+        self._saves.forget_parts()
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -145,6 +149,9 @@ class Onlooker:
             return
         if first:
             self._base = self._behind(_own_number(optimizer))
+            self._saves.forget_parts()
+            if not self._begun:
+                self._saves.on_first_step()
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
         if count < max(self._counts.values()):
             return
@@ -158,9 +165,17 @@ class Onlooker:
         `number` is that of its first step by the optimizer's own count; None: it keeps none.
         """
         if number is None:
-            return self._saves.behind
+            return self._saves.behind()
+        if number > 1:
+            return number - 1
         # The optimizer is new, but the script may have loaded its weights all the same.
-        return self._saves.behind_by_weights() if number == 1 else number - 1
+        return self._saves.behind_by_weights(begun=self._begun)
+
+    @property
+    def _begun(self) -> bool:
+        """Return whether the run has done steps before this process."""
+        plan = self._session.machine.plan
+        return plan is not None and plan.high_water > 0
 
     def _warn_if_alone(self) -> None:
         """Warn if several ranks train, and none can know of another."""
@@ -216,18 +231,44 @@ class Onlooker:
         @functools.wraps(save)
         def noting_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
             save(obj, f, *args, **kwargs)
-            if not self.joined and os.getpid() == self._pid and self._counts:
-                self._saves.on_save(f, step=self._session.beacon.step)
+            self._saved(f)
 
         @functools.wraps(load)
         def noting_load(f: Any, *args: Any, **kwargs: Any) -> Any:
             loaded = load(f, *args, **kwargs)
-            if not self.joined and os.getpid() == self._pid and not self._counts:
-                self._saves.on_load(f)
+            self._loaded(f, loaded)
             return loaded
 
         _replace(module, "save", noting_save, "torch")
         _replace(module, "load", noting_load, "torch")
+
+    def _on_safetensors(self, module: types.ModuleType) -> None:
+        save, load = module.save_file, module.load_file
+
+        @functools.wraps(save)
+        def noting_save(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
+            save(tensors, filename, *args, **kwargs)
+            self._saved(filename)
+
+        @functools.wraps(load)
+        def noting_load(filename: Any, *args: Any, **kwargs: Any) -> Any:
+            loaded = load(filename, *args, **kwargs)
+            self._loaded(filename, loaded)
+            return loaded
+
+        # its save_model and load_model call these two
+        _replace(module, "save_file", noting_save, _SAFETENSORS)
+        _replace(module, "load_file", noting_load, _SAFETENSORS)
+
+    def _saved(self, where: Any) -> None:
+        """Note that the script has saved a file. Before its first step there is nothing to note."""
+        if not self.joined and os.getpid() == self._pid and self._counts:
+            self._saves.on_save(where, step=self._session.beacon.step)
+
+    def _loaded(self, where: Any, loaded: Any) -> None:
+        """Note that the script has loaded a file. After its first step, the step is known."""
+        if not self.joined and os.getpid() == self._pid and not self._counts:
+            self._saves.on_load(where, loaded)
 
     def _on_modules(self, module: types.ModuleType) -> None:
         load = module.Module.load_state_dict
@@ -235,7 +276,7 @@ class Onlooker:
         @functools.wraps(load)
         def noting_load(model: Any, *args: Any, **kwargs: Any) -> Any:
             if not self.joined and not self._counts:
-                self._saves.on_weights()
+                self._saves.on_weights(args[0] if args else kwargs.get("state_dict"))
             return load(model, *args, **kwargs)
 
         module.Module.load_state_dict = noting_load

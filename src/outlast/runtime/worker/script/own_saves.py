@@ -1,81 +1,153 @@
 """After which step a script without outlast calls has saved a file that it loads again.
 
 Many optimizers (SGD) do not count their steps. After a restart it would then be unknown from which
-step the script's own checkpoint goes on. So each file that the script writes by `torch.save` is
-recorded in the run's folder, with the number of steps before it. When a later process loads the
-file by `torch.load`, that number is looked up.
+step the script's own checkpoint goes on. So each file that the script writes by `torch.save` or
+safetensors is recorded in the run's folder, with the number of steps before it. When a later
+process loads the file, that number is looked up.
 
-A file is identified by its device, inode, size and time of change. A file that is written under
-another name first, and then renamed, is the same one. A copy is another file.
+A file is identified by its device, inode, size and time of change, whether the script gives its
+path or a file object. A file that is written under another name first, and then renamed, is the
+same one. A copy is another file.
 
 Other optimizers (Adam) count their steps. If a script loads its weights without its optimizer, they
-count from one again. Then the file shows the step, too.
+count from one again. Then the file shows the step, too. If no file shows it, the step is known in
+two cases only: the run has no step yet, or all that the process has loaded was there before the
+first step of the run. That is so if the file is older, or if a process has loaded it before that
+step. Otherwise what was loaded may hold a step of this run, and it is not known which one.
 
-A process that has called neither `torch.load` nor a module's `load_state_dict` before its first
-step has started from the first step.
+A process that has called neither a function that loads a file nor a module's `load_state_dict`
+before its first step has started from the first step.
 
-Not seen: the step after which file objects, and files that other libraries write, were saved;
-weights that come into a model by neither of these two calls.
+Not seen: the step after which other file objects (io.BytesIO), and files that other libraries
+write, were saved; weights that come into a model by no `load_state_dict`. Weights that a process
+copies from one of its models to another one (a target network) are not told from loaded ones.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import stat
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from outlast.runtime import clock
+
 NAME = "own-saves.jsonl"
+_OLDER_S = 60.0  # the clock of the machine that keeps the files may be wrong by as much
+_PARTS_MAX_COUNT = 100_000  # of a loaded file that are looked at
+_OTHERS_MAX_COUNT = 1_000  # files that were there before the first step, and are recorded
 
 
 class OwnSaves:
     """The files of one run's script, as all of its processes have saved them.
 
-    behind   the step after which this process goes on, as far as its files show; None: it has
-             loaded something else, or several files of different steps
+    `behind` and `behind_by_weights` return the step after which this process goes on, as far as its
+    files show, or None if that is not known.
     """
 
     def __init__(self, run_folder: str) -> None:
-        self.behind: int | None = 0
-        self._found: int | None = None  # the step of the files that were loaded
         self._path = Path(run_folder) / NAME
-        self._several = False
+        self._found: int | None = None  # the step of the files that were loaded
+        self._several = False  # files of different steps were loaded
+        self._loads = False  # weights were loaded from somewhere
+        self._unknown_file = False  # a file was loaded that may hold a step of this run
+        self._others: list[list[int]] = []  # such files, as far as they can be identified
+        self._unknown_weights = False  # weights came into a model, and from no file that is known
+        # by its id, each part of a file that was loaded and is known: a tensor, most often
+        self._parts: dict[int, weakref.ref[Any]] = {}
 
-    def behind_by_weights(self) -> int | None:
-        """Return the step after which this process goes on, if its optimizer is new.
+    def behind(self) -> int | None:
+        """Return the step after which a process goes on whose optimizer does not count."""
+        if not self._loads:
+            return 0
+        return None if self._several or self._unknown_file else self._found
+
+    def behind_by_weights(self, *, begun: bool) -> int | None:
+        """Return the step after which a process goes on whose optimizer is new.
 
         That is the step of the file of this run that it has loaded. It is 0 if it has loaded no
         such file, because other files hold no steps of this run. It is None if it has loaded files
-        of different steps.
+        of different steps, or something that may hold a step of this run.
+
+        begun   the run has done steps before this process
         """
-        return None if self._several else self._found or 0
+        if self._several or (begun and self._unknown_file):
+            return None
+        if self._found is None and begun and self._unknown_weights:
+            return None
+        return self._found or 0
+
+    def on_first_step(self) -> None:
+        """Record when the run did its first step, and what was loaded before it.
+
+        Neither these files nor older ones hold a step of the run.
+        """
+        if self._first_step_s() is None:
+            self._write({"first_step_s": clock.wall_s()})
+        if self._others:
+            self._write({"others": self._others[:_OTHERS_MAX_COUNT]})
 
     def on_save(self, where: Any, *, step: int) -> None:
         """Record that `where` was saved after `step`."""
-        if (key := _key(where)) is None:
+        if (key := _key(where, written=True)) is not None:
+            self._write({"file": key, "step": step})
+
+    def on_load(self, where: Any, loaded: Any = None) -> None:
+        """Look up after which step `where` was saved, if this run has saved it."""
+        self._loads = True
+        key = _key(where)
+        noted = (one["step"] for one in self._noted() if key and one.get("file") == key)
+        step = next(noted, None)
+        if step is None and not self._is_other(key):
+            self._unknown_file = True
+            self._others += [] if key is None else [key]
             return
-        line = json.dumps({"file": key, "step": step}) + "\n"
+        if step is not None and not self._several:
+            self._several = self._found not in (None, step)
+            self._found = None if self._several else step
+        for part in _parts(loaded):
+            if part is not _REST:
+                self._parts[id(part)] = weakref.ref(part)
+
+    def on_weights(self, state: Any) -> None:
+        """Record that a module has loaded `state`."""
+        self._loads = True
+        if not all(self._is_known(part) for part in _parts(state)):
+            self._unknown_weights = True
+
+    def forget_parts(self) -> None:
+        """Forget what was loaded: the process trains, and asks nothing of this any more."""
+        self._parts.clear()
+
+    def _is_known(self, part: object) -> bool:
+        """Return whether `part` is the very object that a known file has given."""
+        found = self._parts.get(id(part))
+        return found is not None and found() is part
+
+    def _is_other(self, key: list[int] | None) -> bool:
+        """Return whether a file was there before the first step of the run."""
+        if key is None:
+            return False
+        first_s = self._first_step_s()
+        is_older = first_s is not None and key[-1] / 1e9 < first_s - _OLDER_S
+        return is_older or any(key in one.get("others", ()) for one in self._noted())
+
+    def _first_step_s(self) -> float | None:
+        times = (one["first_step_s"] for one in self._noted() if "first_step_s" in one)
+        return min(times, default=None)
+
+    def _write(self, record: dict[str, Any]) -> None:
         with contextlib.suppress(OSError):
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                os.write(fd, line.encode())
+                os.write(fd, (json.dumps(record) + "\n").encode())
             finally:
                 os.close(fd)
-
-    def on_load(self, where: Any) -> None:
-        """Look up after which step `where` was saved, if this run has saved it."""
-        key = _key(where)
-        if key is not None and not self._several:
-            step = next((one["step"] for one in self._noted() if one["file"] == key), None)
-            if step is not None:
-                self._several = self._found not in (None, step)
-                self._found = None if self._several else step
-        self.on_weights()
-
-    def on_weights(self) -> None:
-        """Record that the process has loaded weights from somewhere."""
-        self.behind = self._found
 
     def _noted(self) -> list[dict[str, Any]]:
         """Return the records, the newest first. A line that is incomplete is left out."""
@@ -87,12 +159,50 @@ class OwnSaves:
         return noted[::-1]
 
 
-def _key(where: Any) -> list[int] | None:
-    """Return what identifies a file, or None if `where` is not the path of a file."""
-    if not isinstance(where, str | os.PathLike):
-        return None
+def _key(where: Any, *, written: bool = False) -> list[int] | None:
+    """Return what identifies a file, or None if `where` is neither a path nor an open file.
+
+    written   something was just written to it
+    """
     try:
-        found = os.stat(where)
-    except (OSError, ValueError):
+        if isinstance(where, str | os.PathLike):
+            found = os.stat(where)
+        else:
+            number = where.fileno()
+            if written:
+                where.flush()  # its size and its time are those of the whole file then
+            found = os.fstat(number)
+    except (OSError, ValueError, AttributeError, TypeError, RuntimeError):
+        return None  # io.BytesIO has no descriptor, and other objects have no such method
+    if not stat.S_ISREG(found.st_mode):
         return None
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+class _Rest:
+    """The parts of something loaded that are too many to look at."""
+
+
+_REST = _Rest()
+
+
+def _parts(loaded: Any) -> Iterator[Any]:
+    """Yield the tensors in what was loaded, and other objects that a weak reference can name.
+
+    No more than _PARTS_MAX_COUNT objects are looked at, numbers included. If there are more, _REST
+    comes last.
+    """
+    waiting, seen = [loaded], 0
+    while waiting and seen < _PARTS_MAX_COUNT:
+        one = waiting.pop()
+        seen += 1
+        if isinstance(one, dict):
+            waiting += itertools.islice(one.values(), _PARTS_MAX_COUNT + 1)
+        elif isinstance(one, list | tuple):
+            waiting += one[: _PARTS_MAX_COUNT + 1]
+        else:
+            with contextlib.suppress(TypeError):  # numbers and texts have no weak references
+                weakref.ref(one)
+                yield one
+    if waiting:
+        yield _REST
