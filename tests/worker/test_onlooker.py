@@ -68,7 +68,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Seen]]:
         (torch, ("save", "load")),
         (sys.modules["torch.serialization"], ("save", "load")),
         (torch.multiprocessing, ("start_processes",)),
-        (nn.Module, ("load_state_dict",)),
+        (nn.Module, ("state_dict", "load_state_dict")),
         (safetensors.torch, ("save_file", "load_file")),
         (importlib.import_module("torch.multiprocessing.spawn"), ("start_processes",)),
     ):
@@ -189,7 +189,7 @@ def test_an_optimizer_without_a_count_does_not_pretend_to_have_one(
 ) -> None:
     """The weights come from somewhere, and it is unknown to which step they belong."""
     seen = watched(high_water=10)
-    nn.Linear(2, 1).load_state_dict(nn.Linear(2, 1).state_dict())
+    nn.Linear(2, 1).load_state_dict({"weight": torch.ones(1, 2), "bias": torch.ones(1)})
     trained(3, kind=torch.optim.SGD)
     assert (seen.beacon.step, seen.said[0].step) == (3, 0)
     assert set(seen.causes) == {Cause.OTHER}
@@ -336,6 +336,29 @@ def test_pretrained_weights_of_an_old_file_are_no_step_of_the_run(
         trained(2)
         assert seen.said[0].step == 1
         assert seen.causes == [before, Cause.PRODUCTIVE]
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("loads", [False, True])
+def test_weights_of_a_model_of_the_process_are_not_loaded_ones(
+    watched: Callable[..., Seen], tmp_path: Path, kind: Any, loads: bool
+) -> None:
+    """A target network is set from the model. What the model itself has loaded counts as before.
+
+    torch.distributed.checkpoint gives `self` as a keyword to both methods.
+    """
+    watched(folder=tmp_path)
+    trained(7, kind=kind)
+    seen = watched(high_water=10, folder=tmp_path)
+    net, target = nn.Sequential(nn.Linear(2, 1)), nn.Sequential(nn.Linear(2, 1))
+    if loads:
+        net.load_state_dict({"0.weight": torch.ones(1, 2), "0.bias": torch.ones(1)})
+    target.load_state_dict(net.state_dict())
+    nn.Module.load_state_dict(self=target, state_dict=nn.Module.state_dict(self=net))
+    other = {name.removeprefix("0."): one for name, one in target.state_dict().items()}
+    nn.Linear(2, 1).load_state_dict(other)
+    trained(2, kind=kind)
+    assert seen.said[0].step == (0 if loads else 1)
 
 
 def test_a_file_of_another_run_or_two_of_different_steps_show_nothing(

@@ -103,6 +103,19 @@ def test_weights_that_come_from_no_file_leave_the_step_unknown(tmp_path: Path) -
     assert (one.behind(), one.behind_by_weights(begun=True)) == (None, None)
 
 
+def test_weights_of_a_model_of_this_process_show_nothing_new(tmp_path: Path) -> None:
+    """Method: its state is given under other names, as for a target network. Another part is not
+    its own.
+    """
+    first_process(tmp_path, saves=lambda one: None)
+    one, weight = OwnSaves(str(tmp_path)), Part()
+    one.on_own_weights({"online.weight": weight})
+    one.on_weights({"target.weight": weight})
+    assert (one.behind(), one.behind_by_weights(begun=True)) == (0, 0)
+    one.on_weights({"target.weight": weight, "bias": Part()})
+    assert (one.behind(), one.behind_by_weights(begun=True)) == (None, None)
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_weights_of_a_file_older_than_the_first_step_are_no_step(
     tmp_path: Path, other: bool

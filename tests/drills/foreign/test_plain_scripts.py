@@ -49,13 +49,18 @@ def test_steps_lost_are_those_since_the_scripts_own_checkpoint(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["--sgd", "--weights"])
-@pytest.mark.parametrize("file", [(), ("--handle",)], ids=["path", "handle"])
+@pytest.mark.parametrize(
+    "file",
+    [(), ("--handle",), ("--safetensors",), ("--target",)],
+    ids=["path", "handle", "safetensors", "target"],
+)
 def test_the_file_shows_the_step_if_the_optimizer_has_no_count(
     tmp_path: Path, how: str, file: tuple[str, ...]
 ) -> None:
     """SGD does not count steps, and Adam begins to count anew if its state is not loaded.
 
-    The run has seen after which step the file was saved, by its path or through a file object.
+    The run has seen after which step the file was saved, by its path, through a file object or by
+    safetensors. A target network that is set from the model does not change that.
     """
     outcome = struck(tmp_path, 60, 20, how, *file, at=35, number=signal.SIGKILL)
     assert outcome.code == 0, outcome
@@ -78,6 +83,18 @@ def test_a_file_that_is_not_seen_leaves_the_loss_unknown(tmp_path: Path, how: st
     assert (one["steps_lost"], one["steps_repeated"]) == (None, None), one
     assert one["mttr_s"] is not None, one
     assert outcome.report["ettr"] is None, outcome.report
+
+
+@pytest.mark.parametrize("how", ["--sgd", "--adam"])
+def test_a_target_network_is_not_taken_for_loaded_weights(tmp_path: Path, how: str) -> None:
+    """It is set from the model of the same process. The script begins with its first step again."""
+    outcome = struck(tmp_path, 60, 20, how, "--target", "--fresh", at=35, number=signal.SIGKILL)
+    assert outcome.code == 0, outcome
+    assert begun_behind(outcome) == [0, 0], outcome
+    (one,) = outcome.interruptions
+    assert one["step"] <= one["steps_lost"] == one["steps_repeated"] <= one["step"] + 2, one
+    assert outcome.report["steps"] == 60, outcome
+    assert 0 < outcome.report["ettr"] < 1, outcome.report
 
 
 def test_a_stopped_rank_is_found_at_once_and_reported_as_stopped(tmp_path: Path) -> None:

@@ -271,14 +271,27 @@ class Onlooker:
             self._saves.on_load(where, loaded)
 
     def _on_modules(self, module: types.ModuleType) -> None:
-        load = module.Module.load_state_dict
+        give, load = module.Module.state_dict, module.Module.load_state_dict
+
+        # torch itself calls them with self as a keyword, too
+        @functools.wraps(give)
+        def noting_give(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = give(self, *args, **kwargs)
+            if looks() and not args and kwargs.get("destination") is None:
+                saves.on_own_weights(given)  # of the whole module, and not of a part for it
+            return given
 
         @functools.wraps(load)
-        def noting_load(model: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.joined and not self._counts:
-                self._saves.on_weights(args[0] if args else kwargs.get("state_dict"))
-            return load(model, *args, **kwargs)
+        def noting_load(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if looks():
+                saves.on_weights(args[0] if args else kwargs.get("state_dict"))
+            return load(self, *args, **kwargs)
 
+        def looks() -> bool:
+            return not self.joined and not self._counts and os.getpid() == self._pid
+
+        saves = self._saves
+        module.Module.state_dict = noting_give
         module.Module.load_state_dict = noting_load
 
     # --- ranks that the script starts itself ------------------------------------------------------

@@ -16,11 +16,13 @@ first step of the run. That is so if the file is older, or if a process has load
 step. Otherwise what was loaded may hold a step of this run, and it is not known which one.
 
 A process that has called neither a function that loads a file nor a module's `load_state_dict`
-before its first step has started from the first step.
+before its first step has started from the first step. Weights that it copies from one of its
+models to another one (a target network) were loaded by nobody: they are told from others by their
+identity, because the module's `state_dict` has given them.
 
 Not seen: the step after which other file objects (io.BytesIO), and files that other libraries
-write, were saved; weights that come into a model by no `load_state_dict`. Weights that a process
-copies from one of its models to another one (a target network) are not told from loaded ones.
+write, were saved; weights that come into a model by no `load_state_dict`. Copies of the tensors
+that a `state_dict` has given (a deep copy of it) are not told from loaded ones.
 """
 
 from __future__ import annotations
@@ -52,14 +54,15 @@ class OwnSaves:
 
     def __init__(self, run_folder: str) -> None:
         self._path = Path(run_folder) / NAME
+        self._read: tuple[int, list[dict[str, Any]]] = (0, [])  # its size, and its records
         self._found: int | None = None  # the step of the files that were loaded
         self._several = False  # files of different steps were loaded
         self._loads = False  # weights were loaded from somewhere
         self._unknown_file = False  # a file was loaded that may hold a step of this run
         self._others: list[list[int]] = []  # such files, as far as they can be identified
         self._unknown_weights = False  # weights came into a model, and from no file that is known
-        # by its id, each part of a file that was loaded and is known: a tensor, most often
-        self._parts: dict[int, weakref.ref[Any]] = {}
+        # by its id, each tensor of a file that is known, or of a model of this process
+        self._parts: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def behind(self) -> int | None:
         """Return the step after which a process goes on whose optimizer does not count."""
@@ -110,24 +113,28 @@ class OwnSaves:
         if step is not None and not self._several:
             self._several = self._found not in (None, step)
             self._found = None if self._several else step
-        for part in _parts(loaded):
-            if part is not _REST:
-                self._parts[id(part)] = weakref.ref(part)
+        self._know(loaded)
+
+    def on_own_weights(self, state: Any) -> None:
+        """Record that a module of this process has given `state`.
+
+        If the module has loaded weights, that is recorded already.
+        """
+        self._know(state)
 
     def on_weights(self, state: Any) -> None:
         """Record that a module has loaded `state`."""
-        self._loads = True
-        if not all(self._is_known(part) for part in _parts(state)):
-            self._unknown_weights = True
+        if not all(self._parts.get(id(part)) is part for part in _parts(state)):
+            self._loads = self._unknown_weights = True
 
     def forget_parts(self) -> None:
         """Forget what was loaded: the process trains, and asks nothing of this any more."""
         self._parts.clear()
 
-    def _is_known(self, part: object) -> bool:
-        """Return whether `part` is the very object that a known file has given."""
-        found = self._parts.get(id(part))
-        return found is not None and found() is part
+    def _know(self, state: Any) -> None:
+        for part in _parts(state):
+            if part is not _REST:
+                self._parts[id(part)] = part
 
     def _is_other(self, key: list[int] | None) -> bool:
         """Return whether a file was there before the first step of the run."""
@@ -150,13 +157,18 @@ class OwnSaves:
                 os.close(fd)
 
     def _noted(self) -> list[dict[str, Any]]:
-        """Return the records, the newest first. A line that is incomplete is left out."""
-        noted = []
+        """Return the records, the newest first. A line that is incomplete is left out.
+
+        Records are only added, so the file is read again only if it is longer.
+        """
         with contextlib.suppress(OSError):
-            for line in self._path.read_text().splitlines():
-                with contextlib.suppress(ValueError):
-                    noted.append(json.loads(line))
-        return noted[::-1]
+            if (size := self._path.stat().st_size) != self._read[0]:
+                noted = []
+                for line in self._path.read_text().splitlines():
+                    with contextlib.suppress(ValueError):
+                        noted.append(json.loads(line))
+                self._read = (size, noted[::-1])
+        return self._read[1]
 
 
 def _key(where: Any, *, written: bool = False) -> list[int] | None:
