@@ -398,6 +398,44 @@ def test_two_optimizers_that_take_turns_make_one_step(watched: Callable[..., See
     assert seen.beacon.step == 4
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_optimizer_that_takes_over_goes_on_counting(
+    watched: Callable[..., Seen], kept: bool
+) -> None:
+    """It has a count of its own, which begins with one. The old one may still exist."""
+    seen, net, old = watched(), nn.Linear(2, 1), []
+    for count in (5, 10, 15):
+        optimizer = torch.optim.AdamW(net.parameters())
+        if kept:
+            old.append(optimizer)
+        train(net, optimizer, 5)
+        assert seen.beacon.step == count
+    assert set(seen.causes) == {Cause.PRODUCTIVE}
+
+
+@pytest.mark.parametrize("seen_file", [False, True])
+@pytest.mark.parametrize("saved", [0, 1])
+def test_the_count_of_one_of_several_optimizers_is_not_the_run_s(
+    watched: Callable[..., Seen], tmp_path: Path, seen_file: bool, saved: int
+) -> None:
+    """After it is loaded, only the file shows the step of the run. 0: it is not known.
+
+    Method: the second optimizer takes over after four steps, for three. Then the first one goes on.
+    The script saves one of them after ten steps in all.
+    """
+    watched(folder=tmp_path)
+    net = nn.Linear(2, 1)
+    optimizers = [torch.optim.AdamW(net.parameters()) for _ in range(2)]
+    for one, steps in ((0, 4), (1, 3), (0, 3)):
+        train(net, optimizers[one], steps)
+    torch.save(optimizers[saved].state_dict(), tmp_path / "own.pt")
+    seen = watched(high_water=12, folder=tmp_path)
+    given = torch.load(tmp_path / "own.pt") if seen_file else load_from_memory(tmp_path / "own.pt")
+    trained(3, given=given)
+    assert seen.said[0].step == (11 if seen_file else 0)
+    assert seen.causes[0] == (Cause.REPEATED if seen_file else Cause.OTHER)
+
+
 def test_nothing_is_counted_once_the_script_has_joined(watched: Callable[..., Seen]) -> None:
     seen = watched()
     trained(2)

@@ -16,13 +16,33 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(200)]
 LOOP = Path(__file__).parent / "scripts" / "loop.py"
 
 
-def struck(folder: Path, *arguments: str | int, at: int, number: int, **options: Any) -> Outcome:
-    """Run the loop on two ranks, and send rank 1 a signal once rank 0 has printed `iter <at>`."""
-    with Drill(folder, str(LOOP), folder, *arguments, workers=2, **options) as drill:
+def struck(
+    folder: Path,
+    *arguments: str | int,
+    at: int,
+    number: int,
+    script: Path = LOOP,
+    **options: Any,
+) -> Outcome:
+    """Run a script on two ranks, and send rank 1 a signal once rank 0 has printed `iter <at>`."""
+    with Drill(folder, str(script), folder, *arguments, workers=2, **options) as drill:
+        pid = process_of_rank_1(drill)
         drill.until(lambda: f"iter {at}\n" in (folder / "stdout").read_text(), f"iteration {at}")
-        (pid,) = [one["pid"] for one in drill.status["workers"] if one["rank"] == 1]
         os.kill(pid, number)
         return drill.finish()
+
+
+def process_of_rank_1(drill: Drill) -> int:
+    """Return its pid, once the ledger has it. Before, the status says 0, and a signal to process 0
+    would reach the test itself.
+    """
+
+    def pid() -> int:
+        workers = drill.status.get("workers", ())
+        return next((int(one["pid"]) for one in workers if one["rank"] == 1), 0)
+
+    drill.until(lambda: pid() > 0, "the process of rank 1")
+    return pid()
 
 
 def begun_behind(outcome: Outcome) -> list[int]:
@@ -113,8 +133,9 @@ def test_no_figure_is_given_where_no_step_is_seen(tmp_path: Path) -> None:
         "    print(f'iter {n}', flush=True)\n    time.sleep(0.05)\n"
     )
     with Drill(tmp_path, str(script), workers=2) as drill:
+        pid = process_of_rank_1(drill)
         drill.until(lambda: "iter 30" in (tmp_path / "stdout").read_text(), "iteration 30")
-        os.kill(drill.status["workers"][1]["pid"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         outcome = drill.finish()
     report, (one,) = outcome.report, outcome.interruptions
     assert (outcome.code, report["steps_seen"], report["ettr"]) == (0, False, None), outcome
@@ -132,8 +153,9 @@ def test_the_progress_bar_of_a_killed_rank_is_not_its_error(tmp_path: Path) -> N
         "    sys.stderr.write(f'\\r{n}/60 loss 2.8')\n    time.sleep(0.05)\n"
     )
     with Drill(tmp_path, str(script), workers=2) as drill:
+        pid = process_of_rank_1(drill)
         drill.until(lambda: "iter 30" in (tmp_path / "stdout").read_text(), "iteration 30")
-        os.kill(drill.status["workers"][1]["pid"], signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
         outcome = drill.finish()
     assert outcome.code == 0, outcome
     assert [one["error"] for one in outcome.interruptions] == ["signal 9"], outcome

@@ -1,12 +1,13 @@
 """What a worker observes of a script before its first outlast call, or without any.
 
-steps   torch calls a hook after every `optimizer.step()`. If the optimizer keeps a count (Adam's
-        `step`), the count says which step that was, even after the script has loaded the state of
-        the optimizer from a checkpoint of its own. If it keeps none, or if the count begins anew,
-        steps are counted from the step after which this run saved the file that the script has
-        loaded, and from 0 if the script has loaded nothing (own_saves.py). If that is not known
-        either, they are counted from the process's start, and it is not known which steps of the
-        run they are.
+steps   torch calls a hook after every `optimizer.step()`. Several optimizers that take turns make
+        one step together (iterations.py). If the optimizer keeps a count (Adam's `step`), and no
+        other one has done steps of the run, the count says which step that was, even after the
+        script has loaded the state of the optimizer from a checkpoint of its own. Otherwise, or if
+        the count begins anew, steps are counted from the step after which this run saved the file
+        that the script has loaded, and from 0 if the script has loaded nothing (own_saves.py). If
+        that is not known either, they are counted from the process's start, and it is not known
+        which steps of the run they are.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
 alone   that several ranks train without a process group: each has a model of its own then.
 group   the line at which the script makes its process group. Before the script destroys it, the
@@ -39,6 +40,7 @@ from outlast.model.terms import Cause, Phase
 from outlast.runtime import clock
 from outlast.runtime.child import ChildSpec
 from outlast.runtime.worker.script import run_loops
+from outlast.runtime.worker.script.iterations import Iterations
 from outlast.runtime.worker.script.own_saves import OwnSaves
 
 _OPTIMIZER = "torch.optim.optimizer"
@@ -103,7 +105,7 @@ class Onlooker:
         self._session = session
         self._pid = os.getpid()
         self.ticks = 0
-        self._counts: dict[int, int] = {}  # calls of each optimizer
+        self._iterations = Iterations()
         self._base: int | None = None  # the step before the first one; None: it is not known
         self._handle: Any = None
         self._saves = OwnSaves(session.spec.run_folder)
@@ -139,23 +141,25 @@ class Onlooker:
             self._handle = module.register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: Any, args: object, kwargs: object) -> None:
-        """Count one call. A step of several optimizers (a GAN's) counts once."""
+        """Count one call. Several optimizers that take turns (a GAN's) make one step."""
         if os.getpid() != self._pid or self.joined:
             return
-        first = not self._counts
-        if id(optimizer) not in self._counts and _makes_room_for_state():
+        iterations = self._iterations
+        if optimizer not in iterations and _makes_room_for_state():
             # this is torch's own call, before it loads or reads the state of an optimizer that has
             # none
             return
-        if first:
+        before = iterations.count
+        if not before:
             self._base = self._behind(_own_number(optimizer))
             self._saves.forget_parts()
             if not self._begun:
                 self._saves.on_first_step()
-        count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
-        if count < max(self._counts.values()):
-            return
-        if count == _STEPS_TO_BE_SURE:
+        iterations.stepped(optimizer)
+        if not iterations.by_own:
+            self._saves.on_other_count()
+        count = iterations.count
+        if before < count == _STEPS_TO_BE_SURE:
             self._warn_if_alone()
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
 
@@ -167,7 +171,7 @@ class Onlooker:
         if number is None:
             return self._saves.behind()
         if number > 1:
-            return number - 1
+            return self._saves.behind_by_count(number)
         # The optimizer is new, but the script may have loaded its weights all the same.
         return self._saves.behind_by_weights(begun=self._begun)
 
@@ -262,12 +266,12 @@ class Onlooker:
 
     def _saved(self, where: Any) -> None:
         """Note that the script has saved a file. Before its first step there is nothing to note."""
-        if not self.joined and os.getpid() == self._pid and self._counts:
+        if not self.joined and os.getpid() == self._pid and self._iterations.count:
             self._saves.on_save(where, step=self._session.beacon.step)
 
     def _loaded(self, where: Any, loaded: Any) -> None:
         """Note that the script has loaded a file. After its first step, the step is known."""
-        if not self.joined and os.getpid() == self._pid and not self._counts:
+        if not self.joined and os.getpid() == self._pid and not self._iterations.count:
             self._saves.on_load(where, loaded)
 
     def _on_modules(self, module: types.ModuleType) -> None:
@@ -288,7 +292,7 @@ class Onlooker:
             return load(self, *args, **kwargs)
 
         def looks() -> bool:
-            return not self.joined and not self._counts and os.getpid() == self._pid
+            return not self.joined and not self._iterations.count and os.getpid() == self._pid
 
         saves = self._saves
         module.Module.state_dict = noting_give

@@ -15,6 +15,9 @@ two cases only: the run has no step yet, or all that the process has loaded was 
 first step of the run. That is so if the file is older, or if a process has loaded it before that
 step. Otherwise what was loaded may hold a step of this run, and it is not known which one.
 
+If one optimizer takes over from another, the count of neither is that of the run. That is recorded
+too. From then on the file shows the step, or it is not known.
+
 A process that has called neither a function that loads a file nor a module's `load_state_dict`
 before its first step has started from the first step. Weights that it copies from one of its
 models to another one (a target network) were loaded by nobody: they are told from others by their
@@ -59,6 +62,7 @@ class OwnSaves:
         self._several = False  # files of different steps were loaded
         self._loads = False  # weights were loaded from somewhere
         self._unknown_file = False  # a file was loaded that may hold a step of this run
+        self._other_count = False  # several optimizers have done the steps of this process
         self._others: list[list[int]] = []  # such files, as far as they can be identified
         self._unknown_weights = False  # weights came into a model, and from no file that is known
         # by its id, each tensor of a file that is known, or of a model of this process
@@ -84,6 +88,22 @@ class OwnSaves:
         if self._found is None and begun and self._unknown_weights:
             return None
         return self._found or 0
+
+    def behind_by_count(self, number: int) -> int | None:
+        """Return the step after which a process goes on whose optimizer has just done its own step
+        `number`.
+
+        If another optimizer has done steps of this run, too, only a file shows the step of the run.
+        """
+        if not any("other_count" in one for one in self._noted()):
+            return number - 1
+        return self.behind() if self._loads else None
+
+    def on_other_count(self) -> None:
+        """Record, once, that the steps of the run are not those of one optimizer."""
+        if not self._other_count:
+            self._other_count = True
+            self._write({"other_count": True})
 
     def on_first_step(self) -> None:
         """Record when the run did its first step, and what was loaded before it.
