@@ -2,7 +2,7 @@
 
     phases.py FOLDER STEPS HOW
 
-first-head  an optimizer trains the head of a network for 25 steps; another one then trains all of it
+first-head  an optimizer trains the head of a network for 25 steps, and then another one all of it
 kept        the same, but both optimizers exist from the start
 memory      as first-head, with a checkpoint that goes through memory
 gan         two optimizers, of two networks, step once each in an iteration
