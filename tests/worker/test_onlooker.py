@@ -18,7 +18,12 @@ import pytest
 import safetensors.torch
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+)
 
 from outlast.engine.protocol.worker import WorkerMachine
 from outlast.errors import UsageError
@@ -359,6 +364,35 @@ def test_weights_of_a_model_of_the_process_are_not_loaded_ones(
     nn.Linear(2, 1).load_state_dict(other)
     trained(2, kind=kind)
     assert seen.said[0].step == (0 if loads else 1)
+
+
+def fill_by_dcp(net: nn.Module, folder: Path) -> None:
+    state = get_model_state_dict(net)
+    dcp.load(state, checkpoint_id=folder / "dcp")
+    set_model_state_dict(net, state)
+
+
+def fill_in_place(net: nn.Module, folder: Path) -> None:
+    state = net.state_dict()
+    for one in state.values():
+        one.copy_(torch.ones(()))
+    net.load_state_dict(state)
+
+
+@pytest.mark.parametrize("fill", [fill_by_dcp, fill_in_place])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_a_model_whose_own_tensors_are_filled_has_loaded_weights(
+    watched: Callable[..., Seen], tmp_path: Path, fill: Callable[..., None], kind: Any
+) -> None:
+    """So torch.distributed.checkpoint and readers like it load them. Their step is not known."""
+    watched(folder=tmp_path)
+    trained(7, kind=kind)
+    dcp.save(get_model_state_dict(nn.Linear(2, 1)), checkpoint_id=tmp_path / "dcp")
+    seen = watched(high_water=10, folder=tmp_path)
+    fill(nn.Linear(2, 1), tmp_path)
+    trained(2, kind=kind)
+    assert seen.said[0].step == 0
+    assert set(seen.causes) == {Cause.OTHER}
 
 
 def test_a_file_of_another_run_or_two_of_different_steps_show_nothing(

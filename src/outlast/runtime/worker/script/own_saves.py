@@ -21,7 +21,7 @@ too. From then on the file shows the step, or it is not known.
 A process that has called neither a function that loads a file nor a module's `load_state_dict`
 before its first step has started from the first step. Weights that it copies from one of its
 models to another one (a target network) were loaded by nobody: they are told from others by their
-identity, because the module's `state_dict` has given them.
+identity, because the module's `state_dict` has given them, and nothing has written to them since.
 
 Not seen: the step after which other file objects (io.BytesIO), and files that other libraries
 write, were saved; weights that come into a model by no `load_state_dict`. Copies of the tensors
@@ -65,8 +65,8 @@ class OwnSaves:
         self._other_count = False  # several optimizers have done the steps of this process
         self._others: list[list[int]] = []  # such files, as far as they can be identified
         self._unknown_weights = False  # weights came into a model, and from no file that is known
-        # by its id, each tensor of a file that is known, or of a model of this process
-        self._parts: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        # by its mark, each tensor of a file that is known, or of a model of this process
+        self._parts: weakref.WeakValueDictionary[_Mark, Any] = weakref.WeakValueDictionary()
 
     def behind(self) -> int | None:
         """Return the step after which a process goes on whose optimizer does not count."""
@@ -144,7 +144,7 @@ class OwnSaves:
 
     def on_weights(self, state: Any) -> None:
         """Record that a module has loaded `state`."""
-        if not all(self._parts.get(id(part)) is part for part in _parts(state)):
+        if not all(self._parts.get(_mark(part)) is part for part in _parts(state)):
             self._loads = self._unknown_weights = True
 
     def forget_parts(self) -> None:
@@ -154,7 +154,7 @@ class OwnSaves:
     def _know(self, state: Any) -> None:
         for part in _parts(state):
             if part is not _REST:
-                self._parts[id(part)] = part
+                self._parts[_mark(part)] = part
 
     def _is_other(self, key: list[int] | None) -> bool:
         """Return whether a file was there before the first step of the run."""
@@ -209,6 +209,20 @@ def _key(where: Any, *, written: bool = False) -> list[int] | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
+
+
+_Mark = tuple[int, int]
+
+
+def _mark(part: Any) -> _Mark:
+    """Return the identity of a tensor, and how often something was written to it in place.
+
+    Some readers of files fill the tensors that a module's `state_dict` has given them.
+    """
+    try:
+        return id(part), part._version
+    except (AttributeError, RuntimeError):
+        return id(part), 0  # no tensor, or one of inference mode, which is not counted
 
 
 class _Rest:
