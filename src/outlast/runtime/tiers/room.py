@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from outlast.runtime.cgroups import Hierarchy, memory_room
+
+MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,14 @@ def room_in(folder: Path, groups: list[Hierarchy]) -> Room:
     return min(in_folder, memory_left(groups), key=lambda room: room.free)
 
 
-def memory_left(groups: list[Hierarchy]) -> Room:
-    """Return the tightest limit on memory: that of the machine, or of a control group."""
+def memory_left(groups: list[Hierarchy], meminfo: Path = MEMINFO) -> Room:
+    """Return the tightest limit on memory: that of the machine, or of a control group.
+
+    `meminfo` is written like /proc/meminfo. Some sandboxes do not say there how much is left. If no
+    control group sets a limit either, none is known, and an allocation that is too large fails.
+    """
     rooms = []
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
         if line.startswith("MemAvailable:"):
             rooms.append(Room(int(line.split()[1]) * 1024, "memory of this machine", "free memory"))
     if (limited := memory_room(groups)) is not None:
@@ -47,4 +54,5 @@ def memory_left(groups: list[Hierarchy]) -> Room:
         rooms.append(
             Room(limited[0], f"memory limit of the control group {limited[1]}", limit_hint)
         )
-    return min(rooms, key=lambda room: room.free)
+    unknown = Room(sys.maxsize, "no limit on memory is known", "free memory")
+    return min(rooms, key=lambda room: room.free, default=unknown)
