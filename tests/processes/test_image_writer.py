@@ -33,6 +33,7 @@ from outlast.runtime.image_writer.writer_process import WriterProcess
 from outlast.runtime.image_writer.writer_program import ImageWriter
 from outlast.runtime.linux import LOWEST_PRIORITY
 from outlast.runtime.loop import Loop
+from outlast.runtime.reporting_child import ReportingChild
 from outlast.runtime.tiers import local
 from outlast.runtime.tiers.lease_page import LeasePage
 from outlast.runtime.tiers.room import Room
@@ -400,6 +401,42 @@ def test_strangers_disturb_nobody(node: Node) -> None:
     node.until(lambda: rank.heard)
     assert rank.heard == ["written"]
     assert node.told == []
+
+
+def test_a_launcher_does_not_wait_for_a_writer_that_cannot_end(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may hold up the end of a process for long. Until then no other one is started.
+
+    Method: a real process is killed, and the kernel is said not to have ended it yet. The loop goes
+    on meanwhile, and the writer is started again once the process has ended.
+    """
+    monkeypatch.setattr(writer_process, "WRITER_AGAIN_S", 0.01)
+    held, looked = [True], list[bool]()
+    ended = ReportingChild.has_ended
+
+    def has_ended(child: ReportingChild) -> bool:
+        looked.append(held[0])
+        return not held[0] and ended(child)
+
+    def never(*_: object, **__: object) -> tuple[int, str]:
+        raise AssertionError("the launcher waits for the end of a process")
+
+    monkeypatch.setattr(ReportingChild, "has_ended", has_ended)
+    node.writer.start()
+    node.until(node.listens)
+    first = node.writer.pid
+    assert first is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(ReportingChild, "end", never)
+        os.kill(first, signal.SIGKILL)
+        node.until(lambda: len(looked) >= 3)
+        node.writer.start()
+        assert (node.writer.pid, node.told) == (None, [])
+    held[0] = False
+    node.until(lambda: node.writer.pid is not None)
+    assert "it has ended with exit code -9" in node.told[0]
+    node.until(node.listens)
 
 
 def test_memory_that_does_not_fit_is_refused_before_it_is_taken(

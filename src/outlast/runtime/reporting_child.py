@@ -85,6 +85,10 @@ class ReportingChild:
         """Kill it. Its end is then read like any other."""
         self._process.kill()
 
+    def has_ended(self) -> bool:
+        """Return whether the kernel has ended the process. It does not wait for that."""
+        return self._process.poll() is not None
+
     def end(self, *, within_s: float | None = None) -> tuple[int | None, str]:
         """Kill it unless it has ended. Return its exit code, and ": " with what it said last.
 

@@ -20,8 +20,8 @@ Limits     A launcher hears of a generation from the plans of its ranks. A node 
            any rank. Then its writer does not hear which steps are rolled back, and what it still
            writes may replace a file of the same step. The checksums of that checkpoint do not match
            then, so a restore refuses it, and takes the one before.
-           A process that waits for a disk in the kernel may not end when it is killed. No other one
-           is started before it has ended.
+           A process that waits for a disk in the kernel may not end when it is killed. The loop
+           looks now and then whether it has. No other one is started before it has ended.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from outlast.runtime.loop import Loop, LoopTimer
 from outlast.runtime.reporting_child import ReportingChild
 
 _ROLLBACKS_COUNT = 100  # the newest, of which a new process hears: older ranks hand over nothing
-_END_S = 1.0  # what a process that was killed may take to end
+_END_S = 1.0  # how long the end of a run waits for a process that was killed
+_ENDED_LOOK_S = 0.1
 
 
 class WriterProcess:
@@ -76,6 +77,7 @@ class WriterProcess:
         self._tell = tell
         self._orphaned = orphaned
         self._child: ReportingChild | None = None
+        self._ending: ReportingChild | None = None  # it was killed, and may not have ended yet
         self._timer: LoopTimer | None = None
         self._deaths = 0  # how often a process has ended, or could not be started
         self._work = _Work()
@@ -88,7 +90,7 @@ class WriterProcess:
 
     def start(self) -> None:
         """Start the process, unless it runs or is about to be started again."""
-        if self._child is not None or self._timer is not None:
+        if self._child is not None or self._ending is not None or self._timer is not None:
             return
         try:
             child = ReportingChild((*PROGRAM, str(self._socket), str(os.getpid())))
@@ -116,6 +118,9 @@ class WriterProcess:
             self._timer.cancel()
         if self._child is not None:
             self._forget()
+        if self._ending is not None:
+            self._ending.end(within_s=_END_S)
+            self._ending = None
         with contextlib.suppress(OSError):
             self._socket.unlink(missing_ok=True)
 
@@ -127,7 +132,8 @@ class WriterProcess:
         for report in reports:
             self._heard(report)
         if is_over:
-            self._died(self._forget())
+            self._forget()
+            self._look_for_end()
 
     def _heard(self, report: dict[str, Any]) -> None:
         self._work.note(report.get("what"), now_s=clock.now_s())
@@ -177,13 +183,22 @@ class WriterProcess:
         self._timer = None
         self.start()
 
-    def _forget(self) -> str:
-        """End the process, and return how it has ended."""
-        child, self._child = self._child, None
-        assert child is not None
-        self._loop.remove_reader(child.fd)
-        code, said = child.end(within_s=_END_S)
-        return f"it has ended with exit code {code}{said}"
+    def _forget(self) -> None:
+        """Kill the process, and listen to it no more."""
+        self._ending, self._child = self._child, None
+        assert self._ending is not None
+        self._loop.remove_reader(self._ending.fd)
+        self._ending.kill()
+
+    def _look_for_end(self) -> None:
+        """Go on once the process that was killed has ended. A disk may hold it up for long."""
+        assert self._ending is not None
+        if not self._ending.has_ended():
+            self._timer = self._loop.call_at(clock.now_s() + _ENDED_LOOK_S, self._look_for_end)
+            return
+        code, said = self._ending.end()
+        self._ending = self._timer = None
+        self._died(f"it has ended with exit code {code}{said}")
 
 
 class _Work:
