@@ -28,7 +28,13 @@ from outlast.runtime import clock
 from outlast.runtime.image_writer import captured, writer_process
 from outlast.runtime.image_writer.captured import CapturedImage, hand_over
 from outlast.runtime.image_writer.direct_disk import DirectDisk
-from outlast.runtime.image_writer.write_orders import SOCKET_NAME, WriteAnswer, WriteOrder
+from outlast.runtime.image_writer.write_orders import (
+    PACKET_BYTES,
+    SOCKET_NAME,
+    WriteAnswer,
+    WriteOrder,
+    decode_answer,
+)
 from outlast.runtime.image_writer.writer_process import WriterProcess
 from outlast.runtime.image_writer.writer_program import ImageWriter
 from outlast.runtime.linux import LOWEST_PRIORITY
@@ -391,16 +397,49 @@ def test_strangers_disturb_nobody(node: Node) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(node.socket))
         rank.memory.send(sock, short)
-        assert sock.recv(100) == b""
-    for packet in (b"", b"{}", b"[1]", b'{"worker": 1}', b"\xff" * 1000):
+        assert "refused: the order came without its memory" in refusal(sock)
+    for packet in (b"{}", b"[1]", b'{"worker": 1}', b"\xff" * 1000, b"[" * 60_000):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(str(node.socket))
             sock.send(packet)
-            assert sock.recv(100) == b""
+            assert "refused: this is no order" in refusal(sock)
     rank.hands_over(node.socket)
     node.until(lambda: rank.heard)
     assert rank.heard == ["written"]
     assert node.told == []
+
+
+WRONG = {
+    "worker": (None, "1", 1.0, True, [1]),
+    "step": ({}, "7"),
+    "length": ("9", 1e3, -1, False),
+    "checksum": ("00", None),
+    "folder": (1, None, ["/tmp"], "/tmp/\0"),
+    "name": (3, {}, "", "..", "a/b", "a\0"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_order_with_a_field_of_a_wrong_type_is_refused_by_name(node: Node, name: str) -> None:
+    """The next order is carried out, and no thread of the writer ends with a traceback."""
+    node.writer.start()
+    node.until(node.listens)
+    rank = Rank(node.folder / "checkpoints")
+    for value in WRONG[name]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(str(node.socket))
+            rank.memory.send(sock, replace(rank.order, **{name: value}))
+            found = refusal(sock)
+        assert found.startswith("the order was refused: the order's "), (value, found)
+        assert name in found or name in ("folder", "name"), (value, found)
+    rank.hands_over(node.socket)
+    node.until(lambda: rank.heard)
+    assert rank.heard == ["written"]
+    assert node.told == []
+
+
+def refusal(sock: socket.socket) -> str:
+    return decode_answer(sock.recv(PACKET_BYTES)).error
 
 
 def test_a_launcher_does_not_wait_for_a_writer_that_cannot_end(

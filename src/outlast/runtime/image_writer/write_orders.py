@@ -14,6 +14,7 @@ writes lines to the process's stdin: ASK, and which steps were rolled back.
 from __future__ import annotations
 
 import json
+import typing
 from dataclasses import asdict, dataclass
 
 from outlast.runtime.interpreter import module_command
@@ -59,12 +60,26 @@ class WriteOrder:
         return json.dumps(asdict(self)).encode()
 
 
+_KINDS = typing.get_type_hints(WriteOrder)  # int or str
+
+
 def decode_order(packet: bytes) -> WriteOrder:
-    """Read an order. Raises ValueError for any other packet."""
+    """Read an order. Raises ValueError for any other packet, with what is wrong in it."""
     try:
-        return WriteOrder(**json.loads(packet))
-    except TypeError as error:
-        raise ValueError(str(error)) from None
+        order = WriteOrder(**json.loads(packet))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"this is no order: {error}") from None
+    for name, kind in _KINDS.items():
+        value = getattr(order, name)
+        if type(value) is not kind:  # True is an int as well
+            found = type(value).__name__
+            raise ValueError(f"the order's {name} has to be {kind.__name__}, and is {found}")
+    if order.length < 0:
+        raise ValueError(f"the order's length is {order.length}")
+    is_flat = order.name not in ("", ".", "..") and "/" not in order.name
+    if not is_flat or "\0" in order.folder + order.name:
+        raise ValueError(f"the order's file {order.name!r} is not the name of a file in its folder")
+    return order
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,12 @@ class ImageWriter:
 
     def _serve(self, client: socket.socket) -> None:
         """Carry out the order that one worker sends."""
-        with client, contextlib.suppress(OSError, ValueError):  # the worker died, or is a stranger
-            order, memory = _receive(client)
+        with client, contextlib.suppress(OSError):  # the worker died
+            try:
+                order, memory = _receive(client)
+            except ValueError as error:
+                client.send(WriteAnswer(f"the order was refused: {error}").encode())
+                return
             self._say({"what": "begun"})
             with self._changed:
                 self._clients.add(client)
