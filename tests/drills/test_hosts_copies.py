@@ -5,13 +5,21 @@ The hosts are network namespaces on this machine, as in test_hosts.py.
 
 from __future__ import annotations
 
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from outlast.model.limits import SLOTS_COUNT
 from outlast.model.manifest import SEAL_BYTES, unpack_seal
-from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
+from outlast.runtime.drill.drill_hosts import Hosts, may_be_made, program_of
+from outlast.runtime.drill.drill_images import DamagedImages
+from outlast.runtime.drill.drill_looks import LookedAtNode, LookedAtRun
+from outlast.runtime.drill.striking import RunProcess, Target
+from outlast.runtime.tiers.held_copies import HeldCopies
+from outlast.runtime.tiers.held_parity import HeldParity
+from outlast.runtime.tiers.vault import Vault
 from tests.drills._host_run import HostRun
 from tests.drills._run import CalmRun
 
@@ -170,3 +178,101 @@ def test_the_loss_of_a_rack_costs_no_step_if_hosts_name_their_domains(
             del run.processes[host]
         goes_on_from_a_copy(run, lost, calm)
         assert "would take" not in str(run), "no other loss of a domain would have cost anything"
+
+
+@pytest.mark.parametrize(
+    ("keep", "torn", "way"),
+    [
+        ("peers=1", False, "main"),
+        ("peers=1", True, "respawn"),
+        ("parity=2+1", True, "main"),
+    ],
+)
+def test_a_damaged_image_costs_no_step_if_other_nodes_can_restore_it(
+    tmp_path: Path, calm_run: CalmRun, keep: str, torn: bool, way: str
+) -> None:
+    """Method: the fault of drills damages the newest image in the vault of rank 1, and kills the
+    rank. Its host lives, so the rank first begins from its own image, and refuses it. Then it goes
+    on from the same step, by what other hosts keep of it. The verdict names the image.
+    """
+    given = ("--steps", STEPS, "--way", way)
+    calm = calm_run("fsdp.py", *given, workers=HOSTS).digests
+    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", f"{keep}:step")
+    with Hosts(HOSTS) as hosts:
+        run = HostRun(
+            hosts,
+            tmp_path,
+            *given,
+            "--step-s",
+            "0.2",
+            nodes=HOSTS,
+            spares=0,
+            flags=flags,
+            within_s=240.0,
+            script=("fsdp.py",),
+        )
+        run.until(lambda: min(map(run.step_of, range(HOSTS))) >= 10, "step 10")
+        step = strike_image(run, hosts, rank=1, torn=torn)
+        codes = run.finish()
+        assert codes == dict.fromkeys(range(HOSTS), 0), f"{codes}\n{run}"
+        report = run.report()
+        found = report["interruptions"]
+        assert [one["mechanism"] for one in found] == ["signal", "corrupt"], f"{found}\n{run}"
+        assert sum(one["steps_lost"] for one in found) == 0, f"{found}\n{run}"
+        said = f"rank 1's own image of step {step} was refused"
+        assert said in found[1]["reason"], found
+        assert "does not match its seal" in found[1]["reason"], found
+        instead = "another node keeps a copy" if "peers" in keep else "it is rebuilt from parity"
+        assert f", and {instead}" in found[1]["reason"], found
+        assert f"warning: {said}: " in run.output(0), str(run)
+        digests = [line.split()[2] for line in str(run).splitlines() if line.startswith("digest ")]
+        assert (len(digests), {*digests}) == (HOSTS, {*calm.values()}), str(run)
+        for rank in range(HOSTS):
+            steps = [one for of, one, _ in run.commits if of == rank]
+            assert (len(steps), steps[-1]) == (len({*steps}), STEPS), f"rank {rank}: {steps}\n{run}"
+
+
+def strike_image(run: HostRun, hosts: Hosts, *, rank: int, torn: bool) -> int:
+    """Damage the newest image of a rank, and kill the rank. Return the step of the image.
+
+    Each rank is on the host of its number. The rank is stopped at a moment at which the other hosts
+    have what restores that image: the step would not count as committed before.
+    """
+    launcher = program_of(run.processes[rank])
+    assert launcher, str(run)
+    target = Target(launcher)
+    vaults = [vault_on(hosts, host) for host in range(HOSTS)]
+    others = [vault for host, vault in enumerate(vaults) if host != rank]
+    kept = [(HeldCopies(vault), HeldParity(vault)) for vault in others]
+
+    def stopped() -> RunProcess | None:
+        process = target.find(f"outlast-rank{rank}")
+        if process is None or not target.send(process, signal.SIGSTOP):
+            return None
+        if vaults[rank].steps(rank)[0] in steps_kept(kept, rank):
+            return process
+        target.send(process, signal.SIGCONT)
+        time.sleep(0.01)  # it trains meanwhile
+        return None
+
+    struck: list[RunProcess] = []
+    run.until(lambda: struck.extend(filter(None, [stopped()])) or struck, "a copy of an image")
+    step = vaults[rank].steps(rank)[0]
+    seen = LookedAtRun((LookedAtNode(vaults[rank], struck),), Path("none"))
+    assert DamagedImages(lambda: seen).strike(target, struck[0], torn=torn), "it was gone"
+    for one in (*vaults, *(held for both in kept for held in both)):
+        one.close()
+    return step
+
+
+def vault_on(hosts: Hosts, host: int) -> Vault:
+    (owner,) = hosts.shared_memory(host).glob("*/owner")
+    return Vault.open(owner.parent)
+
+
+def steps_kept(kept: list[tuple[HeldCopies, HeldParity]], rank: int) -> set[int]:
+    """Return the steps of which other hosts can restore the image of `rank`."""
+    copies = {step for held, _ in kept for step in held.steps(rank)}
+    rows = [row for _, held in kept for stripe in held.all_rows() for row in stripe.rows]
+    parts = [{row.step for row in rows if row.ranks[place] == rank} for place in (0, 1) if rows]
+    return copies.union(set.intersection(*parts) if parts else ())

@@ -14,6 +14,7 @@ from outlast.engine.coordinator.decisions import SlotFacts, decide_own_state
 from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.parity_rows import ParityRows, shares_of
+from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.placement import Stripe, stripes
@@ -197,6 +198,43 @@ def test_an_image_that_was_not_rebuilt_is_named_and_not_tried_again() -> None:
     assert rows.steps_of({1}) == {1: (7,)}
     (told,) = [one.text for one in said if isinstance(one, Tell)]
     assert told.endswith("of rank 1 of step 8 was not rebuilt from parity: CorruptError: checksum")
+
+
+@pytest.mark.parametrize(("rows", "left"), [(1, 7), (2, 8)])
+def test_a_damaged_image_is_rebuilt_from_parity_and_counts_as_missing(rows: int, left: int) -> None:
+    """Method: rank 1 refuses its image of step 8, and rank 2 is lost with its node. The image of
+    rank 2 is rebuilt from those of others, and that of rank 1 is not among them.
+    """
+    homes = dict(enumerate("abcd"))
+    run = RunParts.begin(
+        CoordinatorOptions(
+            world_size=4, start=Restart(), generation=3, peer_copies=1, parity=Code(2, rows)
+        )
+    )
+    run.roster.script.learn(outlast=True, sharded=True)
+    for rank, node in homes.items():
+        run.nodes.join(node, 1, serves=f"{node}:1")
+        run.roster.add(rank=rank, kind="rank", home=node, now_s=0.0)
+        run.roster.remains.find_images(rank, (8, 7))
+    remains = run.roster.remains
+    for stripe in stripes(homes, data=2, rows=rows):
+        for row, node in enumerate(stripe.holders):
+            remains.parity.kept(kept(stripe, row, 8, 7), node)
+    on_copy_refused(run, 1.0, CopyRefused(5, 3, 1, 8, "CorruptError: checksum", own=True))
+    plans = Plans(run)
+    found = plans.restore()
+    named = "rank 1's own image of step 8 was refused (CorruptError: checksum)"
+    assert found.step == 8
+    assert found.reason.endswith(f"{named}, and it is rebuilt from parity"), found.reason
+    private, *_, sources, refused = plans.of_rank(1, "slot", 8)
+    assert (private, refused) == ("parity", True)
+    assert sources
+    remains.lose_images("c")
+    assert plans.restore().step == left
+    for rank in (1, 2):
+        used = {source.rank for source in plans.of_rank(rank, "slot", 8)[5]}
+        assert used.isdisjoint({1, 2})
+        assert used or rows == 1
 
 
 @pytest.mark.parametrize(("data", "rows"), [(2, 1), (4, 2)])

@@ -15,12 +15,13 @@ from outlast.engine.coordinator.decisions import SlotFacts, decide_own_state
 from outlast.engine.coordinator.members import Roster
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.peer_copies import PeerCopies
+from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.placement import keepers
 from outlast.engine.protocol.outputs import Record, Tell
 from outlast.engine.restore import Holding, decide_sharded
-from outlast.model.messages import CopyKept, CopyRefused, Regroup
+from outlast.model.messages import CopyKept, CopyRefused, Regroup, WorkerExited
 
 PLAN = Regroup(3, 0, 2, "", 0, "none", "start", 8, -1, False, "none", "none", "", 0, None, None)
 HOMES = {0: "a", 1: "a", 2: "b", 3: "c"}
@@ -257,3 +258,80 @@ def test_a_rank_whose_image_is_lost_needs_one_copy_more() -> None:
     copies.lose_node("b")
     assert copies.survives_losses({0: "d"}, lost=()) == 2
     assert copies.survives_losses({0: "d"}, lost=(0,)) == 1
+
+
+# --- a rank's own image is damaged ---------------------------------------------------------------
+
+OWN = CopyRefused(5, 3, 1, 8, "CorruptError: checksum", own=True)
+
+
+def damaged(*nodes: str) -> RunParts:
+    """Return a run of two ranks in which rank 1 has refused its own image of step 8.
+
+    `nodes` are those that keep copies of it.
+    """
+    options = CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=1)
+    run = RunParts.begin(options)
+    run.roster.script.learn(outlast=True, sharded=True)
+    for node in "abc":
+        run.nodes.join(node, 1, serves=f"{node}:1")
+    for rank, home in ((0, "a"), (1, "b")):
+        run.roster.add(rank=rank, kind="rank", home=home, now_s=0.0)
+        run.roster.remains.find_images(rank, (8, 7))
+    for node in nodes:
+        run.roster.remains.copies.kept(kept(1, 8, 7), node)
+    (told,) = [one.text for one in on_copy_refused(run, 1.0, OWN) if isinstance(one, Tell)]
+    assert told == "warning: rank 1's own image of step 8 was refused: CorruptError: checksum"
+    return run
+
+
+def test_a_damaged_image_is_replaced_by_a_copy_and_named_in_the_verdict() -> None:
+    """The rank keeps its older image, which is whole. Nothing is taken from a copy there."""
+    run = damaged("a")
+    plans = Plans(run)
+    found = plans.restore()
+    assert found.step == 8
+    named = "rank 1's own image of step 8 was refused (CorruptError: checksum)"
+    assert found.reason.endswith(f"{named}, and another node keeps a copy"), found.reason
+    assert "whose node is lost" not in found.reason
+    assert plans.of_rank(1, "slot", 8) == ("copy", "", 0, -1, "a:1", (), True)
+    assert plans.of_rank(1, "slot", 7)[0] == "slot"
+    assert plans.of_rank(0, "slot", 8)[0] == "slot"
+
+
+def test_a_damaged_image_without_a_copy_costs_a_step_and_is_named() -> None:
+    """That is so as well if the copy is refused too, or its node is lost."""
+    refused, lost = damaged("a"), damaged("a")
+    on_copy_refused(refused, 2.0, CopyRefused(6, 3, 1, 8, "CorruptError: bits"))
+    lost.roster.remains.copies.lose_node("a")
+    for run in (damaged(), refused, lost):
+        found = Plans(run).restore()
+        assert found.step == 7
+        assert found.reason.endswith("image of step 8 was refused (CorruptError: checksum)")
+        assert Plans(run).of_rank(1, "slot", 8)[0] == "slot", "it is read once more, and refused"
+
+
+def test_a_refusal_counts_until_the_rank_has_its_state_again() -> None:
+    """If the rank's node is lost meanwhile, all its images are, and not only the damaged one."""
+    run = damaged("a")
+    remains = run.roster.remains
+    remains.lose_rank(1)
+    assert (remains.refused, remains.copies_of_lost()) == ({}, {1: (8, 7)})
+    on_copy_refused(run, 2.0, OWN)
+    assert remains.refused == {}, "none of its images counts"
+    run = damaged("a")
+    run.roster.remains.note_attached(1)
+    assert (run.roster.remains.refused, run.roster.remains.copies_of_lost()) == ({}, {})
+
+
+def test_an_exit_that_names_no_image_does_not_bring_a_refused_one_back() -> None:
+    """Method: a process that has not attached ends, and has refused the only image of its rank."""
+    run = damaged("a")
+    remains = run.roster.remains
+    remains.find_images(1, (8,))
+    on_copy_refused(run, 2.0, OWN)
+    remains.record_exit(
+        1, WorkerExited(5, 5, 1, None, False, -1, (), (), "", 0.0, 0.0, ""), had_state=False
+    )
+    assert remains.of(1).sealed == ()
+    assert Plans(run).restore().step == 8, "a copy stands in for it"

@@ -129,7 +129,7 @@ def beside_a_member(
     [
         (image_keepers, "stripes", beside_a_member, "CopiedElsewhere"),
         (image_keepers, "stripes", without_domains, "CopiedElsewhere"),
-        (Remains, "rebuilt_of_imageless", lambda self: {}, "NothingCopiedLost"),
+        (Remains, "rebuilt_of_lost", lambda self: {}, "NothingCopiedLost"),
     ],
     ids=["placement", "domains", "restore"],
 )

@@ -124,7 +124,7 @@ def kept_near(
         (image_keepers, "keepers", kept_at_home, "CopiedElsewhere"),
         (image_keepers, "keepers", kept_once, "CopiedElsewhere"),
         (image_keepers, "keepers", kept_near, "CopiedElsewhere"),
-        (Remains, "copies_of_imageless", lambda self: {}, "NothingCopiedLost"),
+        (Remains, "copies_of_lost", lambda self: {}, "NothingCopiedLost"),
     ],
     ids=["placement", "number", "domains", "restore"],
 )

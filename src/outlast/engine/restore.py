@@ -12,7 +12,7 @@ Sharded state (FSDP2): a dead rank's shard exists only in its image. So all rank
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
 (HSDP), the image of a rank that was lost with its node is with its twin in another replica, too.
 Another node may keep a copy of it (`--keep peers=1`), or several nodes have parity of it (`--keep
-parity=4+2`).
+parity=4+2`). The same stand in for an image that its own rank has refused as damaged.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 NONE: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+NO_REFUSALS: Mapping[int, Mapping[int, str]] = MappingProxyType({})
+_NAMED_COUNT = 3  # refused images that a verdict names
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +172,15 @@ def decide_sharded(
     twins: Mapping[int, tuple[int, ...]] = NONE,
     copies: Mapping[int, tuple[int, ...]] = NONE,
     rebuilt: Mapping[int, tuple[int, ...]] = NONE,
+    refused: Mapping[int, Mapping[int, str]] = NO_REFUSALS,
 ) -> RestoreVerdict:
     """Decide where a run under sharded state goes on from: the newest step sealed by all owners.
 
     twins    for each rank whose images are lost: ranks that hold the same shards, and have images
     copies   for each rank whose images are lost: the steps of which another node keeps a copy
     rebuilt  for each rank whose images are lost: the steps of which parity can rebuild its image
+    refused  for each rank: the steps of which its own image was refused as damaged, each with the
+             reason. `copies` and `rebuilt` have these steps too
     """
     sealed = _sealed_by(holdings, twins, (copies, rebuilt))
     common = set(sealed[0]).intersection(*sealed[1:]) if sealed else set()
@@ -188,21 +193,43 @@ def decide_sharded(
             for rank in held.ranks
         )
         which = f" (none at all from ranks {missing})" if missing else ""
-        return RestoreVerdict(None, {}, -1, (), f"no snapshot was sealed by all owners{which}")
+        why = f"no snapshot was sealed by all owners{which}{_name_refused(refused, {})}"
+        return RestoreVerdict(None, {}, -1, (), why)
     step = max(common)
     owners = sum(len(held.ranks) for held in holdings)
     why = f"step {step} is the newest snapshot that all {owners} owners sealed"
     if twins:
         ranks = ", ".join(map(str, sorted(twins)))
         why += f", or a replica in their place: ranks {ranks} lost theirs with their node"
-    copied = sorted(rank for rank, steps in copies.items() if step in steps)
-    if copied:
-        ranks = ", ".join(map(str, copied))
+    damaged = {rank for rank, steps in refused.items() if step in steps}
+    copied = {rank for rank, steps in copies.items() if step in steps}
+    by_parity = {rank for rank, steps in rebuilt.items() if step in steps}
+    if copied - damaged:
+        ranks = ", ".join(map(str, sorted(copied - damaged)))
         why += f"; of ranks {ranks}, whose node is lost, another node keeps a copy"
-    if by_parity := sorted(rank for rank, steps in rebuilt.items() if step in steps):
-        ranks = ", ".join(map(str, by_parity))
+    if by_parity - damaged:
+        ranks = ", ".join(map(str, sorted(by_parity - damaged)))
         why += f"; the images of ranks {ranks}, whose node is lost, are rebuilt from parity"
+    instead = dict.fromkeys(by_parity & damaged, "it is rebuilt from parity")
+    instead |= dict.fromkeys(copied & damaged, "another node keeps a copy")
+    why += _name_refused(refused, {(rank, step): how for rank, how in instead.items()})
     return RestoreVerdict(step, {}, -1, (), why)
+
+
+def _name_refused(
+    refused: Mapping[int, Mapping[int, str]], instead: Mapping[tuple[int, int], str]
+) -> str:
+    """Return the end of a reason, which names the images that were refused, or "".
+
+    instead   by rank and step: what is taken in place of such an image
+    """
+    found = [(rank, step, why) for rank in sorted(refused) for step, why in refused[rank].items()]
+    named = ""
+    for rank, step, why in found[:_NAMED_COUNT]:
+        named += f"; rank {rank}'s own image of step {step} was refused ({why})"
+        named += f", and {instead[rank, step]}" if (rank, step) in instead else ""
+    more = len(found) - _NAMED_COUNT
+    return f"{named}; {more} more images were refused" if more > 0 else named
 
 
 def _sealed_by(

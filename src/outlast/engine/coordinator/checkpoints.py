@@ -48,11 +48,16 @@ def _on_copy(run: RunParts, message: Checkpointed) -> list[Output]:
 def on_copy_refused(run: RunParts, now_s: float, message: CopyRefused) -> list[Output]:
     """Handle the report of a rank that it could not read a copy, or rebuild it from parity.
 
-    No plan names that copy, or that parity, again.
+    No plan names that copy, or that parity, again. If the rank could not read its own image, a copy
+    or parity stands in for it from now on.
     """
     if message.generation != run.lifecycle.generation:
         # The refusal is of a generation that is over.
         return []
+    if message.own:
+        run.roster.remains.refuse_own(message.rank, message.step, message.reason)
+        why = f"rank {message.rank}'s own image of step {message.step} was refused"
+        return _say_refused(now_s, f"{why}: {message.reason}")
     holders = (one for one in run.roster.members() if one.rank == message.rank)
     plan = next((one.path.plan for one in holders), None)
     node = run.nodes.serving_at("" if plan is None else plan.twin_source)
@@ -64,6 +69,10 @@ def on_copy_refused(run: RunParts, now_s: float, message: CopyRefused) -> list[O
         why = f"the copy of {image}, which {by} keeps, was refused: {message.reason}"
     else:
         why = f"{image} was not rebuilt from parity: {message.reason}"
+    return _say_refused(now_s, why)
+
+
+def _say_refused(now_s: float, why: str) -> list[Output]:
     return [event(now_s, "copy_refused", {"why": why}), Tell(f"warning: {why}")]
 
 

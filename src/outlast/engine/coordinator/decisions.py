@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from outlast.engine.budget import Budgets
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart, SourceFacts
 from outlast.engine.recovery import RecoveryVerdict, Situation, decide_rung, replacing
-from outlast.engine.restore import NONE, Holding, RestoreVerdict, decide_replicated, decide_sharded
+from outlast.engine.restore import (
+    NO_REFUSALS,
+    NONE,
+    Holding,
+    RestoreVerdict,
+    decide_replicated,
+    decide_sharded,
+)
 from outlast.model import limits
 
 
@@ -34,15 +41,18 @@ def decide_restore(
     twins: Mapping[int, tuple[int, ...]],
     copies: Mapping[int, tuple[int, ...]] = NONE,
     rebuilt: Mapping[int, tuple[int, ...]] = NONE,
+    refused: Mapping[int, Mapping[int, str]] = NO_REFUSALS,
 ) -> RestoreVerdict:
     """Decide which step all ranks go on from.
 
-    decided                  as for `decide_replicated`
-    twins, copies, rebuilt   as for `decide_sharded`
+    decided                           as for `decide_replicated`
+    twins, copies, rebuilt, refused   as for `decide_sharded`
     """
     if not sharded:
         return decide_replicated(holdings=holdings, decided=decided)
-    restore = decide_sharded(holdings=holdings, twins=twins, copies=copies, rebuilt=rebuilt)
+    restore = decide_sharded(
+        holdings=holdings, twins=twins, copies=copies, rebuilt=rebuilt, refused=refused
+    )
     durable = checkpoint.step
     if restore.step is not None and restore.step < durable:
         # A checkpoint is newer than the images, so it wins.

@@ -25,6 +25,7 @@ from outlast.engine.placement import Stripe
 from outlast.model.messages import KeptRow, ParityKept, PartSource, Share
 
 Group = tuple[int, ...]  # the ranks of a stripe, by place
+_NOTHING: Mapping[int, Collection[int]] = {}
 
 
 class ParityRows:
@@ -91,16 +92,22 @@ class ParityRows:
 
     # --- what can be rebuilt ---------------------------------------------------------------------
 
-    def steps_of(self, lost: Collection[int]) -> dict[int, tuple[int, ...]]:
+    def steps_of(
+        self, lost: Collection[int], *, refused: Mapping[int, Collection[int]] = _NOTHING
+    ) -> dict[int, tuple[int, ...]]:
         """Return the steps of which the image of each of `lost` ranks can be rebuilt.
 
         Ranks without any are left out. All other ranks are taken to have their images.
+
+        refused   for each rank: the steps of which its image is damaged, and may be rebuilt as well
         """
-        steps = self._steps() if lost else []
-        found = {
-            rank: tuple(step for step in steps if self._groups(rank, step, lost)) for rank in lost
-        }
-        return {rank: of_rank for rank, of_rank in found.items() if of_rank}
+        found: dict[int, list[int]] = {}
+        for step in self._steps() if lost or refused else ():
+            missing = {*lost, *(rank for rank, steps in refused.items() if step in steps)}
+            for rank in missing:
+                if self._groups(rank, step, missing):
+                    found.setdefault(rank, []).append(step)
+        return {rank: tuple(steps) for rank, steps in found.items()}
 
     def sources(
         self,

@@ -366,8 +366,9 @@ class Plans:
             decided=run.progress.decided,
             checkpoint=run.sources.checkpoint,
             twins=run.roster.remains.twins_of_imageless(),
-            copies=run.roster.remains.copies_of_imageless(),
-            rebuilt=run.roster.remains.rebuilt_of_imageless(),
+            copies=run.roster.remains.copies_of_lost(),
+            rebuilt=run.roster.remains.rebuilt_of_lost(),
+            refused=run.roster.remains.refused,
         )
 
     def source_facts(self) -> SourceFacts:
@@ -376,7 +377,7 @@ class Plans:
         remains = roster.remains
         lost = remains.imageless.difference(remains.twins_of_imageless())
         step = self.run.sources.begin_from.step
-        rebuilt = remains.rebuilt_of_imageless()
+        rebuilt = remains.rebuilt_of_lost()
         lost = {
             rank
             for rank in lost
@@ -428,6 +429,7 @@ class Plans:
             "twin",
             "twin_source",
             "sources",
+            "refused",
             *own,
             generation=run.lifecycle.generation,
             rank=-1,
@@ -442,18 +444,19 @@ class Plans:
 
     def of_rank(
         self, rank: int, private: str, step: int, folder: str = ""
-    ) -> tuple[str, str, int, int, str, tuple[PartSource, ...]]:
+    ) -> tuple[str, str, int, int, str, tuple[PartSource, ...], bool]:
         """Return the fields of a plan in which ranks differ, in the order of `_shared`."""
         run, remains = self.run, self.run.roster.remains
         twin, keeps, sources = -1, "", self._sources(rank, step) if private == "slot" else ()
+        refused = remains.is_refused(rank, step)
         if private == "slot":
             twin, near = run.roster.twin(rank, step), remains.homes.get(rank, "")
             keeps = remains.copies.node_of(rank, step, near=near)
             sealed, lacks = run.roster.lies_sealed(rank, step), run.roster.lacks(rank, step)
+            # A rank whose image was refused reads it once more if nothing stands in for it now.
+            has_images = remains.has_images(rank) and not (refused and (keeps or sources))
             own = decide_own_state(
-                slots=SlotFacts(
-                    sealed, remains.has_images(rank), lacks, twin, keeps, bool(sources)
-                ),
+                slots=SlotFacts(sealed, has_images, lacks, twin, keeps, bool(sources)),
                 step=step,
                 sharded=run.roster.sharded,
                 folder=folder,
@@ -465,23 +468,24 @@ class Plans:
         before = max(run.options.start.step, run.options.committed_before)
         high_water = max(remains.done(rank), before)
         if private == "copy":
-            return private, folder, high_water, -1, run.nodes.serves(keeps), ()
+            return private, folder, high_water, -1, run.nodes.serves(keeps), (), refused
         if private == "parity":
-            return private, folder, high_water, -1, "", sources
+            return private, folder, high_water, -1, "", sources, refused
         if private != "twin":
-            return private, folder, high_water, -1, "", ()
+            return private, folder, high_water, -1, "", (), False
         at = run.nodes.serves(remains.homes.get(twin, ""))
-        return private, folder, high_water, twin, at, ()
+        return private, folder, high_water, twin, at, (), False
 
     def _sources(self, rank: int, step: int) -> tuple[PartSource, ...]:
         """Return from what parity rebuilds the image of `rank`; empty: it has one, or cannot be."""
         remains = self.run.roster.remains
-        if rank not in remains.imageless:
+        lost = remains.lost_at(step)
+        if rank not in lost:
             return ()
         return remains.parity.sources(
             rank,
             step,
-            remains.imageless,
+            lost,
             home=lambda one: remains.homes.get(one, ""),
             serves=self.run.nodes.serves,
         )

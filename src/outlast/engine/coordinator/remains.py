@@ -5,8 +5,8 @@ This module is pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from outlast.engine.coordinator.parity_rows import ParityRows
 from outlast.engine.coordinator.peer_copies import PeerCopies
@@ -50,6 +50,8 @@ class Remains:
     copies      copies of images on other nodes
     parity      parity of images on other nodes
     leaving     ranks that are about to leave their node, because their images lie elsewhere too
+    refused     for each rank without a holder: the steps of which its own image was refused as
+                damaged, each with the reason
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,7 @@ class Remains:
         self.copies = PeerCopies()
         self.parity = ParityRows()
         self.leaving: set[int] = set()
+        self.refused: dict[int, dict[int, str]] = {}
 
     # --- where ranks live ----------------------------------------------------------------------
 
@@ -95,6 +98,7 @@ class Remains:
     def lose_rank(self, rank: int) -> None:
         """Forget what was left of `rank`: it is not known any more."""
         self._left.pop(rank, None)
+        self.refused.pop(rank, None)
         self.imageless.add(rank)
 
     def lose_images(self, node: str) -> None:
@@ -121,6 +125,28 @@ class Remains:
     def note_attached(self, rank: int) -> None:
         """Note that the holder of `rank` has attached: its images are where it lives now."""
         self.imageless.discard(rank)
+        self.refused.pop(rank, None)
+
+    def refuse_own(self, rank: int, step: int, reason: str) -> None:
+        """Note that the image of `step` in the slots of `rank` is damaged. It does not count."""
+        if rank in self.imageless:
+            return  # none of its images counts
+        self.refused.setdefault(rank, {})[step] = reason
+        if (left := self._left.get(rank)) is not None:
+            self._left[rank] = replace(
+                left,
+                prepared=tuple(one for one in left.prepared if one != step),
+                sealed=tuple(one for one in left.sealed if one != step),
+            )
+
+    def is_refused(self, rank: int, step: int) -> bool:
+        """Return True if the image of `step` in the slots of `rank` was refused as damaged."""
+        return step in self.refused.get(rank, ())
+
+    def lost_at(self, step: int) -> Set[int]:
+        """Return the ranks without an image of `step` of their own: it was lost, or refused."""
+        damaged = {rank for rank, steps in self.refused.items() if step in steps}
+        return self.imageless | damaged if damaged else self.imageless
 
     def record_exit(self, rank: int, message: WorkerExited, *, had_state: bool) -> None:
         """Record what the agent found sealed in the slots of `rank` after its holder ended.
@@ -171,13 +197,16 @@ class Remains:
         found = {rank: self.twins(rank) for rank in self.imageless}
         return {rank: twins for rank, twins in found.items() if twins}
 
-    def copies_of_imageless(self) -> dict[int, tuple[int, ...]]:
-        """Return the steps that other nodes keep of each rank whose images are lost."""
-        return self.copies.steps_of(self.imageless)
+    def copies_of_lost(self) -> dict[int, tuple[int, ...]]:
+        """Return the steps that other nodes keep of each image that is lost, or was refused."""
+        found = self.copies.steps_of(self.imageless)
+        for rank, damaged in self.refused.items():
+            found[rank] = tuple(step for step in self.copies.steps(rank) if step in damaged)
+        return found
 
-    def rebuilt_of_imageless(self) -> dict[int, tuple[int, ...]]:
-        """Return the steps that parity can rebuild of each rank whose images are lost."""
-        return self.parity.steps_of(self.imageless)
+    def rebuilt_of_lost(self) -> dict[int, tuple[int, ...]]:
+        """Return the steps of each image that is lost, or was refused, and that parity rebuilds."""
+        return self.parity.steps_of(self.imageless, refused=self.refused)
 
     # --- what was committed ----------------------------------------------------------------------
 

@@ -272,7 +272,8 @@ class RunParts:
         if keeps in self.nodes and keeps not in self.nodes.silent:
             return True
         gone = remains.imageless | remains.leaving
-        rebuilt = step in remains.parity.steps_of(gone | {rank}).get(rank, ())
+        missing = gone | remains.lost_at(step) | {rank}
+        rebuilt = step in remains.parity.steps_of(missing).get(rank, ())
         return rebuilt or self.roster.has_twin_elsewhere(rank, step)
 
     def keep_in_place(self, step: int | None) -> bool:

@@ -49,6 +49,8 @@ class Regroup:
                 it sends none
     shares      the nodes to which it sends parts of its images, to be summed up as parity
     sources     with "parity": the sources from which the parts of this rank's image are rebuilt
+    refused     with "copy" and "parity": the rank's own image of `step` was refused as damaged. Its
+                older images still count. False: all its images were lost with its node
     checkpoint  folder of the checkpoint, or ""
     high_water  the newest step that this rank has ever committed. Executing it again is booked as
                 repeated work
@@ -86,6 +88,7 @@ class Regroup:
     keepers: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
     sources: tuple[PartSource, ...] = ()
+    refused: bool = False
 
     @property
     def brings_state(self) -> bool:

@@ -227,13 +227,17 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class CopyRefused:
-    """This rank cannot begin from the copy of its image of `step` that another node keeps."""
+    """This rank cannot begin from the copy of its image of `step` that another node keeps.
+
+    own   it was the rank's own image in the vault, and not a copy
+    """
 
     worker: int
     generation: int
     rank: int
     step: int
     reason: Text
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from outlast.engine.commit.image_place import (
 )
 from outlast.errors import CorruptError
 from outlast.model.manifest import Seal
+from outlast.model.messages import CopyRefused, Regroup
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.tiers.image import Image, TensorPiece, TensorSpec
 from outlast.runtime.tiers.split_state import SharePart, metadata_of, split
@@ -183,6 +184,14 @@ class RankImages:
     def read_from(self, slot: int) -> None:
         """Note that the newest private image is in `slot`."""
         self._slot = slot
+
+    def refuse(self, plan: Regroup, reason: str) -> None:
+        """Forget the image of the plan's step, which is damaged, and report that."""
+        session, rank = self._session, self._member.rank()
+        session.vault.forget_step(rank, plan.step)
+        session.machine.sealed = session.vault.steps(rank)
+        worker, generation = session.spec.worker, plan.generation
+        session.say(CopyRefused(worker, generation, rank, plan.step, reason, own=True))
 
     def forget_all(self) -> None:
         """Forget all images of this rank in this vault, because they do not count any more.

@@ -376,8 +376,9 @@ class Attachment:
     def _load_slot(self, plan: Regroup, donated: Image | None) -> None:
         """Load this rank's own image from its slot.
 
-        If it is corrupt: sharded state raises CorruptError, so that the next plan names an older
-        step. Replicated state goes on with private state of an older step, and warns.
+        If it is corrupt: sharded state raises CorruptError, so that the next plan names a copy on
+        another node, or an older step. Replicated state goes on with private state of an older
+        step, and warns.
         """
         session = self.member.session
         assert session is not None
@@ -391,11 +392,10 @@ class Attachment:
                 calls=int(_is_a_call_ahead(donated, plan.step)),
             )
         except CorruptError as error:
-            session.warn(f"rank {rank}: {error}")
             if self.state.sharded:
-                session.vault.forget_step(rank, plan.step)
-                session.machine.sealed = session.vault.steps(rank)
+                self.images.refuse(plan, one_line(error))
                 raise
+            session.warn(f"rank {rank}: {error}")
             self._load_older(plan.step)
             return
         self.images.read_from(slot)
@@ -429,14 +429,15 @@ class Attachment:
             self._warn_of_loss(plan.step, unknown, f"rank {plan.twin}, which had the same shards,")
 
     def _take_copy(self, plan: Regroup) -> None:
-        """Load this rank's image from another node, or rebuild it: its own was lost.
+        """Load this rank's image from another node, or rebuild it: its own was lost, or refused.
 
         A copy that cannot be read is reported (CopyRefused), and the next plan names another
         source.
         """
         session, rank = self.member.session, self.member.rank()
         assert session is not None
-        self.images.forget_all()
+        if not plan.refused:
+            self.images.forget_all()
         try:
             here = not session.fetch_copy(plan)
             source = HeldCopies(session.vault) if here else session.vault
