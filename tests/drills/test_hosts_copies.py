@@ -6,7 +6,6 @@ The hosts are network namespaces on this machine, as in test_hosts.py.
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -245,18 +244,19 @@ def strike_image(run: HostRun, hosts: Hosts, *, rank: int, torn: bool) -> int:
     others = [vault for host, vault in enumerate(vaults) if host != rank]
     kept = [(HeldCopies(vault), HeldParity(vault)) for vault in others]
 
-    def stopped() -> RunProcess | None:
+    struck: list[RunProcess] = []
+
+    def stopped() -> bool:
         process = target.find(f"outlast-rank{rank}")
         if process is None or not target.send(process, signal.SIGSTOP):
-            return None
+            return False
         if vaults[rank].steps(rank)[0] in steps_kept(kept, rank):
-            return process
-        target.send(process, signal.SIGCONT)
-        time.sleep(0.01)  # it trains meanwhile
-        return None
+            struck.append(process)
+            return True
+        target.send(process, signal.SIGCONT)  # it trains until the next look
+        return False
 
-    struck: list[RunProcess] = []
-    run.until(lambda: struck.extend(filter(None, [stopped()])) or struck, "a copy of an image")
+    run.until(stopped, "a copy of an image")
     step = vaults[rank].steps(rank)[0]
     seen = LookedAtRun((LookedAtNode(vaults[rank], struck),), Path("none"))
     assert DamagedImages(lambda: seen).strike(target, struck[0], torn=torn), "it was gone"

@@ -409,7 +409,7 @@ def test_strangers_disturb_nobody(node: Node) -> None:
     assert node.told == []
 
 
-WRONG = {
+WRONG: dict[str, tuple[Any, ...]] = {
     "worker": (None, "1", 1.0, True, [1]),
     "step": ({}, "7"),
     "length": ("9", 1e3, -1, False),
@@ -428,7 +428,8 @@ def test_an_order_with_a_field_of_a_wrong_type_is_refused_by_name(node: Node, na
     for value in WRONG[name]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(str(node.socket))
-            rank.memory.send(sock, replace(rank.order, **{name: value}))
+            changed: Any = {name: value}
+            rank.memory.send(sock, replace(rank.order, **changed))
             found = refusal(sock)
         assert found.startswith("the order was refused: the order's "), (value, found)
         assert name in found or name in ("folder", "name"), (value, found)
