@@ -22,13 +22,15 @@ from typing import Any
 import pytest
 
 from tests.worker._ranks import Rank, run_ranks
+from tests.worker.test_peer_probe import a_silent_port
 
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402
 
 from outlast.model.limits import GROUP_LET_GO_S  # noqa: E402
-from outlast.runtime.worker.communication import ddp, groups  # noqa: E402
+from outlast.model.messages import STORE  # noqa: E402
+from outlast.runtime.worker.communication import ddp, groups, peer_probe  # noqa: E402
 from outlast.runtime.worker.communication.wake import SocketWatch, open_sockets  # noqa: E402
 
 
@@ -483,6 +485,27 @@ def test_a_store_that_is_gone_is_given_up_at_once() -> None:
             groups.connect("127.0.0.1", port, 60.0, refused_s=0.2)
         assert time.monotonic() - began_s < 20.0
         killer.join()
+
+
+def test_a_store_that_does_not_answer_is_out_of_reach() -> None:
+    """Method: the queue of its port is full, so the kernel drops each further connection."""
+    with a_silent_port() as address:
+        host, _, port = address.rpartition(":")
+        with pytest.raises(groups.PeersUnreached, match="takes no connection") as raised:
+            groups.connect(host, int(port), 1.5)
+    assert raised.value.ranks == (STORE,)
+
+
+def test_a_rank_names_the_nodes_that_do_not_answer() -> None:
+    """Ranks 0 and 3 share a node with this process, and rank 1 is behind a silent port."""
+    store = dist.PrefixStore("outlast/1", dist.HashStore())
+    with a_silent_port() as silent_at, socket.create_server(("127.0.0.1", 0)) as listener:
+        well = f"127.0.0.1:{listener.getsockname()[1]}"
+        for rank, serves in enumerate((well, silent_at, silent_at, well)):
+            peer_probe.announce(store, rank, 4, serves)
+        assert peer_probe.silent_ranks(store, 0, 4, well, lambda: False) == (1,)
+        assert peer_probe.silent_ranks(store, 0, 5, well, lambda: False) == (), "one said nothing"
+        assert peer_probe.silent_ranks(store, 0, 4, "", lambda: False) == (), "there is one node"
 
 
 def test_a_store_is_not_waited_for_once_another_generation_has_begun() -> None:

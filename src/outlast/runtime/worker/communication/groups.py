@@ -46,9 +46,10 @@ from outlast.model.limits import (
     STORE_LOOK_S,
     STORE_TRY_S,
 )
+from outlast.model.messages import STORE
 from outlast.runtime.linux import flush_c_streams
 from outlast.runtime.network.listener import listen_at, listen_in
-from outlast.runtime.worker.communication import nccl_groups
+from outlast.runtime.worker.communication import nccl_groups, peer_probe
 from outlast.runtime.worker.communication.wake import SocketWatch, open_sockets
 from outlast.runtime.worker.process.complaints import without_complaint
 from outlast.runtime.worker.script import run_loops
@@ -68,6 +69,17 @@ class Cancelled(RuntimeError):
 
     It is a signal to the caller, and is never shown to a user.
     """
+
+
+class PeersUnreached(RuntimeError):
+    """Raised if something on another node does not answer, so that no group can be built.
+
+    ranks   as in `Broke.unreached`: one rank of each such node, or STORE
+    """
+
+    def __init__(self, ranks: tuple[int, ...], why: str) -> None:
+        super().__init__(why)
+        self.ranks = ranks
 
 
 @dataclass(slots=True)
@@ -142,7 +154,8 @@ def connect(
 
     torch's own client tries again and again for up to twice its time-out, and cannot be stopped. So
     it is created only once the port accepts connections. Raises an error if the port has refused
-    them for `refused_s`, or after `timeout_s`, or as soon as `cancelled()` returns True.
+    them for `refused_s`, or after `timeout_s`, or as soon as `cancelled()` returns True. It is
+    PeersUnreached if the address gave no answer at all, not even a refusal.
     """
     before, began_s = open_sockets(), time.monotonic()
     store: TCPStore | None = None
@@ -158,6 +171,8 @@ def connect(
             refused = isinstance(error, ConnectionRefusedError)
             if lasted_s > (min(refused_s, timeout_s) if refused else timeout_s):
                 why = f"the store at {host}:{port} takes no connection: {error}"
+                if peer_probe.is_silence(error):
+                    raise PeersUnreached((STORE,), why) from error
                 raise dist.DistNetworkError(why) from error
             time.sleep(STORE_LOOK_S)
     store.set_timeout(timedelta(seconds=timeout_s))
@@ -218,6 +233,7 @@ def build(
     device: torch.device | None = None,
     watch: SocketWatch | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    serves: str = "",
 ) -> BuiltGroup:
     """Make the default group of `generation`, with every pair connected.
 
@@ -227,21 +243,29 @@ def build(
     It waits for the other ranks up to `timeout_s`. If the generation ends meanwhile, `cancelled()`
     has to return True, and then `watch.wake()` has to be called: that raises Cancelled here.
     Connecting itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after
-    `timeout_s`.
+    `timeout_s`. If connecting has taken too long because nodes do not answer, PeersUnreached is
+    raised; `serves` is where this rank's own node can be asked, as HOST:PORT.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
+    peer_probe.announce(prefix, rank, world_size, serves)
     assemble(prefix, generation, world_size, timeout_s, watch, cancelled)
     group = BuiltGroup(generation, rank, world_size, backend, sys.excepthook, watch)
+    began_s, connect_s = time.monotonic(), min(timeout_s, GROUP_CONNECT_S)
     try:
         with watch.recording() if watch is not None else contextlib.nullcontext():
             if cancelled():
                 raise Cancelled(f"generation {generation} is over")
             if "nccl" in backend:
                 nccl_groups.leave_errors_to_outlast(store)
-            _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S), device)
-    except BaseException:
+            _initialise(prefix, group, connect_s, device)
+    except BaseException as error:
         destroy(group)
+        if time.monotonic() >= began_s + connect_s and not cancelled():
+            silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled)
+            if silent:
+                why = f"nodes of ranks {list(silent)} do not answer: {error}"
+                raise PeersUnreached(silent, why) from error
         raise
     distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), dist.group.WORLD)
     return group

@@ -396,6 +396,7 @@ class Membership:
                 device=device,
                 watch=self.watch,
                 cancelled=lambda: self.broken,
+                serves=str(self.session.spec.options.get("serves", "")),
             )
         with self.refusing():  # no rank votes in an older generation: its group is built
             self.ballots = ballot_box.open_box(
@@ -506,6 +507,8 @@ class Membership:
             )
         now_s = clock.now_s()
         unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
+        if isinstance(error, groups.PeersUnreached):
+            unreached = error.ranks
         self.session.do(
             lambda machine: machine.broke(
                 mechanism=mechanism,
@@ -518,8 +521,9 @@ class Membership:
 
     def is_collateral(self, error: BaseException) -> bool:
         """Return whether `error` is the consequence of a lost peer, and not this rank's own."""
-        known = (StepInterrupted, groups.Cancelled, shared_rows.Cut, ImageUnreached)
-        return self.broken or isinstance(error, known) or is_peer_failure(error)
+        known = (StepInterrupted, groups.Cancelled, shared_rows.Cut)
+        unreached = isinstance(error, (ImageUnreached, groups.PeersUnreached))
+        return self.broken or unreached or isinstance(error, known) or is_peer_failure(error)
 
     def left_function(self, error: Exception) -> Regroup | None:
         """Report that an error left main's function, and wait for the plan to enter it again.
