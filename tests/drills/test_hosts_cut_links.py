@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.model import limits
 from outlast.runtime.drill.drill_hosts import Hosts, may_be_made
 from tests.drills._host_run import HostRun
 from tests.drills._run import CalmRun
@@ -128,6 +129,73 @@ def test_no_rank_is_blamed_for_a_link_that_carries_nothing(
     assert ("host1", "host2") in named, warning
     assert named <= {("host1", "host2"), ("host2", "host1")}, warning
     assert "no process is killed" in warning
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ways", [BOTH, ((1, 2),)], ids=["both directions", "one direction"])
+def test_ranks_move_off_a_node_behind_a_link_that_stays_cut(
+    tmp_path: Path, calm_run: CalmRun, ways: tuple[tuple[int, int], ...]
+) -> None:
+    """Three hosts with a rank each train, and a fourth stands ready. The link between hosts 1 and 2
+    is never mended. After two minutes rank 2 moves to host 3, and no other process is killed. Host
+    2 is the last by name, and stays in the run without a rank.
+    """
+    arguments = ("--steps", 300)
+    calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=3).digests
+    with Hosts(4) as hosts:
+        run = HostRun(hosts, tmp_path, *arguments, nodes=3, spares=1, within_s=500.0)
+        run.until(lambda: min(map(run.step_of, range(3))) >= 20, "step 20")
+        before = {rank: pid for rank, _, pid in run.commits}
+        cut(hosts, ways, tmp_path / "ip")
+        began_s = time.monotonic()
+        stood = max(map(run.step_of, range(3)))
+        run.until(lambda: run.step_of(0) > stood + 1, "a step without the link")
+        waited_s = time.monotonic() - began_s
+        codes = run.finish()
+    assert codes == dict.fromkeys(range(4), 0), f"{codes}\n{run}"
+    assert run.digests == calm, str(run)
+    after = {rank: pid for rank, _, pid in run.commits}
+    assert (after[0], after[1]) == (before[0], before[1]), str(run)
+    assert waited_s >= limits.CUT_FOR_GOOD_S, "a flap would have cost a node its rank"
+    steps = [step for rank, step, _ in run.commits if rank == 2]
+    assert steps == sorted(set(steps)), f"a step was committed twice: {steps}\n{run}"
+    (gone,) = run.report()["interruptions"]
+    assert (gone["ranks"], gone["steps_lost"]) == ([2], 0), gone
+    link = "nodes host1 and host2 cannot reach each other, for 120 s"
+    assert f"node host2 is given up: {link}" in gone["reason"], gone
+
+
+def test_a_group_that_cannot_be_connected_names_the_link(tmp_path: Path, calm_run: CalmRun) -> None:
+    """Host 1 is killed, and its rank moves to host 3, which cannot reach host 2 for a while. The
+    workers report which node does not answer, so no attempt is charged to a budget of the run. Once
+    the link is mended, training goes on.
+    """
+    arguments = ("--steps", 300)
+    calm = calm_run("quick.py", "--dropout", 0, *arguments, workers=3).digests
+    ways, link = ((2, 3), (3, 2)), "nodes host2 and host3 cannot reach each other"
+    with Hosts(4) as hosts:
+        run = HostRun(
+            hosts, tmp_path, *arguments, nodes=3, spares=1, flags=("--max-restarts", "1"),
+            within_s=280.0,
+        )  # fmt: skip  # one argument a line would hide the story
+        run.until(lambda: min(map(run.step_of, range(3))) >= 20, "step 20")
+        pids = {rank: pid for rank, _, pid in run.commits}
+        cut(hosts, ways, tmp_path / "ip")
+        hosts.kill(1)
+        del run.processes[1]
+        began_s, stood = time.monotonic(), run.step_of(0)
+        while time.monotonic() < began_s + 2 * CUT_S:
+            time.sleep(0.2)
+        assert run.step_of(0) <= stood + 5, "the link carried something"
+        mend(hosts, ways, tmp_path / "ip")
+        codes = run.finish()
+    assert codes == dict.fromkeys((0, 2, 3), 0), f"{codes}\n{run}"
+    assert run.digests == calm, str(run)
+    now = {rank: pid for rank, _, pid in run.commits}
+    assert (now[0], now[2]) == (pids[0], pids[2]), str(run)
+    (lost,) = run.report()["interruptions"]
+    assert lost["ranks"] == [1], lost
+    assert link in lost["reason"], lost
 
 
 @pytest.mark.parametrize("way", ["mute", "deafen"])

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from outlast.engine.coordinator.barring import BARRED
 from outlast.engine.coordinator.policy_actions import (
-    BARRED,
     DECIDED,
     DEPARTED,
     PAST_KEPT_COUNT,

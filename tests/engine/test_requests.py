@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from outlast.engine.coordinator.policy_actions import BARRED, DEPARTED, UNBARRED
+from outlast.engine.coordinator.barring import BARRED
+from outlast.engine.coordinator.policy_actions import DEPARTED, UNBARRED
 from outlast.engine.coordinator.requests import ANSWERED, STOPPED_EXIT, RunRequest
 from outlast.model import limits
 from outlast.model.drain_words import drain_of

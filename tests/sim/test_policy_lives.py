@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from outlast.engine.coordinator.policy_actions import BARRED, STOPPED
+from outlast.engine.coordinator.barring import BARRED
+from outlast.engine.coordinator.policy_actions import STOPPED
 from outlast.model.records import DRAINING
 from outlast.sim.options import POLICIES
 from outlast.sim.rules.checkers import Checkers

@@ -164,6 +164,10 @@ NODE_WAIT_S = 1_800.0
 # as long as the one before, up to LINK_RETRY_MAX_S.
 LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # the longest of these pauses
+# A node is given up for a link that stays cut for so long, if its ranks find room on other nodes.
+# It is longer than a flap: a switch takes up to 50 s to find another way (spanning tree), and TCP,
+# which waits twice as long each time, sends again after 50 s more.
+CUT_FOR_GOOD_S = 120.0
 # If a group could not be connected in time, a rank asks the nodes of the others for so long whether
 # they answer. The kernel sends a first packet again after 1 s and after 3 s, so three get lost.
 LINK_PROBE_S = 3.5
@@ -494,7 +498,7 @@ assert PING_DEADLINE_S < INQUIRY_DEADLINE_S
 assert LINGER_ANSWER_S < LINGER_S, "an answer comes before the next question"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert NOTICE_DRAIN_S + TERM_GRACE_S < 30, "a notice comes 30 s before the node is taken away"
-assert LINK_RETRY_S < LINK_RETRY_MAX_S < NODE_WAIT_S
+assert LINK_RETRY_S < LINK_RETRY_MAX_S < CUT_FOR_GOOD_S < NODE_WAIT_S
 assert GROUP_CONNECT_S + LINK_PROBE_S + LINK_PROBE_MARGIN_S < REGROUP_DEADLINE_S, (
     "ranks say which nodes do not answer before they count as late"
 )

@@ -300,21 +300,7 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool, why_not: str = "") -> 
     if not seen.drained:
         return DrainVerdict((), "no node is drained")
     settle, sharded = seen.restore.settle, seen.sharded
-    why_not = why_not or (
-        "a rank is lost"
-        if seen.lost
-        else "a rank raised"
-        if seen.raised
-        else "a rank is past the last step"
-        if seen.finished
-        else "only ranks of the node hold the step"
-        if not sharded and seen.drained.issuperset(settle)
-        else "no image of one step is sealed by all ranks"
-        if sharded and seen.restore.step is None
-        else "the other nodes have too little room"
-        if not fits_elsewhere
-        else ""
-    )
+    why_not = why_not or why_no_drain(seen=seen, fits_elsewhere=fits_elsewhere)
     if why_not:
         # Something else stands in the way, so the drain is tried again later.
         return DrainVerdict((), f"the drain is called off: {why_not}")
@@ -328,6 +314,26 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool, why_not: str = "") -> 
     why = "the ranks of the drained node move away"
     return DrainVerdict(
         ranks, f"{why}, once they have finished their step" if finish else why, finish
+    )
+
+
+def why_no_drain(*, seen: Quiesced, fits_elsewhere: bool) -> str:
+    """Return what stands in the way of a drain of `seen.drained`; "": nothing does."""
+    settle, sharded = seen.restore.settle, seen.sharded
+    return (
+        "a rank is lost"
+        if seen.lost
+        else "a rank raised"
+        if seen.raised
+        else "a rank is past the last step"
+        if seen.finished
+        else "only ranks of the node hold the step"
+        if not sharded and seen.drained.issuperset(settle)
+        else "no image of one step is sealed by all ranks"
+        if sharded and seen.restore.step is None
+        else "the other nodes have too little room"
+        if not fits_elsewhere
+        else ""
     )
 
 

@@ -5,6 +5,9 @@ This module is pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from outlast.engine.coordinator.cut_links import Pair
 from outlast.engine.coordinator.epilogue import Epilogue
 from outlast.engine.coordinator.left_in_step import LeftInStep
 from outlast.engine.coordinator.member import Member
@@ -136,6 +139,25 @@ class FaultReports:
         if others and member.home in run.nodes:
             run.links.cut(member.home, others, generation=message.generation, now_s=now_s)
             run.interruptions.excuse(reason=run.links.reason)
+
+    def on_cut_for_good(
+        self, now_s: float, member: Member, since_s: Mapping[Pair, float]
+    ) -> list[Output]:
+        """Begin a regroup, because links have carried nothing for long and all ranks wait for them.
+
+        The next generation is tried over new connections. Only if that fails a node is given up.
+
+        since_s   since when each link has carried nothing
+        """
+        run = self.run
+        for (node, other), at_s in since_s.items():
+            run.links.cut(
+                node, [other], generation=run.lifecycle.generation, now_s=now_s, since_s=at_s
+            )
+        contact, why = Mechanism.LOST_CONTACT, run.links.reason
+        out = self.regroup.fault(now_s, member, contact, None, "", "", why)
+        run.interruptions.excuse(reason=why)
+        return [*out, *run.records()]
 
     def _home_of(self, unreached: int) -> str:
         """Return the node of what was not reached: of the store, the transfer image, or a rank."""

@@ -17,10 +17,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from outlast.engine.coordinator import unacknowledged
+from outlast.engine.coordinator.cut_links import Pair, pair_of
 from outlast.engine.coordinator.fault_reports import FaultReports
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.run_parts import RunParts
-from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
+from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
 from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest
 from outlast.engine.protocol.outputs import Output, Tell, ToAgent
 from outlast.model import limits
@@ -62,6 +63,8 @@ class HangInquiry:
         self._asked = 0  # inquiries so far
         self._cut_at = (-1, frozenset[tuple[int, int]]())  # step and links of the newest warning
         self._warned: set[str] = set()  # warnings that the ledger has already
+        self._apart: dict[Pair, float] = {}  # nodes between which nothing comes through, since when
+        self._apart_at = (-1, -1)  # in which generation and at which step
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
@@ -119,7 +122,8 @@ class HangInquiry:
             judged = Judged("nobody")
             if verdict.awaited:
                 judged = Judged("awaited", again_s(reported, all_spoke=not inquiry.awaited))
-            told = self._warn_of_cut(now_s, [one for one, _ in reported])
+            members = [one for one, _ in reported]
+            told = [*self._warn_of_cut(now_s, members), *self._look_at_links(now_s, members)]
             return [*out, *told, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
         if run.roster.outlast and not inquiry.accused:
             return [*out, *self._look_once_more(now_s, verdict, reported)]
@@ -144,6 +148,33 @@ class HangInquiry:
         kept = [] if text in self._warned else [event(now_s, "warning", {"text": text})]
         self._warned.add(text)
         return [*kept, Tell(f"warning: {text}")]
+
+    def _look_at_links(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
+        """Begin a regroup if a link has carried nothing for so long that a node is given up for it.
+
+        Nothing is begun if no node could be given up: the link may carry data again.
+        """
+        run = self.run
+        homes, known = run.roster.homes, self._apart
+        stands = run.lifecycle.generation, run.progress.step
+        if stands != self._apart_at:
+            self._apart_at, known = stands, {}
+        ends = [
+            (homes.get(one.rank, ""), homes.get(far, "")) for one in members for far in one.cut_off
+        ]
+        pairs = {pair_of(a, b) for a, b in ends if a != b and a in run.nodes and b in run.nodes}
+        self._apart = {pair: known.get(pair, now_s) for pair in pairs}
+        for_s = run.options.cut_for_good_s
+        lasting = {pair: at_s for pair, at_s in self._apart.items() if now_s >= at_s + for_s}
+        if not lasting or not run.lifecycle.is_in(Stage.TRAINING):
+            return []
+        cuts = self.reports.regroup.cuts
+        verdict = cuts.would_give_up(sorted(lasting))
+        if not verdict.node:
+            return cuts.say(now_s, verdict)
+        self._apart = {}
+        waiting = next(m for m in run.roster.live() if m.home in min(lasting))
+        return self.reports.on_cut_for_good(now_s, waiting, lasting)
 
     def _look_once_more(
         self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]

@@ -17,7 +17,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outlast.engine.coordinator.decisions import DrainVerdict, Quiesced, decide_drain
+from outlast.engine.coordinator.decisions import (
+    DrainVerdict,
+    Quiesced,
+    decide_drain,
+    why_no_drain,
+)
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Timer, set_timer
 from outlast.engine.placement import offers, place
@@ -78,6 +83,22 @@ class NodeDrain:
         elif verdict.finish and seen.restore.step is not None:
             self._stood = seen.restore.step
         return verdict
+
+    def why_not(self, seen: Quiesced, ranks: frozenset[int]) -> str:
+        """Return why `ranks` could not be drained now, although all stand still; "": they could.
+
+        No image is moved for them. So those of sharded state have to lie elsewhere already.
+        """
+        run, step = self.run, seen.restore.step
+        if self.ranks:
+            return "another node is being drained"
+        seen = replace(seen, drained=ranks, sharded=run.roster.sharded)
+        if why := why_no_drain(seen=seen, fits_elsewhere=run.fits_elsewhere(ranks)):
+            return why
+        if not run.roster.sharded or step is None:
+            return ""
+        alone = [str(rank) for rank in sorted(ranks) if not run.lies_elsewhere(rank, step)]
+        return f"images of ranks {some(alone)} lie on that node alone" if alone else ""
 
     # --- the images move -------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from outlast.engine.coordinator.restore_sources import Restart
@@ -34,6 +35,8 @@ class CoordinatorOptions:
                        rate of failures until it has seen one. None: it asks for none
     parity             other nodes keep parity of parts of each image, and no whole copies, as often
                        as `peer_copies` says; None: no parity is kept
+    leads_on           the node on which this coordinator leads; "": there is one node
+    cut_for_good_s     a node is given up for a link that stays cut for so long; infinite: none is
     """
 
     world_size: int
@@ -57,4 +60,6 @@ class CoordinatorOptions:
     peers: int = 1
     expected_failures: ExpectedFailures | None = None
     parity: Code | None = None
+    leads_on: str = ""
+    cut_for_good_s: float = math.inf
     policy: Policy = field(default_factory=default_policy)

@@ -26,9 +26,9 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass, field, replace
 
+from outlast.engine.coordinator.barring import BARRED, bar
 from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.node_drain import carried_until_s
-from outlast.engine.coordinator.orders import kill_order
 from outlast.engine.coordinator.regroup import RegroupMachine
 from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
@@ -45,9 +45,8 @@ from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Verdict
 
 # events
-DECIDED, BARRED, UNBARRED, DEPARTED, STOPPED, REQUESTED = (
+DECIDED, UNBARRED, DEPARTED, STOPPED, REQUESTED = (
     "policy",
-    "node_barred",
     "node_unbarred",
     "node_departed",
     "policy_stopped",
@@ -378,15 +377,7 @@ class PolicyActions:
         return sum(others) >= self.run.options.world_size
 
     def _bar(self, now_s: float, node: str, departure: Departure) -> list[Output]:
-        self.run.nodes.bar(node)
-        data: dict[str, object] = {"node": node, "reason": departure.reason}
-        out: list[Output] = [Record(Event(now_s, 0.0, BARRED, data), at_once=True)]
-        out.append(Tell(f"node {node} is given no more work{self._what_stays(departure)}"))
-        for spare in self.run.roster.spares():
-            if spare.home == node and not spare.life.condemned:
-                # A barred node keeps no spares.
-                out.append(kill_order(spare, f"node {node} is barred"))
-        return out
+        return bar(self.run, now_s, node, departure.reason, self._what_stays(departure))
 
     def _what_stays(self, departure: Departure) -> str:
         roster = self.run.roster

@@ -17,6 +17,7 @@ This module is pure.
 
 from __future__ import annotations
 
+from outlast.engine.coordinator.cut_for_good import CutForGood
 from outlast.engine.coordinator.decisions import (
     Quiesced,
     decide_last_save,
@@ -56,9 +57,10 @@ class RegroupMachine:
         outputs = regroup.on_inventory(now_s, [member], message)       # quiesced, decided, planned
         outputs = regroup.on_joined(now_s, [member], message)          # resumed
 
-    It goes through the stages at the head of this module once for each regroup. Three fields last
+    It goes through the stages at the head of this module once for each regroup. Four fields last
     from one call to another:
 
+        cuts        the links that stay cut, and the node that is given up for one
         _chosen     a verdict that gives up live ranks; it is carried out once they are dead
         drains      the ranks of a node that is being drained, until the rung is chosen
         _gives_up   how a run ends that is given up, while its last state is being saved
@@ -73,6 +75,7 @@ class RegroupMachine:
         self.plans = plans
         self._chosen: RecoveryVerdict | None = None
         self.drains = NodeDrain(run)
+        self.cuts = CutForGood(run, stop, self.drains)
         self._gives_up: End | None = None
 
     # --- detected --------------------------------------------------------------------------------
@@ -225,29 +228,9 @@ class RegroupMachine:
             # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), *run.await_node(now_s)]
         found = run.find_room(now_s)
-        waits = self._wait_for_links(now_s)
-        decided = self._decide(now_s) if waits is None else waits
-        return [cancel(Timer.LEAVE), cancel(Timer.NODES), *found, *decided]
-
-    def _wait_for_links(self, now_s: float) -> list[Output] | None:
-        """Return what to do while a link between nodes is cut, or None to try the next generation.
-
-        The members of the last generation could not build its group over that link.
-        """
-        run, links = self.run, self.run.links
-        if not links:
-            return None
-        if links.is_out(now_s=now_s):
-            why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
-            return self.stop.kill_all(now_s, End(1, "failed", why, run.faults.user_error[1]))
-        if now_s < links.retry_s:
-            # It is too early to try the next generation over this link.
-            return [set_timer(Timer.LINKS, links.retry_s)]
-        if run.store.home in links.ends and run.nodes.first(links.ends) not in links.ends:
-            # A node cannot reach the store, so order one that all nodes can reach.
-            run.store.forget()
-            return [*run.order_store(now_s, links.reason), *self._decide(now_s)]
-        return None
+        links = self.cuts.look(now_s, lambda ranks: self.drains.why_not(self._facts(now_s), ranks))
+        decided = [] if links.waits else self._decide(now_s)
+        return [cancel(Timer.LEAVE), cancel(Timer.NODES), *found, *links.outputs, *decided]
 
     # --- decided ---------------------------------------------------------------------------------
 
@@ -259,7 +242,7 @@ class RegroupMachine:
             self._chosen = None  # it would move these ranks
         # Beacons are read once a tick. The inventories, and the ends of the dead, are newer.
         run.progress.note(roster.committed_by_all(), 0)
-        finished = any(m.script.finished or m.life.done for m in roster.members())
+        finished = self._finished()
         in_process = not roster.sharded and restore.step is not None and not finished
         torn = roster.torn(restore) if in_process else []
         if torn:
@@ -285,6 +268,15 @@ class RegroupMachine:
         run.interruptions.acquit({m.rank: m.process.pid for m in roster.live()})
         self._book(now_s, verdict, restore, start)
         return [*run.records(), *self._carry_out(now_s, verdict, restore, start)]
+
+    def _finished(self) -> bool:
+        return any(m.script.finished or m.life.done for m in self.run.roster.members())
+
+    def _facts(self, now_s: float) -> Quiesced:
+        """Return the facts by which it is decided whether ranks could move now."""
+        restore, finished = self.plans.restore(), self._finished()
+        start = self.plans.source(restore, finished=finished).start
+        return self._collect_facts(now_s, restore, start, finished=finished)
 
     def _collect_facts(
         self, now_s: float, restore: RestoreVerdict, start: Restart | None, *, finished: bool

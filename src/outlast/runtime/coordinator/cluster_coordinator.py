@@ -101,7 +101,9 @@ class ClusterCoordinator:
         self._lives = lives
         self._ended = ended
         self._warned: set[str] = set()  # nodes that run another script, and texts of warnings
-        coordinator = Coordinator(options=options)
+        coordinator = Coordinator(
+            options=replace(options, leads_on=place.node, cut_for_good_s=limits.CUT_FOR_GOOD_S)
+        )
         sessions = CoordinatorSessions(
             coordinator, epoch=place.epoch, lease_s=admission.facts.lease_s
         )

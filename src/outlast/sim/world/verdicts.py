@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
+from outlast.engine.coordinator.barring import BARRED
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.policy_actions import (
-    BARRED,
     DECIDED,
     DEPARTED,
     FAILED_EXIT,
