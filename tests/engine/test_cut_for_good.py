@@ -19,6 +19,7 @@ from outlast.engine.coordinator.restore_sources import Restart
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Output, Record, SetTimer, Tell, ToAgent
 from outlast.model import limits
+from outlast.model.fault_plan import PlannedFault
 from outlast.model.messages import (
     Broke,
     Hello,
@@ -36,6 +37,9 @@ from outlast.model.messages import (
 )
 from outlast.model.records import Event
 from outlast.model.terms import FailureClass, Mechanism, Phase
+from outlast.sim.options import Options
+from outlast.sim.world.script import script_of
+from outlast.sim.world.world import World
 from tests.engine.test_nodes import LEASE_S, beats, enrols
 
 CUT_S = limits.CUT_FOR_GOOD_S
@@ -317,3 +321,47 @@ def test_ranks_wait_for_a_link_if_no_node_could_be_given_up(
     (told,) = [one for one in run.said() if "none is given up" in one]
     assert why in told
     assert told.endswith("; the run waits for the link")
+
+
+# --- in a simulated world, which checks its own rules ---------------------------------------------
+
+
+def ran_with_a_cut_link(mode: str, **when: Any) -> World:
+    """Return the world after a run in which nodes 0 and 1 cannot reach each other any more.
+
+    Ranks 0 and 1 are on node-0, which leads, ranks 2 and 3 on node-1, and none on node-2.
+    """
+    options = Options(
+        recovery_mode=mode, ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.003
+    )
+    faults = [PlannedFault("part", "part", None, node=0, peer=1, for_s=1e5, **when)]
+    if "mark" in when:
+        faults.insert(0, PlannedFault("kill", "kill", 1, "body", 8))
+    world = World(options=options, script=script_of(mode), faults=tuple(faults), seed=1)
+    run = world.host.coordinator.run
+    given = replace(run.options, cut_for_good_s=CUT_S, leads_on="node-0")
+    object.__setattr__(run, "options", given)  # simulated coordinators give up no node
+    world.run(bound_s=20_000.0)
+    return world
+
+
+@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
+@pytest.mark.parametrize("when", [{"at_step": 9}, {"mark": "leaving"}], ids=["training", "regroup"])
+def test_a_simulated_run_goes_on_without_the_node(mode: str, when: dict[str, Any]) -> None:
+    world = ran_with_a_cut_link(mode, **when)
+    assert world.checkers.result == "ok", "\n".join(
+        [*world.trace.newest, str(world.checkers.violations)]
+    )
+    assert world.end is not None
+    assert (world.end.state, world.committed) == ("ended", 40), world.end
+    assert set(world.coordinator.roster.homes.values()) == {"node-0", "node-2"}
+    assert CUT_S < world.age_s < 3 * CUT_S
+    newest = world.interruptions[max(world.interruptions)]
+    assert "node node-1 is given up: nodes node-0 and node-1 cannot" in newest.reason
+
+
+def test_a_simulated_run_of_sharded_state_waits() -> None:
+    """A regroup would take all ranks back to their newest images, so none is begun."""
+    world = ran_with_a_cut_link("sharded", at_step=9)
+    assert world.checkers.result == "ok", str(world.checkers.violations)
+    assert world.age_s > 3 * CUT_S

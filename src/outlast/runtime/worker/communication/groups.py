@@ -261,7 +261,8 @@ def build(
             _initialise(prefix, group, connect_s, device)
     except BaseException as error:
         destroy(group)
-        if time.monotonic() >= began_s + connect_s and not cancelled():
+        # A rank that reaches all others fails when these give up, which may be a little earlier.
+        if time.monotonic() >= began_s + connect_s / 2 and not cancelled():
             silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled)
             if silent:
                 why = f"nodes of ranks {list(silent)} do not answer: {error}"
