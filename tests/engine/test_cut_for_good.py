@@ -345,9 +345,17 @@ def ran_with_a_cut_link(mode: str, **when: Any) -> World:
     return world
 
 
-@pytest.mark.parametrize("mode", ["in_place", "respawn", "reenter"])
-@pytest.mark.parametrize("when", [{"at_step": 9}, {"mark": "leaving"}], ids=["training", "regroup"])
+@pytest.mark.parametrize(
+    ("mode", "when"),
+    [
+        ("in_place", {"at_step": 9}),
+        ("respawn", {"at_step": 9}),
+        ("reenter", {"at_step": 9}),
+        ("in_place", {"mark": "leaving"}),
+    ],
+)
 def test_a_simulated_run_goes_on_without_the_node(mode: str, when: dict[str, Any]) -> None:
+    """The link is cut in training, or after a rank was killed."""
     world = ran_with_a_cut_link(mode, **when)
     assert world.checkers.result == "ok", "\n".join(
         [*world.trace.newest, str(world.checkers.violations)]
@@ -358,6 +366,17 @@ def test_a_simulated_run_goes_on_without_the_node(mode: str, when: dict[str, Any
     assert CUT_S < world.age_s < 3 * CUT_S
     newest = world.interruptions[max(world.interruptions)]
     assert "node node-1 is given up: nodes node-0 and node-1 cannot" in newest.reason
+
+
+@pytest.mark.parametrize("mode", ["respawn", "reenter"])
+def test_a_node_stays_if_no_live_rank_elsewhere_holds_the_state(mode: str) -> None:
+    """A rank is killed, and the link is cut before the others are in a group again. By then the
+    state is in the transfer image only, so all wait for the link.
+    """
+    world = ran_with_a_cut_link(mode, mark="leaving")
+    assert world.checkers.result == "ok", str(world.checkers.violations)
+    assert world.end is not None
+    assert world.end.reason == "nodes node-0 and node-1 cannot reach each other, for 1800 s"
 
 
 def test_a_simulated_run_of_sharded_state_waits() -> None:

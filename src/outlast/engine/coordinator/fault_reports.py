@@ -145,15 +145,17 @@ class FaultReports:
     ) -> list[Output]:
         """Begin a regroup, because links have carried nothing for long and all ranks wait for them.
 
-        The next generation is tried over new connections. Only if that fails a node is given up.
+        If survivors go on in their processes, the next generation is tried over new connections,
+        and a node is given up only if that fails. Otherwise it is given up at once: ranks that have
+        followed another plan hold their state no longer.
 
         since_s   since when each link has carried nothing
         """
         run = self.run
+        tries = run.roster.recovery_mode == "in_place"
+        generation = run.lifecycle.generation if tries else run.lifecycle.generation - 1
         for (node, other), at_s in since_s.items():
-            run.links.cut(
-                node, [other], generation=run.lifecycle.generation, now_s=now_s, since_s=at_s
-            )
+            run.links.cut(node, [other], generation=generation, now_s=now_s, since_s=at_s)
         contact, why = Mechanism.LOST_CONTACT, run.links.reason
         out = self.regroup.fault(now_s, member, contact, None, "", "", why)
         run.interruptions.excuse(reason=why)
