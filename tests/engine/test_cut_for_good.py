@@ -227,14 +227,13 @@ def test_a_run_without_room_waits_and_says_so_once() -> None:
     assert [one["text"] for one in run.events("warning")] == [told[0].removeprefix("warning: ")]
 
 
-def test_a_node_with_the_only_images_of_its_ranks_stays() -> None:
-    """State is sharded, and no other node keeps copies."""
+def test_a_node_stays_if_state_is_sharded() -> None:
     run = CutRun(sharded=True)
     at_s = run.fails_until(2.0 + CUT_S)
     run.fails(at_s)
     assert run.orders(KillWorker) == []
     (told,) = [one for one in run.said() if "none is given up" in one]
-    assert "node b stays because images of ranks 1 lie on that node alone" in told
+    assert "node b stays because state is sharded" in told
 
 
 def test_a_node_is_not_given_up_while_it_is_not_heard() -> None:
@@ -312,7 +311,7 @@ def test_a_flap_is_not_counted_together_with_the_next(mends: str) -> None:
     [({"spare": False}, "no other node has room"), ({"sharded": True}, "state is sharded")],
 )
 def test_ranks_wait_for_a_link_if_no_node_could_be_given_up(
-    facts: dict[str, bool], why: str
+    facts: dict[str, Any], why: str
 ) -> None:
     run = CutRun(**facts)
     for now_s in (10.0, 10.0 + CUT_S, 500.0):
@@ -326,13 +325,19 @@ def test_ranks_wait_for_a_link_if_no_node_could_be_given_up(
 # --- in a simulated world, which checks its own rules ---------------------------------------------
 
 
-def ran_with_a_cut_link(mode: str, **when: Any) -> World:
+def ran_with_a_cut_link(mode: str, *, peer_copies: bool = False, **when: Any) -> World:
     """Return the world after a run in which nodes 0 and 1 cannot reach each other any more.
 
     Ranks 0 and 1 are on node-0, which leads, ranks 2 and 3 on node-1, and none on node-2.
     """
     options = Options(
-        recovery_mode=mode, ranks=4, nodes=3, spare_nodes=1, steps=40, latency_s=0.003
+        recovery_mode=mode,
+        ranks=4,
+        nodes=3,
+        spare_nodes=1,
+        steps=40,
+        latency_s=0.003,
+        peer_copies=peer_copies,
     )
     faults = [PlannedFault("part", "part", None, node=0, peer=1, for_s=1e5, **when)]
     if "mark" in when:
@@ -379,8 +384,10 @@ def test_a_node_stays_if_no_live_rank_elsewhere_holds_the_state(mode: str) -> No
     assert world.end.reason == "nodes node-0 and node-1 cannot reach each other, for 1800 s"
 
 
-def test_a_simulated_run_of_sharded_state_waits() -> None:
-    """A regroup would take all ranks back to their newest images, so none is begun."""
-    world = ran_with_a_cut_link("sharded", at_step=9)
+@pytest.mark.parametrize("peer_copies", [False, True])
+@pytest.mark.parametrize("when", [{"at_step": 9}, {"mark": "leaving"}], ids=["training", "regroup"])
+def test_a_simulated_run_of_sharded_state_waits(peer_copies: bool, when: dict[str, Any]) -> None:
+    world = ran_with_a_cut_link("sharded", peer_copies=peer_copies, **when)
     assert world.checkers.result == "ok", str(world.checkers.violations)
+    assert not world.host.has_noted(BARRED)
     assert world.age_s > 3 * CUT_S

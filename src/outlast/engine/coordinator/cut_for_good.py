@@ -5,8 +5,8 @@ the state, they are killed, their deaths are confirmed, and only then others tak
 node is barred, because it would be cut off again. Its agent stays in the run, and its voter votes.
 
 The node that leads the run is never given up, nor one that alone holds what the run goes on from,
-nor one whose ranks have no room on other nodes. If that leaves neither end, the run waits for the
-link, and says why.
+nor one whose ranks have no room on other nodes, nor any if state is sharded. If that leaves neither
+end, the run waits for the link, and says why.
 
 Times are of the coordinator's clock, in seconds. This module is pure.
 """
@@ -163,8 +163,6 @@ class CutForGood:
         run = self.run
         if not run.roster.outlast:
             return "the script makes no outlast calls, so its ranks would begin again from the top"
-        if run.roster.sharded:
-            return "state is sharded, and all ranks would go back to their newest images"
         if not run.fits_elsewhere(ranks):
             return NO_ROOM
         others = [m for m in run.roster.live() if m.rank not in ranks]
@@ -182,6 +180,8 @@ class CutForGood:
                 if not ranks
                 else "its connection is lost"
                 if node in run.nodes.silent
+                else "state is sharded"  # images would have to move, and may not come through
+                if run.roster.sharded
                 else why_stays(ranks)
             )
             ends.append(CutEnd(node, run.links.missed(node), len(ranks), why))

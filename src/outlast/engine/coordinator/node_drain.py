@@ -85,20 +85,11 @@ class NodeDrain:
         return verdict
 
     def why_not(self, seen: Quiesced, ranks: frozenset[int]) -> str:
-        """Return why `ranks` could not be drained now, although all stand still; "": they could.
-
-        No image is moved for them. So those of sharded state have to lie elsewhere already.
-        """
-        run, step = self.run, seen.restore.step
+        """Return why `ranks` could not be drained now, although all stand still; "": they could."""
         if self.ranks:
             return "another node is being drained"
-        seen = replace(seen, drained=ranks, sharded=run.roster.sharded)
-        if why := why_no_drain(seen=seen, fits_elsewhere=run.fits_elsewhere(ranks)):
-            return why
-        if not run.roster.sharded or step is None:
-            return ""
-        alone = [str(rank) for rank in sorted(ranks) if not run.lies_elsewhere(rank, step)]
-        return f"images of ranks {some(alone)} lie on that node alone" if alone else ""
+        seen = replace(seen, drained=ranks, sharded=self.run.roster.sharded)
+        return why_no_drain(seen=seen, fits_elsewhere=self.run.fits_elsewhere(ranks))
 
     # --- the images move -------------------------------------------------------------------------
 
