@@ -504,8 +504,25 @@ def test_a_rank_names_the_nodes_that_do_not_answer() -> None:
         for rank, serves in enumerate((well, silent_at, silent_at, well)):
             peer_probe.announce(store, rank, 4, serves)
         assert peer_probe.silent_ranks(store, 0, 4, well, lambda: False) == (1,)
+        assert peer_probe.silent_ranks(store, 3, 4, well, lambda: False) == (), "rank 0 asks"
         assert peer_probe.silent_ranks(store, 0, 5, well, lambda: False) == (), "one said nothing"
         assert peer_probe.silent_ranks(store, 0, 4, "", lambda: False) == (), "there is one node"
+
+
+def test_no_connection_is_tried_to_a_node_that_does_not_answer() -> None:
+    """Gloo would try for 50 s, and nothing would wake it. Rank 1 is here, and its node is silent."""
+    store = dist.HashStore()
+    prefix = dist.PrefixStore("outlast/7", store)
+    with a_silent_port() as silent_at:
+        peer_probe.announce(prefix, 1, 2, silent_at)
+        prefix.add("here", 1)
+        with pytest.raises(groups.PeersUnreached) as raised:
+            groups.build(
+                store=store, generation=7, rank=0, world_size=2, backend="gloo", timeout_s=60.0,
+                serves="127.0.0.1:1",
+            )  # fmt: skip  # one argument a line would hide the story
+    assert raised.value.ranks == (1,)
+    assert not dist.is_initialized()
 
 
 def test_a_store_is_not_waited_for_once_another_generation_has_begun() -> None:

@@ -168,12 +168,9 @@ LINK_RETRY_MAX_S = 30.0  # the longest of these pauses
 # It is longer than a flap: a switch takes up to 50 s to find another way (spanning tree), and TCP,
 # which waits twice as long each time, sends again after 50 s more.
 CUT_FOR_GOOD_S = 120.0
-# If a group could not be connected in time, a rank asks the nodes of the others for so long whether
-# they answer. The kernel sends a first packet again after 1 s and after 3 s, so three get lost.
+# Before a group is connected, one rank of each node asks the other nodes for so long whether they
+# answer. The kernel sends a first packet again after 1 s and after 3 s, so three get lost.
 LINK_PROBE_S = 3.5
-# A rank that reaches all nodes reports so much later than one that does not. Ranks of one group
-# begin to connect within some ms of each other, and on a busy machine within some tenths.
-LINK_PROBE_MARGIN_S = 1.0
 LINK_PROBE_LOOK_S = 0.05  # how often it looks meanwhile whether its generation is over
 LINK_PROBE_NODES_COUNT = 256  # nodes that one rank asks, at most
 LINK_PROBE_RANKS_COUNT = 1_024  # with more ranks no node is asked, because each rank asks for all
@@ -499,7 +496,7 @@ assert LINGER_ANSWER_S < LINGER_S, "an answer comes before the next question"
 assert SLOTS_COUNT == 2, "the vote frees exactly the older slot"
 assert NOTICE_DRAIN_S + TERM_GRACE_S < 30, "a notice comes 30 s before the node is taken away"
 assert LINK_RETRY_S < LINK_RETRY_MAX_S < CUT_FOR_GOOD_S < NODE_WAIT_S
-assert GROUP_CONNECT_S + LINK_PROBE_S + LINK_PROBE_MARGIN_S < REGROUP_DEADLINE_S, (
+assert LINK_PROBE_S + GROUP_CONNECT_S < REGROUP_DEADLINE_S, (
     "ranks say which nodes do not answer before they count as late"
 )
 assert LINK_PROBE_LOOK_S < LEAVE_DEADLINE_S, "a rank that asks leaves its generation in time"

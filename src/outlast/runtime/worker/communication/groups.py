@@ -243,30 +243,26 @@ def build(
     It waits for the other ranks up to `timeout_s`. If the generation ends meanwhile, `cancelled()`
     has to return True, and then `watch.wake()` has to be called: that raises Cancelled here.
     Connecting itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after
-    `timeout_s`. If connecting has taken too long because nodes do not answer, PeersUnreached is
-    raised; `serves` is where this rank's own node can be asked, as HOST:PORT.
+    `timeout_s`. If nodes do not answer, PeersUnreached is raised before anything is connected;
+    `serves` is where this rank's own node can be asked, as HOST:PORT.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)
     peer_probe.announce(prefix, rank, world_size, serves)
     assemble(prefix, generation, world_size, timeout_s, watch, cancelled)
+    silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled)
+    if silent:
+        raise PeersUnreached(silent, f"the nodes of ranks {list(silent)} do not answer")
     group = BuiltGroup(generation, rank, world_size, backend, sys.excepthook, watch)
-    began_s, connect_s = time.monotonic(), min(timeout_s, GROUP_CONNECT_S)
     try:
         with watch.recording() if watch is not None else contextlib.nullcontext():
             if cancelled():
                 raise Cancelled(f"generation {generation} is over")
             if "nccl" in backend:
                 nccl_groups.leave_errors_to_outlast(store)
-            _initialise(prefix, group, connect_s, device)
-    except BaseException as error:
+            _initialise(prefix, group, min(timeout_s, GROUP_CONNECT_S), device)
+    except BaseException:
         destroy(group)
-        # A rank that reaches all others fails when these give up, which may be a little earlier.
-        if time.monotonic() >= began_s + connect_s / 2 and not cancelled():
-            silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled)
-            if silent:
-                why = f"nodes of ranks {list(silent)} do not answer: {error}"
-                raise PeersUnreached(silent, why) from error
         raise
     distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), dist.group.WORLD)
     return group

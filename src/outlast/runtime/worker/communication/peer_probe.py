@@ -1,16 +1,14 @@
-"""Which ranks are on nodes that do not answer, once a process group could not be connected in time.
+"""Which ranks are on nodes that do not answer, before the process group is connected.
 
-Gloo's error does not say which peer it waited for. So each rank writes into the store, before its
-group is connected, where the agent of its node serves images. If connecting takes too long, the
-rank knocks there, once for each other node. An address that answers, or refuses, has a kernel that
-is reached. One that stays silent is out of reach: the link is cut, or the machine has no power. Of
-several ranks on one node, the lowest stands for all.
-
-All ranks of the group wait about equally long for it. One that reaches all nodes waits a little
-longer here than one that does not, so that the report which names a node comes first: the first
-report ends the generation for all.
+If a link is cut, gloo tries to connect for five times its time-out. Nothing ends that wait, its
+error does not name the peer, and a rank that does not leave in time is killed. So each rank writes
+into the store where the agent of its node serves images. Once all are there, the lowest rank of
+each node knocks at every other node. An address that answers, or refuses, has a kernel that is
+reached. One that stays silent is out of reach: the link is cut, or the machine has no power. Of
+several ranks on one node, the lowest stands for all, and the others wait for it in the store.
 
 Limits   A link that carries some ports only may answer here, and then no node is named.
+         A link that is cut after the knock holds the group up, and its ranks may be killed.
          Above LINK_PROBE_RANKS_COUNT ranks nothing is asked, because each would ask for all.
 """
 
@@ -26,14 +24,13 @@ from typing import TYPE_CHECKING
 
 from outlast.model.limits import (
     LINK_PROBE_LOOK_S,
-    LINK_PROBE_MARGIN_S,
     LINK_PROBE_NODES_COUNT,
     LINK_PROBE_RANKS_COUNT,
     LINK_PROBE_S,
 )
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 _OUT_OF_REACH = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
@@ -59,8 +56,9 @@ def silent_ranks(
 ) -> tuple[int, ...]:
     """Return the lowest rank on each node that does not answer. All ranks have announced theirs.
 
-    It takes LINK_PROBE_S, or a little longer if all answer. As soon as `cancelled()` returns True,
-    it returns nothing: the generation is over.
+    Only the lowest rank of a node asks; the others return nothing. It takes no longer than the
+    slowest answer, or LINK_PROBE_S if there is none. As soon as `cancelled()` returns True, it
+    returns nothing: the generation is over.
     """
     if not serves or world_size > LINK_PROBE_RANKS_COUNT:
         return ()
@@ -72,7 +70,8 @@ def silent_ranks(
     except RuntimeError:  # boundary: the store is lost as well, and its host reports that
         return ()
     lowest = lowest_ranks(one.decode(errors="replace") for one in said)
-    lowest.pop(serves, None)
+    if lowest.pop(serves, -1) != rank:
+        return ()
     return silent(lowest, cancelled)
 
 
@@ -110,13 +109,7 @@ def silent(ranks: Mapping[str, int], cancelled: Callable[[], bool]) -> tuple[int
                 rank = waiting.pop(key.data)
                 if key.data.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _OUT_OF_REACH:
                     found.append(rank)
-    found += waiting.values()
-    longest_s = LINK_PROBE_S if found else LINK_PROBE_S + LINK_PROBE_MARGIN_S
-    while time.monotonic() < began_s + longest_s:
-        if cancelled():
-            return ()
-        time.sleep(LINK_PROBE_LOOK_S)
-    return tuple(sorted(found))
+    return tuple(sorted([*found, *waiting.values()]))
 
 
 def _knock(address: str) -> tuple[socket.socket | None, int]:

@@ -17,8 +17,9 @@ port that a member of the group announced in its first exchange. So a connection
 of the script opens at the same moment is left alone.
 
 Not promised: a rank may be blocked while its group is still connecting, with a peer that died after
-it had said its address. It may hold out for GROUP_CONNECT_S. Call `wake` again until the main
-thread stands still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead
+it had said its address. It may hold out for GROUP_CONNECT_S, or for five times as long if the
+peer's machine does not answer (see peer_probe.py). Call `wake` again until the main thread stands
+still, or kill it. NCCL has no sockets of ours: its communicators are aborted instead
 (nccl_groups.py).
 """
 

@@ -506,7 +506,7 @@ class Membership:
                 " kept=kept)"
             )
         now_s = clock.now_s()
-        unreached = (IMAGE,) if isinstance(error, ImageUnreached) else ()
+        unreached: tuple[int, ...] = (IMAGE,) if isinstance(error, ImageUnreached) else ()
         if isinstance(error, groups.PeersUnreached):
             unreached = error.ranks
         self.session.do(
