@@ -278,6 +278,8 @@ def test_ranks_leave_a_link_that_has_carried_nothing_for_long() -> None:
     """A new group is tried first. Only if it fails as well, a node is given up."""
     run = CutRun()
     asked(run, 10.0)
+    (warned,) = [one for one in run.said() if "not acknowledged" in one]
+    assert "after 120 s the ranks of one node move, if they have room elsewhere" in warned
     asked(run, 10.0 + CUT_S - 0.1)
     assert (run.one.stage, run.one.interruptions.open) == (Stage.TRAINING, [])
     at_s = 10.0 + CUT_S
@@ -319,6 +321,8 @@ def test_ranks_wait_for_a_link_if_no_node_could_be_given_up(
     assert (run.one.stage, run.one.interruptions.open) == (Stage.TRAINING, [])
     (told,) = [one for one in run.said() if "none is given up" in one]
     assert why in told
+    (warned,) = [one for one in run.said() if "not acknowledged" in one]
+    assert ("after 120 s" in warned) == ("sharded" not in facts)
     assert told.endswith("; the run waits for the link")
 
 

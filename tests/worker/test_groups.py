@@ -510,7 +510,7 @@ def test_a_rank_names_the_nodes_that_do_not_answer() -> None:
 
 
 def test_no_connection_is_tried_to_a_node_that_does_not_answer() -> None:
-    """Gloo would try for 50 s, and nothing would wake it. Rank 1 is here, and its node is silent."""
+    """Gloo would try for 50 s, and could not be woken. Rank 1 is here, and its node is silent."""
     store = dist.HashStore()
     prefix = dist.PrefixStore("outlast/7", store)
     with a_silent_port() as silent_at:

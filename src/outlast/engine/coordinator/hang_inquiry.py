@@ -14,6 +14,7 @@ This module is pure.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from outlast.engine.coordinator import unacknowledged
@@ -145,6 +146,10 @@ class HangInquiry:
             f"{'; '.join(found)}: all ranks wait for that link. The node that leads hears from all"
             " nodes, so no process is killed, and training goes on once the link carries data"
         )
+        options = self.run.options
+        if math.isfinite(options.cut_for_good_s) and not self.run.roster.sharded:
+            after = f"{options.cut_for_good_s:g} s"
+            text += f"; after {after} the ranks of one node move, if they have room elsewhere"
         kept = [] if text in self._warned else [event(now_s, "warning", {"text": text})]
         self._warned.add(text)
         return [*kept, Tell(f"warning: {text}")]
