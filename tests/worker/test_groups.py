@@ -525,6 +525,34 @@ def test_no_connection_is_tried_to_a_node_that_does_not_answer() -> None:
     assert not dist.is_initialized()
 
 
+def test_a_rank_that_asks_a_stopped_store_for_addresses_is_woken() -> None:
+    """A rank has to leave its generation in time, also while the store does not answer."""
+    serves = (
+        "import time; from outlast.runtime.worker.communication import groups;"
+        "store = groups.serve(); print(store.port, flush=True); time.sleep(600)"
+    )
+    watch, broken = SocketWatch(), threading.Event()
+    with subprocess.Popen([sys.executable, "-c", serves], stdout=subprocess.PIPE) as host:
+        assert host.stdout is not None
+        store = groups.connect("127.0.0.1", int(host.stdout.readline()), 60.0, watch)
+        host.send_signal(signal.SIGSTOP)
+
+        def wake() -> None:
+            while watch._out_of_store.is_set():
+                time.sleep(0.001)
+            broken.set()
+            watch.wake()
+
+        thread = threading.Thread(target=wake)
+        thread.start()
+        began_s = time.monotonic()
+        assert peer_probe.silent_ranks(store, 0, 2, "127.0.0.1:1", broken.is_set, watch) == ()
+        assert time.monotonic() - began_s < 20.0
+        thread.join()
+        host.kill()
+    assert watch.store_lost
+
+
 def test_a_store_is_not_waited_for_once_another_generation_has_begun() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

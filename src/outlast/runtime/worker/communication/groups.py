@@ -250,7 +250,7 @@ def build(
     prefix = PrefixStore(f"outlast/{generation}", store)
     peer_probe.announce(prefix, rank, world_size, serves)
     assemble(prefix, generation, world_size, timeout_s, watch, cancelled)
-    silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled)
+    silent = peer_probe.silent_ranks(prefix, rank, world_size, serves, cancelled, watch)
     if silent:
         raise PeersUnreached(silent, f"the nodes of ranks {list(silent)} do not answer")
     group = BuiltGroup(generation, rank, world_size, backend, sys.excepthook, watch)

@@ -32,6 +32,8 @@ from outlast.model.limits import (
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from outlast.runtime.worker.communication.wake import SocketWatch
+
 _OUT_OF_REACH = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
@@ -52,23 +54,31 @@ def announce(store: Store, rank: int, world_size: int, serves: str) -> None:
 
 
 def silent_ranks(
-    store: Store, rank: int, world_size: int, serves: str, cancelled: Callable[[], bool]
+    store: Store,
+    rank: int,
+    world_size: int,
+    serves: str,
+    cancelled: Callable[[], bool],
+    watch: SocketWatch | None = None,
 ) -> tuple[int, ...]:
     """Return the lowest rank on each node that does not answer. All ranks have announced theirs.
 
     Only the lowest rank of a node asks; the others return nothing. It takes no longer than the
     slowest answer, or LINK_PROBE_S if there is none. As soon as `cancelled()` returns True, it
-    returns nothing: the generation is over.
+    returns nothing: the generation is over. `watch` ends a wait for the store then.
     """
     if not serves or world_size > LINK_PROBE_RANKS_COUNT:
         return ()
     keys = [f"at/{other}" for other in range(world_size)]
-    try:
-        if not store.check(keys):
-            return ()  # an agent serves no images
-        said = store.multi_get(keys)
-    except RuntimeError:  # boundary: the store is lost as well, and its host reports that
-        return ()
+    with contextlib.nullcontext() if watch is None else watch.waiting_in_store():
+        if cancelled():
+            return ()
+        try:
+            if not store.check(keys):
+                return ()  # an agent serves no images
+            said = store.multi_get(keys)
+        except RuntimeError:  # boundary: the store is cut or lost, and building the group says so
+            return ()
     lowest = lowest_ranks(one.decode(errors="replace") for one in said)
     if lowest.pop(serves, -1) != rank:
         return ()
