@@ -254,6 +254,8 @@ class Runs:
         return returns.complete_s(regrouped_s), lost > 0
 
     def _narrow(self, replicas: int) -> None:
+        if replicas == len(self._state.position):
+            return  # most rounds have as many replicas as the one before
         self._state.narrow(replicas)
         if self._returns:
             self._returns.narrow(replicas)
