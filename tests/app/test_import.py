@@ -67,6 +67,11 @@ def test_reports_of_an_import_say_only_what_its_source_shows(tmp_path: Path, job
     for untrue in ("user code", "calls neither", "not yet", "open", "did not come back"):
         assert not [text for text in said if untrue in " ".join(text.split())], untrue
     assert "not in the source of the import" in said[0]
+    page = run / "page.html"
+    outlast("report", run, "--html", page)
+    for text in (page.read_text(), said[2]):
+        assert "not back" not in text
+        assert "ime of return not known" in text or "time of its return is not known" in text
 
 
 def test_a_table_gives_the_same_rates_by_way_of_a_ledger(tmp_path: Path) -> None:

@@ -195,7 +195,8 @@ def _what_failed(report: Facts, newest: Facts | None, moment: PageMoment) -> Pag
     then = "the end" if _is_over(report) else "now"
     when = f"At {words.duration(at_s)}, {words.duration(ago_s)} before {then}"
     if report["imported"]:
-        return PageAnswer(question, what, f"{when}.", PLAIN, newest["id"])
+        back = "" if newest["resumed_s"] is not None else " The time of its return is not known."
+        return PageAnswer(question, what, f"{when}.{back}", PLAIN, newest["id"])
     if newest["resumed_s"] is None:
         back = "did not come back" if _is_over(report) else "is not back yet"
         return PageAnswer(question, what, f"{when}. It {back}.", BAD, newest["id"])

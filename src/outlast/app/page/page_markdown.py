@@ -152,8 +152,7 @@ def _interruption(one: Facts, verdict: Facts | None, *, imported: bool = False) 
     if one["parent"] is not None:
         yield f"- It is a part of {one['parent']}."
     elif one["resumed_s"] is None:
-        if not imported:
-            yield "- It is not back."
+        yield "- The time of its return is not known." if imported else "- It is not back."
     else:
         back = back_words(one)
         yield f"- {back[0].upper()}{back[1:]}; {words.cost_words(one)}."
