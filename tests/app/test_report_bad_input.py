@@ -160,13 +160,7 @@ def test_what_a_damaged_ledger_lacks_is_never_reported_as_nothing(
     rows, and a figure that needs them is "not known", and not 0.
     """
     path = a_run.ended_run(tmp_path)
-    with contextlib.closing(sqlite3.connect(path / "ledger.db")) as connection:
-        (page,) = connection.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
-        ).fetchone()
-    with (path / "ledger.db").open("r+b") as file:
-        file.seek(4096 * (page - 1))
-        file.write(b"\xff\x13" * 2048)
+    a_run.overwrite(path / "ledger.db", table)
     told = json.loads(report(path).stdout)
     assert told["lacks"] == [table]
     assert told["ettr"] is None or table == "snapshot"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from outlast.app.reports.report_table import COMPONENTS
+from outlast.app.web.site import Site
 from outlast.model.terms import FailureClass
 from tests.app.command import outlast
+from tests.app.test_serve import ask, served
 from tests.ledger import a_run
 
 
@@ -93,7 +96,7 @@ def test_the_table_has_the_words_of_llama_3s_paper(tmp_path: Path) -> None:
     assert cells[:4] == [
         ["component", "category", "count", "%"],
         ["GPU HBM3 memory", "GPU", "1", "50.0"],
-        ["NCCL watchdog timeouts", "Unknown", "1", "50.0"],
+        ["Hang of unknown cause", "Unknown", "1", "50.0"],
         ["total", "2", "100.0"],
     ]
     assert set(COMPONENTS) == set(FailureClass)
@@ -147,3 +150,29 @@ def test_an_account_that_does_not_sum_says_so(
     with console.capture() as page:
         show_report(console, facts)
     assert "does not sum up" in page.get()
+
+
+@pytest.mark.parametrize("table", ["steps", "interruptions"])
+def test_a_damaged_run_among_several_is_said(tmp_path: Path, table: str) -> None:
+    """Method: the root page of one table of one run is overwritten, and two runs are added up.
+
+    Report and overview say what is damaged, and show a number that needs it as not known.
+    """
+    good, bad = (a_run.ended_run(tmp_path / name) for name in ("good", "bad"))
+    a_run.overwrite(bad / "ledger.db", table)
+    told = json.loads(outlast("report", good, bad, "--json").stdout)
+    whole, damaged = told["runs"]
+    assert (whole["damage"], whole["steps"]) == ("", 200)
+    assert damaged["lacks"] == [table]
+    assert (damaged["steps"] is None) == (table == "steps")
+    assert (told["goodput"]["steps"] is None) == (table == "steps")
+    text = outlast("report", good, bad).stdout
+    assert f"{damaged['run']}: The ledger is damaged. It lacks" in " ".join(text.split())
+    assert "not known, because a ledger is damaged" in text
+    assert len(re.findall(rf"{damaged['run']} +ended .* -(?: |$)", text, re.MULTILINE)) == 1
+    card = Site(bad.parent).card("toy")
+    assert (card.step is None) == (table == "steps")
+    assert (card.interruptions is None) == (table == "interruptions")
+    answer = ask(served(bad.parent), "/")
+    assert "The ledger is damaged. It lacks" in answer.body
+    assert "- (not known)" in answer.body

@@ -8,7 +8,9 @@ worker 4.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 from outlast.model.records import Event, Generation, Interruption, Life, Meta, StepsBucket
@@ -225,3 +227,14 @@ def live_run(root: Path) -> tuple[RunFolder, Ledger]:
     )
     ledger.flush()
     return folder, ledger
+
+
+def overwrite(ledger: Path, table: str) -> None:
+    """Damage a ledger: overwrite the root page of one table."""
+    with contextlib.closing(sqlite3.connect(ledger)) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
+        ).fetchone()
+    with ledger.open("r+b") as file:
+        file.seek(4096 * (page - 1))
+        file.write(b"\xff\x13" * 2048)

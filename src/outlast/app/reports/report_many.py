@@ -21,10 +21,12 @@ from outlast.app.reports.report import causes_table
 from outlast.app.reports.report_facts import SCHEMA
 from outlast.app.reports.report_sums import Given
 from outlast.app.reports.report_table import component_rows
+from outlast.app.reports.status import OVER
 from outlast.app.words import Facts
+from outlast.diagnose.redact import clean
 from outlast.model.terms import CAUSES, Cause
 
-EACH = ("run", "path", "state", "world_size", "steps", "wall_s", "ettr", "mttr")
+EACH = ("run", "path", "state", "world_size", "steps", "wall_s", "ettr", "mttr", "lacks", "damage")
 
 
 def many_facts(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
@@ -39,7 +41,7 @@ def many_facts(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
     productive_s = seconds[Cause.PRODUCTIVE.value] or 0.0
     return {
         "schema": SCHEMA,
-        "runs": [{name: facts[name] for name in EACH} for facts in some],
+        "runs": [_summary(facts) for facts in some],
         "wall_s": math.fsum(facts["wall_s"] for facts in some),
         "rank_seconds": seconds,
         "spare_seconds": math.fsum(facts["spare_seconds"] for facts in some),
@@ -60,6 +62,14 @@ def many_facts(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
     }
 
 
+def _summary(facts: Facts) -> dict[str, typing.Any]:
+    """Return the summary of one run. A number that a damaged ledger lacks is null."""
+    summary = {name: facts[name] for name in EACH}
+    if "steps" in facts["lacks"] and facts["state"] in OVER:
+        summary["steps"] = None
+    return summary
+
+
 def _sum(some: Sequence[float | None]) -> float | None:
     known = [value for value in some if value is not None]
     return math.fsum(known) if known else None
@@ -70,8 +80,7 @@ def show_many(console: Console, facts: Facts) -> None:
     runs, all_of = facts["runs"], facts["reliability"]["all"]
     console.print(Text(words.count(len(runs), "run"), "bold"), "added up\n")
     pairs = Table.grid(padding=(0, 3, 0, 0))
-    ettr = "-" if facts["ettr"] is None else words.percent(facts["ettr"])
-    pairs.add_row("ETTR", Text(ettr, "bold"), "of all time was productive")
+    pairs.add_row("ETTR", *_ettr(facts))
     pairs.add_row("MTTF", *mean_words(all_of, "mttf"))
     pairs.add_row("MTTR", *mean_words(all_of, "mttr"))
     pairs.add_row("GPU-hours", f"{facts['cost']['gpu_hours']:,.1f}", cost_words(facts["cost"]))
@@ -81,6 +90,10 @@ def show_many(console: Console, facts: Facts) -> None:
     console.print(Padding(causes_table(console, facts, total_s), (0, 0, 0, 2)))
     for wrong in facts["balance"]["wrong"]:
         console.print(Text(f"  This account does not sum up: {wrong}.", style="bold red"))
+    for one in runs:
+        if one["damage"]:
+            said = f"{one['run']}: {one['damage']} The sums leave out what it lacks."
+            console.print(Text(f"  {clean(said)}", style="bold red"))
     console.print("\nRuns", style="bold")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("run", "state"):
@@ -89,12 +102,21 @@ def show_many(console: Console, facts: Facts) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for one in runs:
         table.add_row(
-            *map(Text, (one["run"], one["state"], f"{one['world_size']:,}", f"{one['steps']:,}")),
+            *map(Text, (one["run"], one["state"], f"{one['world_size']:,}")),
+            "-" if one["steps"] is None else f"{one['steps']:,}",
             words.duration(one["wall_s"]),
             "-" if one["ettr"] is None else words.percent(one["ettr"]),
-            f"{one['mttr']['count']:,}",
+            "-" if "interruptions" in one["lacks"] else f"{one['mttr']['count']:,}",
         )
     console.print(Padding(table, (0, 0, 0, 2)))
+
+
+def _ettr(facts: Facts) -> tuple[Text, str]:
+    if facts["ettr"] is not None:
+        return Text(words.percent(facts["ettr"]), "bold"), "of all time was productive"
+    if any(one["damage"] for one in facts["runs"]):
+        return Text("-", "bold"), "not known, because a ledger is damaged"
+    return Text("-", "bold"), "not known, because that of a run is not known"
 
 
 def mean_words(rates: Facts, name: str) -> tuple[Text, str]:

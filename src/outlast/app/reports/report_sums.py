@@ -195,11 +195,16 @@ def _interval_s(count: int, exposure_s: float) -> tuple[float | None, float | No
 
 
 def goodput(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
-    """Return the committed steps, and their tokens and FLOPs if those of a step are given."""
+    """Return the committed steps, and their tokens and FLOPs if those of a step are given.
+
+    They are null if the ledger of any run is damaged and lacks steps.
+    """
     steps = sum(facts["steps"] for facts in some if facts["steps_seen"])
     wall_s = math.fsum(facts["wall_s"] for facts in some if facts["steps_seen"])
     per_s = steps / wall_s if wall_s > 0 else None
     known = any(facts["steps_seen"] for facts in some)
+    if any("steps" in facts["lacks"] for facts in some):
+        known, per_s = False, None
     return {
         "steps": steps if known else None,
         "steps_per_s": per_s if known else None,

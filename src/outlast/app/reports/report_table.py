@@ -3,7 +3,8 @@
 Source   "The Llama 3 Herd of Models", arXiv 2407.21783, table 5: component, category, count, and
          the share of all unexpected interruptions. The rows of that table keep its words. Classes
          that it does not have are named in the same way. Its "NCCL watchdog timeouts" are hangs of
-         unknown cause.
+         unknown cause. They are called "Hang of unknown cause", because a run may use gloo, and
+         outlast finds most hangs before a watchdog does.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ COMPONENTS: Mapping[FailureClass, tuple[str, str]] = {
     C.USER_DATA: ("User data", "User"),
     C.UNKNOWN: ("Unknown cause", "Unknown"),
 }
-WATCHDOG = ("NCCL watchdog timeouts", "Unknown")
+HANG = ("Hang of unknown cause", "Unknown")
 
 
 def component_of(one: Mapping[str, typing.Any]) -> tuple[str, str]:
     """Return component and category of an interruption."""
     unknown = one["class"] == FailureClass.UNKNOWN.value
     if unknown and one["mechanism"] == Mechanism.HANG.value:
-        return WATCHDOG
+        return HANG
     return COMPONENTS[FailureClass(one["class"])]
 
 

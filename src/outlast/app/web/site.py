@@ -48,18 +48,22 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """One row of the overview. `problem` says why the run cannot be read, or is ""."""
+    """One row of the overview. `problem` says why the run cannot be read, or is "".
+
+    `damage` says what a damaged ledger lacks, or is "". A number that needs this is None.
+    """
 
     name: str
     state: str
-    step: int = 0
+    step: int | None = 0
     steps_per_s: float = 0.0
     world_size: int = 0
     wall_s: float = 0.0
     ettr: float | None = None
-    interruptions: int = 0
+    interruptions: int | None = 0
     began_wall_s: float = 0.0
     problem: str = ""
+    damage: str = ""
 
 
 class NoRunError(RunFolderError):
@@ -208,15 +212,16 @@ def _card_of(name: str, view: RunView) -> Card:
     return Card(
         name=name,
         state=view.state,
-        step=view.step,
+        step=None if view.is_over and "steps" in records.missing else view.step,
         steps_per_s=float(rate) if isinstance(rate, int | float) and not view.is_over else 0.0,
         world_size=records.world_size,
         wall_s=books.wall_s,
         ettr=books.ettr if records.is_measured else None,
-        interruptions=sum(
-            one.parent is None for part in records.sessions for one in part.interruptions
-        ),
+        interruptions=None
+        if "interruptions" in records.missing
+        else sum(one.parent is None for part in records.sessions for one in part.interruptions),
         began_wall_s=records.meta.started_wall_s,
+        damage=records.damage,
     )
 
 
