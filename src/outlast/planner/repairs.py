@@ -110,7 +110,8 @@ class Returns:
 
     def complete_s(self, at_s: Floats) -> Floats:
         """Return, for all replicas, the first time from `at_s` on at which no node is lacking."""
-        return np.maximum(self._complete_s, at_s)
+        complete_s: Floats = np.maximum(self._complete_s, at_s)
+        return complete_s
 
     def lacking(self, runs: Rows, at_s: Floats) -> NDArray[np.int64]:
         """Return how many nodes each of these runs lacks at the given time."""
