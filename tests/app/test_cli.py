@@ -13,7 +13,7 @@ import pytest
 from outlast.app import cli
 from outlast.app.launch.run import _first_zygote
 from outlast.errors import CapacityError
-from tests.app.command import outlast_anew
+from tests.app.command import outlast, outlast_anew
 from tests.ledger import a_run
 
 
@@ -190,3 +190,27 @@ def test_every_command_of_the_table_explains_itself(name: str) -> None:
     done = outlast_anew(name, "--help")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"usage: outlast {name}")
+
+
+@pytest.mark.parametrize("command", ["status", "report", "top", "serve", "export"])
+def test_a_file_in_place_of_a_run_folder_is_called_a_file(tmp_path: Path, command: str) -> None:
+    """It was said that there is no run of this name, although something was there."""
+    file = tmp_path / "train.log"
+    file.write_text("step 1\n")
+    further = (tmp_path / "tables",) if command == "export" else ()
+    done = outlast(command, file, *further)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{file} is a file, and not a run folder" in done.stderr
+    assert "there is no run" not in done.stderr
+    assert file.read_text() == "step 1\n"
+
+
+@pytest.mark.parametrize("command", ["status", "report", "top"])
+def test_a_run_without_a_ledger_yet_says_when_to_ask_again(tmp_path: Path, command: str) -> None:
+    """Between its folder and its ledger, a starting run was called no folder of a run."""
+    path = a_run.ended_run(tmp_path)
+    (path / "ledger.db").unlink()
+    done = outlast(command, path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no ledger at" in done.stderr
+    assert "ask again" in done.stderr

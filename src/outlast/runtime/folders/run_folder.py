@@ -296,6 +296,11 @@ def find(run: str | None, *, root: Path = ROOT) -> Path:
                 )
             read_card(path)
             return path
+        if path.exists():
+            raise RunFolderError(
+                f"{path} is a file, and not a run folder",
+                hint="name a folder that `outlast run` made",
+            )
     known = {str(card["run"]): path for path, card in _runs(root)} | {
         path.name: path for path, _ in _runs(root)
     }

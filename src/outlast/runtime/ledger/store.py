@@ -482,7 +482,8 @@ def _checked(path: Path, *, writable: bool) -> sqlite3.Connection:
     if not path.is_file():
         raise RunFolderError(
             f"there is no ledger at {path}",
-            hint="name the folder of a run, as in runs/<time>-<name>",
+            hint="a run that has just been started writes it in a moment: ask again; "
+            "if this one is older, its ledger was removed",
         )
     refuse_odd_files(path)
     connection = _connect(path, writable=writable)
