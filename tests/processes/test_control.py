@@ -8,17 +8,22 @@ import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from outlast.app import control
 from outlast.engine.coordinator.requests import RunRequest
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Hello, Request, RequestAnswer
+from outlast.model.records import LED_ELSEWHERE
 from outlast.model.wire import WIRE_VERSION, encode
+from outlast.runtime import control_call
 from outlast.runtime.control_call import ControlCall, FolderLauncher
 from outlast.runtime.coordinator.control_socket import NAME, ControlSocket
 from outlast.runtime.loop import Loop
+from tests.ledger import a_run
 
 STOP = Request(WIRE_VERSION, "stop", "", "enough")
 
@@ -202,3 +207,40 @@ def test_calling_a_run_that_does_not_run_is_wrong_usage(tmp_path: Path) -> None:
     call = ControlCall(FolderLauncher(tmp_path), STOP)
     with pytest.raises(UsageError, match="is not running here"), call:
         pass
+
+
+def test_a_request_waits_for_the_node_that_takes_the_run_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Method: a node has handed the run over. The new leader comes to the folder once the command
+    has looked for it three times.
+    """
+    folder = a_run.ended_run(tmp_path, state="stopped", reason=LED_ELSEWHERE)
+    looks = iter(range(3))
+    leads: list[threading.Thread] = []
+
+    def serve(leader: Launcher) -> None:
+        leader.until(lambda: leader.asked)
+        leader.control.answer(leader.asked[0].number, "done", "the run is stopped")
+        leader.loop.run_until(lambda: False, within_s=0.05)
+        leader.control.close()
+        leader.loop.close()
+
+    def look_again(_: float) -> None:
+        if next(looks, None) is None and not leads:
+            leads.append(threading.Thread(target=serve, args=(Launcher(folder),)))
+            leads[0].start()
+
+    monkeypatch.setattr(control_call, "time", SimpleNamespace(sleep=look_again))
+    assert control.stop([str(folder)]) == 0
+    assert "done: the run is stopped" in capsys.readouterr().out
+    leads[0].join()
+
+
+def test_a_request_waits_for_a_new_leader_only_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONTROL_LEADER_S", 0.1)
+    folder = a_run.ended_run(tmp_path, state="stopped", reason=LED_ELSEWHERE)
+    with pytest.raises(UsageError, match="is not running here"):
+        control.stop([str(folder)])

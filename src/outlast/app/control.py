@@ -20,7 +20,6 @@ import getpass
 import platform
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from outlast.app.control_parser import parser as parser
 from outlast.app.json_text import json_text
@@ -28,6 +27,7 @@ from outlast.app.launch.nodes import address_of
 from outlast.errors import OutlastError, UsageError
 from outlast.model import limits
 from outlast.model.messages import Request, RequestAnswer
+from outlast.model.records import LED_ELSEWHERE
 from outlast.model.texts import cut_at_word, escaped
 from outlast.model.wire import WIRE_VERSION
 from outlast.runtime.control_call import (
@@ -114,8 +114,10 @@ def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
                 "--token-file is about requests over the network", hint="give it with --endpoint"
             )
         folder = run_folder.find(run)
-        _check_not_over(folder)
-        return FolderLauncher(folder)
+        launcher = FolderLauncher(folder)
+        if run_folder.holder(folder) is None:
+            _check_not_over(launcher)
+        return launcher
     address = address_of(args.endpoint)
     if address is None:
         raise UsageError(
@@ -131,18 +133,22 @@ def _launcher(args: argparse.Namespace, run: str | None) -> LauncherAddress:
     return RemoteLauncher(*address, run or _NO_ID, secret)
 
 
-def _check_not_over(folder: Path) -> None:
+def _check_not_over(launcher: FolderLauncher) -> None:
     """Raise UsageError if the ledger says that the run has ended.
 
-    A copy of the ledger does not count: another node may lead the run on.
+    A copy of the ledger does not count: another node may lead the run on. If this node has handed
+    the run over, wait for the node that leads it on: it may come to this folder.
     """
-    if run_folder.holder(folder) is not None:
-        return
+    folder = launcher.folder
     try:
         run = look(str(folder))
     except OutlastError:
         return  # the ledger cannot be read, so it does not say that
-    if run.state in _OVER and run.copied_ago_s is None:
+    if run.state not in _OVER or run.copied_ago_s is not None:
+        return
+    if run.records.sessions[-1].session.reason == LED_ELSEWHERE:
+        launcher.wait_until_listens(within_s=limits.CONTROL_LEADER_S)
+    else:
         raise UsageError(
             f"the run in {folder} {_OVER[run.state]} already",
             hint=f"`outlast report {folder}` shows how it went",

@@ -177,6 +177,8 @@ LINK_PROBE_RANKS_COUNT = 1_024  # with more ranks no node is asked, because each
 CONTROL_WAIT_S = 5.0  # a connection to the control socket without a request is closed after this
 CONTROL_CALLERS_COUNT = 16  # connections to the control socket at once; more are refused
 CONTROL_REASON_CHARS = 500  # length of the reason that a person gives, at most
+# While one node hands a run over to another one, a request waits this long for the new leader.
+CONTROL_LEADER_S = 10.0
 CONTROL_GONE_S = 20.0  # after a run has stopped, its launcher has ended by then
 LISTENER_WAIT_S = 10.0  # a connection that has not proven which node it is from by then is closed
 LISTENER_STRANGERS_COUNT = 256  # such connections at once; others wait in the kernel's queue

@@ -40,6 +40,10 @@ DRAINING = "node_draining"
 
 LEADS = "node_leads"  # the kind of event with which a node begins to lead: node, epoch, voters
 
+# The reason with which a session ends on a node that has handed the run over, or may not lead any
+# more.
+LED_ELSEWHERE = "another node leads the run on"
+
 # These take the place of a number of steps, for scripts without outlast calls.
 UNKNOWN_COUNT = -1  # steps are seen, but not the step of the script's own checkpoint
 UNSEEN_COUNT = -2  # no step is seen, so the time at which training went on is not known either

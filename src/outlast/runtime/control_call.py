@@ -174,6 +174,17 @@ class FolderLauncher:
     def is_gone(self) -> bool:
         return run_folder.holder(self.folder) is None
 
+    def wait_until_listens(self, *, within_s: float) -> None:
+        """Wait until a launcher takes requests here, or until the time is over."""
+        until_s = clock.now_s() + within_s
+        while clock.now_s() < until_s:
+            try:
+                self._connect().close()
+            except OutlastError:
+                time.sleep(_LOOK_S)
+            else:
+                return
+
     def _connect(self) -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.settimeout(limits.CONTROL_WAIT_S)

@@ -43,7 +43,7 @@ from outlast.engine.protocol.outputs import End
 from outlast.errors import OutlastError, RunFolderError
 from outlast.model import limits
 from outlast.model.messages import Admitted, RunOver
-from outlast.model.records import Interruption, Life, Record, Records
+from outlast.model.records import LED_ELSEWHERE, Interruption, Life, Record, Records
 from outlast.runtime import clock, stop_signals
 from outlast.runtime.agent.agent_driver import NodeParts
 from outlast.runtime.agent.remote_agent import RemoteAgent
@@ -354,7 +354,7 @@ class Leadership:
         with contextlib.suppress(OutlastError):
             led.ledger.end_session(
                 ended_s=clock.now_s(), state="stopped", exit_code=exit_code,
-                reason="another node leads the run on",
+                reason=LED_ELSEWHERE,
             )  # fmt: skip  # one argument a line would hide what happens
         self._let_go()  # the folder too: the new leader may bring its ledger there
 
