@@ -335,3 +335,42 @@ def test_an_exit_that_names_no_image_does_not_bring_a_refused_one_back() -> None
     )
     assert remains.of(1).sealed == ()
     assert Plans(run).restore().step == 8, "a copy stands in for it"
+
+
+# --- an image that was fetched, and refused ------------------------------------------------------
+
+STEPS = st.lists(st.integers(6, 8), unique=True).map(tuple)
+
+
+@given(on_a=STEPS, on_d=STEPS, fetched=STEPS, refused=st.booleans())
+def test_a_step_is_chosen_only_if_each_rank_has_a_source_for_it(
+    on_a: tuple[int, ...], on_d: tuple[int, ...], fetched: tuple[int, ...], refused: bool
+) -> None:
+    """Method: rank 1's node is lost, and the rank moves to node c. Its process fetches an image
+    there, may refuse it, and ends. The agent of c reports what lies in the slots: that image was
+    never loaded, so it does not count.
+    """
+    options = CoordinatorOptions(world_size=2, start=Restart(), generation=3, peer_copies=2)
+    run = RunParts.begin(options)
+    run.roster.script.learn(outlast=True, sharded=True)
+    remains = run.roster.remains
+    for node in "abcd":
+        run.nodes.join(node, 1, serves=f"{node}:1")
+    for rank, home in ((0, "a"), (1, "b")):
+        run.roster.add(rank=rank, kind="rank", home=home, now_s=0.0)
+        remains.find_images(rank, (8, 7, 6))
+    for node, steps in (("a", on_a), ("d", on_d)):
+        remains.copies.kept(kept(1, *steps), node)
+    remains.lose_images("b")
+    member = run.roster.add(rank=1, kind="rank", home="c", now_s=1.0)
+    if refused and fetched:
+        member.path.plan = replace(PLAN, rank=1, private="copy", twin_source="d:1")
+        on_copy_refused(run, 2.0, CopyRefused(5, 3, 1, fetched[0], "CorruptError: bits"))
+        on_d = tuple(step for step in on_d if step != fetched[0])
+    held = (-1, fetched, fetched, "", 0.0, 0.0, "")
+    remains.record_exit(1, WorkerExited(5, 5, 1, None, False, *held), had_state=False)
+    plans = Plans(run)
+    step = plans.restore().step
+    assert step == max((*on_a, *on_d), default=None)
+    if step is not None:
+        assert plans.of_rank(1, "slot", step)[0] == "copy"

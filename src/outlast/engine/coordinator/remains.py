@@ -154,7 +154,13 @@ class Remains:
         had_state   the holder had attached its state, and its node is still in the run. If this is
                     False, the slots hold what a predecessor sealed. Then each field that is empty
                     in the message keeps its known value
+
+        If the images of the rank are lost, its slots hold at most one that was fetched from another
+        node and never loaded. That one does not count: it may be the one that was just refused.
         """
+        if rank in self.imageless:
+            self._left.pop(rank, None)
+            return
         if had_state:
             committed, prepared, sealed = message.committed, message.prepared, message.sealed
         else:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from torch.nn.parallel import DistributedDataParallel
 
 from outlast.engine.commit.image_place import ScriptPosition, choose_image
-from outlast.errors import CorruptError, Reenter
+from outlast.errors import CorruptError, OutlastError, Reenter
 from outlast.model.messages import CopyRefused, Regroup
 from outlast.model.terms import Cause, Phase, Waypoint
 from outlast.model.texts import some
@@ -355,6 +355,14 @@ class Attachment:
             self._take_copy(plan)
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
+        elif plan.private == "none" and plan.step and self.state.sharded:
+            # To go on would train with a shard that the script has just made, without a word.
+            raise OutlastError(
+                f"the launcher names no image of step {plan.step} for rank {self.member.rank()}, whose"
+                " shard no other rank holds",
+                hint="this is a fault of outlast: please report it. `outlast run --resume` goes on from"
+                " the newest checkpoint",
+            )
         for wrapped in self.replicas:
             ddp.restore_views(
                 wrapped
@@ -443,6 +451,7 @@ class Attachment:
             source = HeldCopies(session.vault) if here else session.vault
             image = source.read(rank, plan.step)
         except (CorruptError, ImageUnreached) as error:
+            session.vault.forget_step(rank, plan.step)  # what was fetched is not this rank's image
             if not session.machine.broken:
                 worker, generation = session.spec.worker, plan.generation
                 session.say(CopyRefused(worker, generation, rank, plan.step, one_line(error)))
