@@ -651,17 +651,27 @@ def test_an_exception_in_a_phase_repeats_it_in_place(tmp_path: Path, calm_run: C
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize("flags", [(), ("--checkpoint-every", 3)], ids=["no copy", "a checkpoint"])
 @pytest.mark.parametrize("rank", [-1, 1])
-def test_an_exception_that_always_comes_in_a_phase_ends_the_run(tmp_path: Path, rank: int) -> None:
-    """A restart of all ranks would leave the phase out, and the run would end well without it."""
+def test_an_exception_that_always_comes_in_a_phase_ends_the_run(
+    tmp_path: Path, rank: int, flags: tuple[str | int, ...]
+) -> None:
+    """A restart of all ranks would leave the phase out, and the run would end well without it.
+
+    It would begin from the checkpoint of the step before the phase, if there is one.
+    """
     outcome = drilled(
         tmp_path,
         "ddp.py",
         "--evaluate",
         3,
         workers=2,
+        flags=flags,
         strikes=[{"at": "evaluate", "rank": rank, "step": 6, "do": "raise", "always": True}],
     )
+    if rank == -1:
+        assert "would leave that phase out" in outcome.stderr, str(outcome)
+        assert all(one["rung"] != "restart" for one in outcome.interruptions), str(outcome)
     assert outcome.code == 1, str(outcome)
     assert outcome.last_step == 6, str(outcome)
     assert "Traceback (most recent call last)" in outcome.stderr, str(outcome)

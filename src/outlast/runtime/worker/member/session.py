@@ -234,7 +234,10 @@ class WorkerSession:
             self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)
             return
         self._report_failed_script(exit_code)
-        self.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
+        # The coordinator has to know that a script has ended in a phase (`Situation.in_phase`).
+        in_phase = self.beacon.phase is Phase.EVALUATION
+        last = Phase.EVALUATION if in_phase else Phase.EPILOGUE
+        self.enter(last, cause=Cause.SHUTDOWN)
 
     def _report_failed_script(self, exit_code: int, message: str = "") -> None:
         """Report that the script has failed, while the sockets are still open.

@@ -350,6 +350,8 @@ class Transaction:
             attempt.errors += not self.member.is_collateral(error)
             if attempt.errors >= PHASE_ERRORS_COUNT:
                 # It would come again. If all ranks started again, the phase would be left out.
+                self.state.roll_back()  # a last checkpoint must not hold half of the phase
+                self.attachment.images.note_private()
                 return False
             self.state.roll_back()
             self.attachment.images.note_private()
@@ -414,6 +416,7 @@ class Transaction:
             return  # there is no step to finish, or no peer to vote with
         self.member.script.left_loop_at = user_line()
         self.member.guards.calls.on_between = None
+        in_phase = session.beacon.phase is Phase.EVALUATION  # an error has left that phase
         self.attachment.look_for_edits("after the block of a step")
         if not self._driver.run(self._machine.leave_early()):
             what = (
@@ -425,7 +428,9 @@ class Transaction:
             )
         self._batches.close_at_exit()
         self.attachment.checkpoints.wait()
-        session.enter(Phase.EPILOGUE, cause=Cause.SHUTDOWN)
+        # The coordinator has to know that a script ends in a phase (`Situation.in_phase`).
+        last = Phase.EVALUATION if in_phase else Phase.EPILOGUE
+        session.enter(last, cause=Cause.SHUTDOWN)
 
     def hand_over_and_leave(self, plan: Regroup) -> None:
         """Write this rank's state for the others, because an error has left main's function."""
