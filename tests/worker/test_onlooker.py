@@ -5,6 +5,7 @@ The environment of a spare is tested here too.
 
 from __future__ import annotations
 
+import collections
 import importlib
 import io
 import os
@@ -559,3 +560,24 @@ def test_a_refusal_is_left_to_the_launcher_and_has_no_traceback(
     assert bootstrap._run_guarded(spec, session) == 1  # type: ignore[arg-type]
     assert len(failed) == 1
     assert ("Traceback" in capsys.readouterr().err) == shown
+
+
+class TrainsOn:
+    """A part of a file. While it is saved, the script does two more steps."""
+
+    def __reduce__(self) -> Any:
+        trained(2, kind=torch.optim.SGD)
+        return collections.OrderedDict, ()
+
+
+def test_a_file_shows_the_step_at_which_its_save_began(
+    watched: Callable[..., Seen], tmp_path: Path
+) -> None:
+    """A script may save on a thread, and train on meanwhile."""
+    watched(folder=tmp_path)
+    trained(5, kind=torch.optim.SGD)
+    torch.save({**nn.Linear(2, 1).state_dict(), "late": TrainsOn()}, tmp_path / "own.pt")
+    seen = watched(high_water=7, folder=tmp_path)
+    torch.load(tmp_path / "own.pt")
+    trained(1, kind=torch.optim.SGD)
+    assert seen.said[0].step == 6

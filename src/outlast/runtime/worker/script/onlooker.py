@@ -234,8 +234,9 @@ class Onlooker:
 
         @functools.wraps(save)
         def noting_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
+            step = self._session.beacon.step  # a thread may save while the script trains on
             save(obj, f, *args, **kwargs)
-            self._saved(f)
+            self._saved(f, step)
 
         @functools.wraps(load)
         def noting_load(f: Any, *args: Any, **kwargs: Any) -> Any:
@@ -251,8 +252,9 @@ class Onlooker:
 
         @functools.wraps(save)
         def noting_save(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
+            step = self._session.beacon.step
             save(tensors, filename, *args, **kwargs)
-            self._saved(filename)
+            self._saved(filename, step)
 
         @functools.wraps(load)
         def noting_load(filename: Any, *args: Any, **kwargs: Any) -> Any:
@@ -264,10 +266,13 @@ class Onlooker:
         _replace(module, "save_file", noting_save, _SAFETENSORS)
         _replace(module, "load_file", noting_load, _SAFETENSORS)
 
-    def _saved(self, where: Any) -> None:
-        """Note that the script has saved a file. Before its first step there is nothing to note."""
+    def _saved(self, where: Any, step: int) -> None:
+        """Note that the script has saved a file. Before its first step there is nothing to note.
+
+        step   the newest step when the save began
+        """
         if not self.joined and os.getpid() == self._pid and self._iterations.count:
-            self._saves.on_save(where, step=self._session.beacon.step)
+            self._saves.on_save(where, step=step)
 
     def _loaded(self, where: Any, loaded: Any) -> None:
         """Note that the script has loaded a file. After its first step, the step is known."""
