@@ -296,16 +296,17 @@ def find(run: str | None, *, root: Path = ROOT) -> Path:
                 )
             read_card(path)
             return path
-        if path.exists():
-            raise RunFolderError(
-                f"{path} is a file, and not a run folder",
-                hint="name a folder that `outlast run` made",
-            )
     known = {str(card["run"]): path for path, card in _runs(root)} | {
         path.name: path for path, _ in _runs(root)
     }
     if run in known:
         return known[run]
+    for path in (Path(run), root / run):
+        if path.exists():  # a run of that name goes before a file
+            raise RunFolderError(
+                f"{path} is a file, and not a run folder",
+                hint="name a folder that `outlast run` made",
+            )
     close = difflib.get_close_matches(run, known, n=1)
     hint = (
         f"did you mean {close[0]}?"
