@@ -100,6 +100,16 @@ def test_a_link_lasts_once_another_generation_was_tried_over_it() -> None:
     assert (bool(links), links.missed("a")) == (False, 0)
 
 
+def test_a_sentence_names_the_first_few_links_only() -> None:
+    """A firewall may cut each pair of nodes, and each report writes the sentence to the ledger."""
+    links = CutLinks()
+    links.cut("a", [f"n{number:03}" for number in range(200)], generation=1, now_s=0.0)
+    assert links.reason == (
+        "nodes a and n000 and nodes a and n001 and nodes a and n002 and 197 more pairs cannot reach"
+        " each other"
+    )
+
+
 # --- a group that cannot be formed ----------------------------------------------------------------
 
 
@@ -308,6 +318,18 @@ def test_a_flap_is_not_counted_together_with_the_next(mends: str) -> None:
     assert (run.one.stage, run.one.interruptions.open) == (Stage.TRAINING, [])
 
 
+def test_a_node_that_once_does_not_answer_has_not_mended_its_link() -> None:
+    """Node a, which is cut off from b, does not answer one inquiry in time. The time goes on."""
+    run = CutRun()
+    asked(run, 10.0)
+    waits = ReportedMember(2, 1, Phase.BODY.value, 4, 9.0, 1.0, False, 8, "")
+    report = ProgressReport(0, (waits,), None, 0.0, False)
+    run.does(run.one.on_message(report, now_s=60.0, node="b"))
+    run.does(run.one.on_timer(now_s=61.0, name="inquiry"))
+    asked(run, 10.0 + CUT_S)
+    assert run.one.stage is Stage.GATHERING
+
+
 @pytest.mark.parametrize(
     ("facts", "why"),
     [({"spare": False}, "no other node has room"), ({"sharded": True}, "state is sharded")],
@@ -329,10 +351,12 @@ def test_ranks_wait_for_a_link_if_no_node_could_be_given_up(
 # --- in a simulated world, which checks its own rules ---------------------------------------------
 
 
-def ran_with_a_cut_link(mode: str, *, peer_copies: bool = False, **when: Any) -> World:
+def ran_with_a_cut_link(
+    mode: str, *, leads: str = "node-0", peer_copies: bool = False, **when: Any
+) -> World:
     """Return the world after a run in which nodes 0 and 1 cannot reach each other any more.
 
-    Ranks 0 and 1 are on node-0, which leads, ranks 2 and 3 on node-1, and none on node-2.
+    Ranks 0 and 1 are on node-0, ranks 2 and 3 on node-1, and none on node-2.
     """
     options = Options(
         recovery_mode=mode,
@@ -348,12 +372,13 @@ def ran_with_a_cut_link(mode: str, *, peer_copies: bool = False, **when: Any) ->
         faults.insert(0, PlannedFault("kill", "kill", 1, "body", 8))
     world = World(options=options, script=script_of(mode), faults=tuple(faults), seed=1)
     run = world.host.coordinator.run
-    given = replace(run.options, cut_for_good_s=CUT_S, leads_on="node-0")
+    given = replace(run.options, cut_for_good_s=CUT_S, leads_on=leads)
     object.__setattr__(run, "options", given)  # simulated coordinators give up no node
     world.run(bound_s=20_000.0)
     return world
 
 
+@pytest.mark.parametrize(("leads", "gone"), [("node-0", "node-1"), ("node-1", "node-0")])
 @pytest.mark.parametrize(
     ("mode", "when"),
     [
@@ -363,18 +388,22 @@ def ran_with_a_cut_link(mode: str, *, peer_copies: bool = False, **when: Any) ->
         ("in_place", {"mark": "leaving"}),
     ],
 )
-def test_a_simulated_run_goes_on_without_the_node(mode: str, when: dict[str, Any]) -> None:
-    """The link is cut in training, or after a rank was killed."""
-    world = ran_with_a_cut_link(mode, **when)
+def test_a_simulated_run_goes_on_without_the_node(
+    mode: str, when: dict[str, Any], leads: str, gone: str
+) -> None:
+    """The link is cut in training, or after a rank was killed. Rank 0 may be on the node that is
+    given up. Then another rank hands the state over, because the other end could not fetch it.
+    """
+    world = ran_with_a_cut_link(mode, leads=leads, **when)
     assert world.checkers.result == "ok", "\n".join(
         [*world.trace.newest, str(world.checkers.violations)]
     )
     assert world.end is not None
     assert (world.end.state, world.committed) == ("ended", 40), world.end
-    assert set(world.coordinator.roster.homes.values()) == {"node-0", "node-2"}
+    assert set(world.coordinator.roster.homes.values()) == {leads, "node-2"}
     assert CUT_S < world.age_s < 3 * CUT_S
     newest = world.interruptions[max(world.interruptions)]
-    assert "node node-1 is given up: nodes node-0 and node-1 cannot" in newest.reason
+    assert f"node {gone} is given up: nodes node-0 and node-1 cannot" in newest.reason
 
 
 @pytest.mark.parametrize("mode", ["respawn", "reenter"])

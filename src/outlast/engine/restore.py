@@ -19,7 +19,7 @@ This module is pure: no clock, no files, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -77,11 +77,15 @@ class RestoreVerdict:
     over: bool = False
 
 
-def decide_replicated(*, holdings: Sequence[Holding], decided: int = -1) -> RestoreVerdict:
+def decide_replicated(
+    *, holdings: Sequence[Holding], decided: int = -1, leaving: Collection[int] = ()
+) -> RestoreVerdict:
     """Decide where a run under replicated state goes on from.
 
     holdings   each rank of the generation, once
     decided    the step of the last plan, or the newest that is known to be committed since
+    leaving    ranks of a node that is being drained. It may not be reached, so none of them is the
+               donor if another rank has the same state
     """
     live = [held for held in holdings if held.alive and held.usable and held.committed >= 0]
     if not live:
@@ -108,7 +112,9 @@ def decide_replicated(*, holdings: Sequence[Holding], decided: int = -1) -> Rest
         or there
         or [held for held in live if _settles(held, newest)]
     )
-    donor, heal = min(min(held.ranks) for held in furthest), tuple(sorted(left_out))
+    able = [rank for held in furthest for rank in held.ranks]
+    donor = min([rank for rank in able if rank not in leaving] or able)
+    heal = tuple(sorted(left_out))
     return RestoreVerdict(
         newest,
         settle,

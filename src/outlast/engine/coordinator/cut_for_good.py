@@ -26,6 +26,7 @@ from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.protocol.outputs import End, Output, Tell
 from outlast.model import limits
 from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.texts import some
 
 Ranks = frozenset[int]
 
@@ -62,9 +63,9 @@ def decide_given_up(*, links: str, ends: Sequence[CutEnd]) -> CutVerdict:
     links   a sentence about the links
     """
     able = [end for end in ends if not end.why_stays]
-    stays = ", ".join(
-        f"node {end.node} stays because {end.why_stays}" for end in ends if end not in able
-    )
+    staying = [end for end in ends if end.why_stays]
+    named = [f"node {end.node} stays because {end.why_stays}" for end in staying]
+    stays = some(named, most_count=4)
     if not able:
         return CutVerdict("", f"{links}, and none is given up: {stays}")
     ranked = sorted(able, key=lambda end: end.node, reverse=True)

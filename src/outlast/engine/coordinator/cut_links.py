@@ -9,12 +9,14 @@ Times are of the coordinator's clock, in seconds. This module is pure.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 
 from outlast.model import limits
 from outlast.model.pauses import growing_pause_s
 
 Pair = tuple[str, str]  # two nodes, in the order of their names
+_NAMED_COUNT = 3  # pairs that a sentence names
 
 
 class CutLinks:
@@ -121,8 +123,10 @@ def pair_of(node: str, other: str) -> Pair:
 
 
 def reason_of(pairs: Iterable[Pair]) -> str:
-    """Return a sentence about links that are cut."""
-    return (
-        " and ".join(f"nodes {first} and {second}" for first, second in sorted(pairs))
-        + " cannot reach each other"
-    )
+    """Return a sentence about links that are cut. It names the first few: there may be thousands."""
+    known = list(pairs)
+    named = heapq.nsmallest(_NAMED_COUNT, known)
+    words = [f"nodes {first} and {second}" for first, second in named]
+    if left := len(known) - len(named):
+        words.append(f"{left} more pairs")
+    return " and ".join(words) + " cannot reach each other"

@@ -42,14 +42,15 @@ def decide_restore(
     copies: Mapping[int, tuple[int, ...]] = NONE,
     rebuilt: Mapping[int, tuple[int, ...]] = NONE,
     refused: Mapping[int, Mapping[int, str]] = NO_REFUSALS,
+    leaving: Collection[int] = (),
 ) -> RestoreVerdict:
     """Decide which step all ranks go on from.
 
-    decided                           as for `decide_replicated`
+    decided, leaving                  as for `decide_replicated`
     twins, copies, rebuilt, refused   as for `decide_sharded`
     """
     if not sharded:
-        return decide_replicated(holdings=holdings, decided=decided)
+        return decide_replicated(holdings=holdings, decided=decided, leaving=leaving)
     restore = decide_sharded(
         holdings=holdings, twins=twins, copies=copies, rebuilt=rebuilt, refused=refused
     )

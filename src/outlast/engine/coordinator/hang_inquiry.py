@@ -168,7 +168,10 @@ class HangInquiry:
             (homes.get(one.rank, ""), homes.get(far, "")) for one in members for far in one.cut_off
         ]
         pairs = {pair_of(a, b) for a, b in ends if a != b and a in run.nodes and b in run.nodes}
-        self._apart = {pair: known.get(pair, now_s) for pair in pairs}
+        # A node that has not answered this time says nothing about its links.
+        heard = {homes.get(one.rank, "") for one in members if one.collectives is not None}
+        unheard = {pair: at_s for pair, at_s in known.items() if not heard.issuperset(pair)}
+        self._apart = unheard | {pair: known.get(pair, now_s) for pair in pairs}
         for_s = run.options.cut_for_good_s
         lasting = {pair: at_s for pair, at_s in self._apart.items() if now_s >= at_s + for_s}
         if not lasting or not run.lifecycle.is_in(Stage.TRAINING):
@@ -178,7 +181,7 @@ class HangInquiry:
         if not verdict.node:
             return cuts.say(now_s, verdict)
         self._apart = {}
-        waiting = next(m for m in run.roster.live() if m.home in min(lasting))
+        waiting = next(m for m in run.roster.live() if m.home == verdict.node)
         return self.reports.on_cut_for_good(now_s, waiting, lasting)
 
     def _look_once_more(

@@ -13,7 +13,7 @@ This is the second half of the story that regroup.py begins. This module is pure
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from outlast.engine.coordinator.decisions import (
@@ -234,6 +234,8 @@ class Plans:
         """
         transfer = self.run.sources.transfer
         there = transfer is not None and (transfer.step, transfer.phases) == (step, phases)
+        # A node that was given up for a cut link is barred, and not all others reach it.
+        there = there and self.run.sources.transfer_home() not in self.run.nodes.barred
         return there and self.run.faults.budgets.at_step < limits.REPEATS_PER_STEP_COUNT
 
     def donor(self) -> Member | None:
@@ -357,8 +359,11 @@ class Plans:
 
     # --- what there is to go on from -------------------------------------------------------------
 
-    def restore(self) -> RestoreVerdict:
-        """Decide which step all ranks go on from, by what survivors and slots hold."""
+    def restore(self, *, leaving: Collection[int] = ()) -> RestoreVerdict:
+        """Decide which step all ranks go on from, by what survivors and slots hold.
+
+        leaving   as for `decide_replicated`
+        """
         run = self.run
         return decide_restore(
             holdings=run.roster.holdings(),
@@ -369,6 +374,7 @@ class Plans:
             copies=run.roster.remains.copies_of_lost(),
             rebuilt=run.roster.remains.rebuilt_of_lost(),
             refused=run.roster.remains.refused,
+            leaving=leaving,
         )
 
     def source_facts(self) -> SourceFacts:

@@ -17,6 +17,8 @@ This module is pure.
 
 from __future__ import annotations
 
+import functools
+
 from outlast.engine.coordinator.cut_for_good import CutForGood
 from outlast.engine.coordinator.decisions import (
     Quiesced,
@@ -228,7 +230,8 @@ class RegroupMachine:
             # There is no room for a lost rank, so wait for a node.
             return [cancel(Timer.LEAVE), *run.await_node(now_s)]
         found = run.find_room(now_s)
-        links = self.cuts.look(now_s, lambda ranks: self.drains.why_not(self._facts(now_s), ranks))
+        facts = functools.cache(lambda: self._facts(now_s))  # all ends of links share them
+        links = self.cuts.look(now_s, lambda ranks: self.drains.why_not(facts(), ranks))
         decided = [] if links.waits else self._decide(now_s)
         return [cancel(Timer.LEAVE), cancel(Timer.NODES), *found, *links.outputs, *decided]
 
@@ -237,7 +240,7 @@ class RegroupMachine:
     def _decide(self, now_s: float) -> list[Output]:
         """Choose the restore point and the rung, and begin to carry them out."""
         run, roster = self.run, self.run.roster
-        restore = self.plans.restore()
+        restore = self.plans.restore(leaving=self.drains.ranks)
         if run.keep_in_place(restore.step):
             self._chosen = None  # it would move these ranks
         # Beacons are read once a tick. The inventories, and the ends of the dead, are newer.
