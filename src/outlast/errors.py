@@ -116,14 +116,14 @@ class Reenter(BaseException):
 
 
 def whole_message_of(error: BaseException) -> str:
-    """Return the text of an error without a hint; of the system's errors with number and path."""
+    """Return the text of an error without its hint. For an OSError it has number and path."""
     return error.message if isinstance(error, OutlastError) else str(error)
 
 
 def message_of(error: Exception) -> str:
     """Return the text of an error for the middle of a sentence.
 
-    It has no hint, and of the system's errors no number and no path.
+    It has no hint. For an OSError it has no number and no path.
     """
     if isinstance(error, OutlastError):
         return error.message

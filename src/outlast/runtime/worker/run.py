@@ -1,6 +1,6 @@
-"""`Run`, the object that a training script works with, and the two functions that provide it.
+"""`Run` is the object that a training script works with. Two functions provide it.
 
-    join()   asks the launcher for a place in the run, builds the process group, returns the Run
+    join()   asks the launcher for a rank, builds the process group, and returns the Run
     main(f)  calls f(run), and calls it again if a recovery needs that
 
 `outlast run` starts the script once for each rank, and recovers the run from failures. The same
@@ -166,7 +166,7 @@ class Run:
 
         Each argument becomes an attribute with its first value. Values are numbers, texts, None,
         tensors, arrays, and lists, tuples, sets or dicts of these. A tensor must not carry a graph:
-        keep `hidden.detach()`. They are kept only if the object is given to `run.state`.
+        keep `hidden.detach()`. The values are kept only if the object is given to `run.state`.
         Setting an attribute that was not named here raises StateError.
         """
         return Values(**values)
@@ -178,7 +178,7 @@ class Run:
         numbered: bool = False,
         mesh: DeviceMesh | None = None,
     ) -> DrawnBatches:
-        """Return the batches of the script's own `function`, to be given to `run.state`.
+        """Return an object that draws batches by calling `function`. Give it to `run.state`.
 
             batches = run.draw(lambda: get_batch("train"))
             state = run.state(model=model, optimizer=optimizer, batches=batches)
@@ -186,8 +186,10 @@ class Run:
                 with step:
                     x, y = step.batch
 
-        Each rank has batches of its own. They depend on the seed given to `torch.manual_seed`, on
-        the rank and on the batch's number. So a rank that is replaced draws the same ones.
+        Each rank draws batches of its own. They depend on the seed given to `torch.manual_seed`, on
+        the rank and on the number of the batch. So a rank that is replaced draws the same batches.
+        That is promised only for random numbers of Python, NumPy and torch's CPU generator; see
+        `DrawnBatches`.
 
         numbered   True: call `function(number)`, with numbers from 0, instead of `function()`
         mesh       the dimensions of a mesh that split the data, as for `StepSampler`; ranks that

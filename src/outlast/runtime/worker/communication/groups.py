@@ -74,7 +74,7 @@ class Cancelled(RuntimeError):
 class PeersUnreached(RuntimeError):
     """Raised if something on another node does not answer, so that no group can be built.
 
-    ranks   as in `Broke.unreached`: one rank of each such node, or STORE
+    ranks   one rank of each such node, or STORE; as in `Broke.unreached`
     """
 
     def __init__(self, ranks: tuple[int, ...], why: str) -> None:
@@ -153,9 +153,11 @@ def connect(
     """Return a client of the store. `host` is an address, or a name in /etc/hosts (see DNS above).
 
     torch's own client tries again and again for up to twice its time-out, and cannot be stopped. So
-    it is created only once the port accepts connections. Raises an error if the port has refused
-    them for `refused_s`, or after `timeout_s`, or as soon as `cancelled()` returns True. It is
-    PeersUnreached if the address gave no answer at all, not even a refusal.
+    it is created only once the port accepts connections.
+
+    Raises Cancelled as soon as `cancelled()` returns True. Raises DistNetworkError if the port has
+    refused connections for `refused_s`, or takes none within `timeout_s`. Raises PeersUnreached if
+    the address does not answer at all, not even by a refusal.
     """
     before, began_s = open_sockets(), time.monotonic()
     store: TCPStore | None = None
@@ -243,8 +245,10 @@ def build(
     It waits for the other ranks up to `timeout_s`. If the generation ends meanwhile, `cancelled()`
     has to return True, and then `watch.wake()` has to be called: that raises Cancelled here.
     Connecting itself is bounded by GROUP_CONNECT_S. Collectives of the group time out after
-    `timeout_s`. If nodes do not answer, PeersUnreached is raised before anything is connected;
-    `serves` is where this rank's own node can be asked, as HOST:PORT.
+    `timeout_s`.
+
+    If nodes do not answer, PeersUnreached is raised before anything is connected. `serves` is the
+    address at which other nodes can ask whether this rank's node answers, as HOST:PORT.
     """
     assert not dist.is_initialized(), "destroy the old group first"
     prefix = PrefixStore(f"outlast/{generation}", store)

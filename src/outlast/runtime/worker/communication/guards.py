@@ -75,10 +75,10 @@ class Calls:
                   or a mesh. It may change the default group (a spare parks there), or raise
     on_held       called when the script has reached its first group or mesh, before that is made
     on_between    called with a function's name before each collective of the main thread, which may
-    be between two steps
+                  be between two steps
     on_rank_read  called once, when the script first reads rank or world size, before the answer. It
-    may change the default group (a spare parks there): the answer is the
-                  new group's
+                  may change the default group (a spare parks there): the answer is then that of the
+                  new group
     stands_for    rank and world size that the script reads where the default group is only a
                   stand-in; None: those of the group
     """

@@ -9,8 +9,8 @@ ring, where 2 (n - 1) messages follow one another. Each speaker then counts the 
 other ranks of its node read the result from shared memory.
 
 A vote passes on no rank before all ranks have put their ballots in. If a rank is lost meanwhile,
-the vote may pass on some ranks. The others raise, or wait until they are woken (wake.py): whoever
-waits for a lost rank raises, and the coordinator tells the others.
+the vote may pass on some ranks. The others raise, or wait until they are woken (wake.py). A rank
+that waits for a lost rank raises. The coordinator wakes those that wait for a rank that is alive.
 
 A vote does not wait until what it sent is on its way, because gloo forgets a send to a process that
 was killed (wake.py). Each of two buffers is used in every second vote instead. A rank whose vote
@@ -42,7 +42,7 @@ Rows = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round says what one speaker sends and receives. Nodes are counted from 0.
+    """What one speaker sends and receives in one round of a vote. Nodes are counted from 0.
 
     to, given      the node to send to, and how many ballots: the first that this one holds
     source, taken  the node to receive from, and how many ballots: they follow those that are held

@@ -27,7 +27,7 @@ _SIOCOUTQ = 0x5411  # of linux/sockios.h: the bytes in the queue of a socket tha
 
 
 class PeerWords(NamedTuple):
-    """A rank tells this about itself when a group is built. All of it is numbers, for a tensor.
+    """What a rank tells its peers about itself when a group is built: numbers, sent as a tensor.
 
     port     the port at which it listens for this group; 0: not known
     node     NodeKeys.mine

@@ -1,15 +1,17 @@
-"""Which ranks are on nodes that do not answer, before the process group is connected.
+"""Find the ranks whose nodes do not answer, before the process group is connected.
 
-If a link is cut, gloo tries to connect for five times its time-out. Nothing ends that wait, its
-error does not name the peer, and a rank that does not leave in time is killed. So each rank writes
-into the store where the agent of its node serves images. Once all are there, the lowest rank of
-each node knocks at every other node. An address that answers, or refuses, has a kernel that is
-reached. One that stays silent is out of reach: the link is cut, or the machine has no power. Of
-several ranks on one node, the lowest stands for all, and the others wait for it in the store.
+If a link is cut, gloo tries to connect for five times its time-out. Nothing ends that wait earlier,
+and the error does not name the peer. A rank that does not leave its generation in time is killed.
+So the ranks check first. Each rank writes into the store at which address the agent of its node
+serves images. Once all ranks are there, the lowest rank of each node begins a TCP connection to
+every other node. If the connection is accepted or refused, the kernel of that node can be reached.
+If nothing answers, the link is cut, or the machine has no power. The lowest rank of a node asks for
+all ranks there. The others go on, and wait for it in the store.
 
-Limits   A link that carries some ports only may answer here, and then no node is named.
-         A link that is cut after the knock holds the group up, and its ranks may be killed.
-         Above LINK_PROBE_RANKS_COUNT ranks nothing is asked, because each would ask for all.
+Limits   A link that carries only some ports may answer here. Then no node is named. A link that is
+         cut after this check holds the group up, and its ranks may be killed. With more than
+         LINK_PROBE_RANKS_COUNT ranks no node is asked, because each rank reads the addresses of all
+         ranks from the store.
 """
 
 from __future__ import annotations
@@ -38,16 +40,18 @@ _OUT_OF_REACH = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 
 
 def is_silence(error: BaseException) -> bool:
-    """Return True if a connection has failed because nothing answered; a refusal is an answer."""
+    """Return True if a connection failed because nothing answered. A refusal is an answer."""
     return isinstance(error, OSError) and (
         isinstance(error, TimeoutError) or error.errno in _OUT_OF_REACH
     )
 
 
 def announce(store: Store, rank: int, world_size: int, serves: str) -> None:
-    """Write down where the node of this rank can be asked. Do it before the rank says it is here.
+    """Write into the store at which address the node of this rank can be asked.
 
-    serves   HOST:PORT; "": there is one node, so no link can be cut
+    Call it before `groups.assemble`, in which the rank reports that it is there.
+
+    serves   the address, as HOST:PORT; "": there is one node, so no link can be cut
     """
     if serves and world_size <= LINK_PROBE_RANKS_COUNT:
         store.set(f"at/{rank}", serves)
@@ -61,11 +65,11 @@ def silent_ranks(
     cancelled: Callable[[], bool],
     watch: SocketWatch | None = None,
 ) -> tuple[int, ...]:
-    """Return the lowest rank on each node that does not answer. All ranks have announced theirs.
+    """Return the lowest rank of each node that does not answer. All ranks have to be announced.
 
-    Only the lowest rank of a node asks; the others return nothing. It takes no longer than the
-    slowest answer, or LINK_PROBE_S if there is none. As soon as `cancelled()` returns True, it
-    returns nothing: the generation is over. `watch` ends a wait for the store then.
+    Only the lowest rank of a node asks. On the other ranks the result is empty. It is also empty as
+    soon as `cancelled()` returns True, because the generation is over. `watch` then ends a wait for
+    the store. The call takes as long as the slowest answer, and LINK_PROBE_S at most.
     """
     if not serves or world_size > LINK_PROBE_RANKS_COUNT:
         return ()
@@ -77,7 +81,7 @@ def silent_ranks(
             if not store.check(keys):
                 return ()  # an agent serves no images
             said = store.multi_get(keys)
-        except RuntimeError:  # boundary: the store is cut or lost, and building the group says so
+        except RuntimeError:  # boundary: the store is lost; building the group reports that
             return ()
     lowest = lowest_ranks(one.decode(errors="replace") for one in said)
     if lowest.pop(serves, -1) != rank:
@@ -86,7 +90,7 @@ def silent_ranks(
 
 
 def lowest_ranks(serves: Iterable[str]) -> dict[str, int]:
-    """Return the lowest rank at each address. `serves`: the address of each rank, by rank."""
+    """Return the lowest rank at each address. `serves` has the address of each rank, by rank."""
     out: dict[str, int] = {}
     for rank, address in enumerate(serves):
         if address:
@@ -95,10 +99,10 @@ def lowest_ranks(serves: Iterable[str]) -> dict[str, int]:
 
 
 def silent(ranks: Mapping[str, int], cancelled: Callable[[], bool]) -> tuple[int, ...]:
-    """Return the ranks whose addresses do not answer. `ranks`: by HOST:PORT.
+    """Return the ranks whose addresses do not answer. `ranks` has a rank for each HOST:PORT.
 
-    The kernel sends its first packet again after one second, and after another two. So three
-    packets are lost before an address counts as silent.
+    The kernel sends the first packet of a connection again after one second, and after two more. So
+    three packets have to be lost before an address counts as silent.
     """
     began_s = time.monotonic()
     found: list[int] = []
@@ -123,7 +127,11 @@ def silent(ranks: Mapping[str, int], cancelled: Callable[[], bool]) -> tuple[int
 
 
 def _knock(address: str) -> tuple[socket.socket | None, int]:
-    """Begin to connect to HOST:PORT. Return the socket, or None and the error code; 0: answered."""
+    """Begin to connect to HOST:PORT. Return the socket and an error code.
+
+    The socket is None unless the connection is still being made. The code is that of `connect_ex`,
+    or 0 if `address` is not an address.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     with contextlib.suppress(OSError, ValueError, OverflowError):  # boundary: not an address

@@ -28,7 +28,7 @@ LAYOUT = RowLayout(places=1, record_bytes=_TEXT_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A peer whose script does something else than this rank's after the same vote."""
+    """A peer whose script does something else than the script of this rank, after the same vote."""
 
     rank: int
     does: str

@@ -77,7 +77,8 @@ class SharedRows:
         """Use `memory`, which all ranks share.
 
         It has at least `layout.size(world_size)` bytes, all of them zero before the first
-        generation. `act` is the verb for what a rank does that writes a record.
+        generation. `act` is the verb, for messages, for what a rank does when it writes a record:
+        "vote" or "come".
         """
         self.ranks = range(participant.world_size)
         self._memory = memory

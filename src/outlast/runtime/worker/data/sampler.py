@@ -84,8 +84,9 @@ class StepSampler:
     epoch. A script that iterates over its loader once per epoch therefore sees each epoch in its
     own order. `seek` moves the position.
 
-    Rank r of n takes slice r of n contiguous ones. If n does not divide the batch, the first ranks
-    take one sample more. The mean of the means of unequal slices is not the mean of the batch.
+    The global batch is cut into n contiguous slices, and rank r of n takes slice r. If n does not
+    divide the batch size, the first ranks take one sample more. Then the mean of the ranks' means
+    is not the mean of the batch.
 
     It raises StateError if the samples do not make one batch.
     """
@@ -169,7 +170,7 @@ class StepSampler:
         return step // len(self)
 
     def indices(self, step: int) -> list[int]:
-        """Return this rank's indices of the batch of `step`."""
+        """Return this rank's indices of the batch of `step`, which counts from 0."""
         batch = self.global_indices(step)
         share, more = divmod(len(batch), self.world_size)
         start = self.rank * share + min(self.rank, more)

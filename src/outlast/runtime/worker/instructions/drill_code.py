@@ -37,7 +37,7 @@ _CODE = {
     "order": "import torch.distributed\ntorch.distributed.barrier()",
     "spin": "while True:\n    pass",
 }
-STARVED_BYTES = 256 << 20  # a process that is starved of memory wants so much, and gets less
+STARVED_BYTES = 256 << 20  # a process that is starved of memory asks for this much, and gets less
 LOADER_TITLE = "pt_data_worker"  # as torch names the process of a DataLoader's worker
 _LONG_S = 86_400
 

@@ -1,4 +1,4 @@
-"""Where `outlast drill` has each rank's state at the end written. This module imports no torch."""
+"""The folder into which each rank of a drill writes prints of its final state. No torch here."""
 
 from __future__ import annotations
 

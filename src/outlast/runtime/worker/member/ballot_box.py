@@ -88,10 +88,10 @@ def node_key(serves: str) -> int:
 
 
 def nodes_of(keys: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of each node, by the keys that the ranks have said (NodeKeys.heard).
+    """Return the ranks of each node, by the keys that the ranks have sent (NodeKeys.heard).
 
     Nodes come in the order of their lowest ranks, so that all ranks have them in the same order. A
-    rank that has said 0 counts as a node of its own.
+    rank that has sent 0 counts as a node of its own.
     """
     nodes: dict[tuple[int, int], list[int]] = {}
     for rank, key in enumerate(keys):

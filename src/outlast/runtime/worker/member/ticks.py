@@ -13,9 +13,10 @@ def tick(step: int | None = None) -> None:
             train_one_iteration()
             outlast.tick(iteration)
 
-    It is for scripts that do not call `outlast.join`. Under `outlast run`, status and report then
-    know the iterations, and what a restart repeats. Without it, calls of torch optimizers are
-    counted, so a script that uses another library shows no steps. The first tick ends that count.
+    It is for scripts that do not call `outlast.join`. Under `outlast run`, `outlast status` and
+    `outlast report` then show these iterations as steps, and how many of them a restart repeats.
+    Without this call, calls of torch optimizers are counted, so a script that uses another library
+    shows no steps. The first tick ends that count.
 
     Give `step`, from 1, if the script resumes from its own checkpoints. Without a number the steps
     that a restart has lost are not known. It does nothing without `outlast run`, or after

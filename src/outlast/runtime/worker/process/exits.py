@@ -1,6 +1,6 @@
 """Leave a backward pass whose gradients are not needed any more, because a peer is lost.
 
-The other ranks wait for this one then.
+The other ranks have to wait until this rank has left it.
 
 A backward pass is one call into C++, which a signal cannot interrupt. A hook on a parameter is
 called between two of its nodes, on whichever thread runs them, and may raise. That ends the

@@ -1,4 +1,4 @@
-"""Where the threads of this process stand, in words: "file:line in function"."""
+"""Say where the threads of this process are, for people: "file:line in function"."""
 
 from __future__ import annotations
 

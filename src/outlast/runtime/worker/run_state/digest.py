@@ -1,4 +1,4 @@
-"""One short hash of all tensors of a model or a State: equal bits give an equal digest.
+"""Compute one short hash of all tensors of a model or a State: equal bits give an equal digest.
 
 The hash covers names, dtypes, shapes and bytes, sorted by name. DDP's `module.` and compile's
 `_orig_mod.` are not part of a name.

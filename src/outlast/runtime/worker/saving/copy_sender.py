@@ -60,7 +60,7 @@ class _Target(NamedTuple):
     share: Share | None
 
     def bytes_of(self, length: int) -> tuple[int, int]:
-        """Return where the part begins and ends in an image of this number of bytes."""
+        """Return where the part begins and ends in an image of `length` bytes."""
         share = self.share
         if share is None:
             return 0, length

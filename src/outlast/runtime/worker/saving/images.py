@@ -186,7 +186,7 @@ class RankImages:
         self._slot = slot
 
     def refuse(self, plan: Regroup, reason: str) -> None:
-        """Forget the image of the plan's step, which is damaged, and report that."""
+        """Forget this rank's image of the plan's step, because it is damaged, and report that."""
         session, rank = self._session, self._member.rank()
         session.vault.forget_step(rank, plan.step)
         session.machine.sealed = session.vault.steps(rank)

@@ -77,7 +77,7 @@ class CheckpointWeights:
 
 
 def load(run: str | os.PathLike[str], **modules: nn.Module) -> int:
-    """Load weights that a run has saved into modules. Return the step that they are of.
+    """Load weights that a run has saved into modules, and return the step of these weights.
 
         step = outlast.load("runs/x", model=model)
 

@@ -1,23 +1,26 @@
-"""Which call of an optimizer begins a new iteration of a script without outlast calls.
+"""Count the loop iterations of a script without outlast calls, by the calls of its optimizers.
 
-A script may have several optimizers. Two of them may take turns: those of a GAN step once each in
-an iteration, and a critic steps five times for each step of its generator. Or one may take over
-from another: a script trains the head of a network first, and then all of it.
+A script may have several optimizers. They may take turns: in a GAN, each of two optimizers steps
+once in an iteration, or the critic steps five times for each step of the generator. Or one may take
+over from another, if a script trains the head of a network first, and then all of it.
 
     calls            iterations
     D G D G D G      3   they take turns
     D D D G D D D G  6   as many as D has steps
     A A A B B B      6   B takes over from A
 
-So a call begins an iteration if its optimizer has stepped in the present one already, or if none
-that has stepped in it exists any more. Any other call belongs to the present iteration. While the
-old optimizer still exists, the first call of one that takes over looks like such a call. Once it
-steps again, with none between, its first call counts too, if the optimizer before it had trained
-alone: it had stepped three times in a row, or more often.
+So a call begins a new iteration if its optimizer has stepped in the current iteration already, or
+if no optimizer that has stepped in it exists any more. Any other call belongs to the current
+iteration.
 
-Limits   Optimizers that step three times or more in a row, one after the other in each iteration,
-         count as taking over from each other: DDD GGG makes 6. Two that take over from two others
-         while these still exist are counted from their second iteration.
+An optimizer that takes over while the old one still exists makes one call that seems to belong to
+the current iteration. That call is counted later, if two things show that there was a takeover: the
+next call is of the same optimizer, and the optimizer before it had trained alone, which means that
+it had stepped at least three times in a row.
+
+Limits   If two optimizers each step three times or more in a row in every iteration, they count as
+         taking over from each other: DDD GGG counts as 6. If two optimizers take over from two
+         others that still exist, they are counted from their second iteration on.
 """
 
 from __future__ import annotations
@@ -25,14 +28,15 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-_ALONE = 3  # calls in a row that show that an optimizer trains alone
+_ALONE = 3  # so many calls in a row show that an optimizer trains alone
 
 
 class Iterations:
     """Count the iterations of one process by the optimizers that step.
 
-    count     iterations begun
-    by_own    whether the calls of the optimizer that began the newest one make up all of `count`
+    count     the number of iterations that have begun
+    by_own    True if the optimizer that began the newest iteration has made `count` calls, so it may
+              have begun all iterations
     """
 
     def __init__(self) -> None:
@@ -43,7 +47,7 @@ class Iterations:
         self._last: weakref.ref[Any] | None = None
         self._run = 0  # calls in a row by `_last`
         self._run_before = 0  # calls in a row by the optimizer before it
-        self._uncounted = False  # the first of `_run` began no iteration
+        self._uncounted = False  # the first of these `_run` calls began no iteration
 
     def __contains__(self, optimizer: Any) -> bool:
         return optimizer in self._calls

@@ -1,4 +1,4 @@
-"""What a worker observes of a script before its first outlast call, or without any.
+"""Observe a script before its first outlast call, or a script without outlast calls.
 
 steps   torch calls a hook after every `optimizer.step()`. Several optimizers that take turns make
         one step together (iterations.py). If the optimizer keeps a count (Adam's `step`), and no
@@ -9,12 +9,13 @@ steps   torch calls a hook after every `optimizer.step()`. Several optimizers th
         that is not known either, they are counted from the process's start, and it is not known
         which steps of the run they are.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
-alone   that several ranks train without a process group: each has a model of its own then.
+alone   whether several ranks train without a process group. Then each rank trains a model of its
+        own.
 group   the line at which the script makes its process group. Before the script destroys it, the
         group's threads are waited for (run_loops.py).
 
 The hooks are set when the script imports torch, so that a script without torch pays nothing.
-`retire` ends it: from `outlast.join` on, the transaction knows better.
+`retire` ends the observation: from `outlast.join` on, the transaction counts the steps.
 
 Not seen: steps of a process that the script starts itself, and updates that call no torch
 optimizer.
@@ -164,9 +165,9 @@ class Onlooker:
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
 
     def _behind(self, number: int | None) -> int | None:
-        """Return the step after which this process goes on; None: not known.
+        """Return the step of the run from which this process goes on; None: not known.
 
-        `number` is that of its first step by the optimizer's own count; None: it keeps none.
+        number   the optimizer's own count after its first call in this process; None: it keeps none
         """
         if number is None:
             return self._saves.behind()
@@ -262,7 +263,7 @@ class Onlooker:
             self._loaded(filename, loaded)
             return loaded
 
-        # its save_model and load_model call these two
+        # save_model and load_model of safetensors call these two
         _replace(module, "save_file", noting_save, _SAFETENSORS)
         _replace(module, "load_file", noting_load, _SAFETENSORS)
 
@@ -275,7 +276,7 @@ class Onlooker:
             self._saves.on_save(where, step=step)
 
     def _loaded(self, where: Any, loaded: Any) -> None:
-        """Note that the script has loaded a file. After its first step, the step is known."""
+        """Note that the script has loaded a file. After its first step, that does not matter."""
         if not self.joined and os.getpid() == self._pid and not self._iterations.count:
             self._saves.on_load(where, loaded)
 
@@ -287,7 +288,7 @@ class Onlooker:
         def noting_give(self: Any, *args: Any, **kwargs: Any) -> Any:
             given = give(self, *args, **kwargs)
             if looks() and not args and kwargs.get("destination") is None:
-                saves.on_own_weights(given)  # of the whole module, and not of a part for it
+                saves.on_own_weights(given)  # of a whole module, and not of one of its children
             return given
 
         @functools.wraps(load)

@@ -1,4 +1,4 @@
-"""After which step a script without outlast calls has saved a file that it loads again.
+"""Remember after which step a script without outlast calls has saved each of its files.
 
 Many optimizers (SGD) do not count their steps. After a restart it would then be unknown from which
 step the script's own checkpoint goes on. So each file that the script writes by `torch.save` or
@@ -9,23 +9,24 @@ A file is identified by its device, inode, size and time of change, whether the 
 path or a file object. A file that is written under another name first, and then renamed, is the
 same one. A copy is another file.
 
-Other optimizers (Adam) count their steps. If a script loads its weights without its optimizer, they
-count from one again. Then the file shows the step, too. If no file shows it, the step is known in
-two cases only: the run has no step yet, or all that the process has loaded was there before the
-first step of the run. That is so if the file is older, or if a process has loaded it before that
-step. Otherwise what was loaded may hold a step of this run, and it is not known which one.
+Other optimizers (Adam) count their steps. If a script loads its weights and not its optimizer, the
+optimizer counts from 1 again. In this case, too, the loaded file shows the step. If no file shows
+it, the step is known in two cases only. Either the run has done no step yet, or all files that the
+process has loaded existed before the first step of the run. A file existed before if it is older
+than that step, or if a process has loaded it before that step. In all other cases, what was loaded
+may be a state of this run, and it is not known of which step.
 
-If one optimizer takes over from another, the count of neither is that of the run. That is recorded
-too. From then on the file shows the step, or it is not known.
+If one optimizer takes over from another, neither of their counts is that of the run. That is
+recorded as well. From then on, only a file can show the step.
 
-A process that has called neither a function that loads a file nor a module's `load_state_dict`
-before its first step has started from the first step. Weights that it copies from one of its
-models to another one (a target network) were loaded by nobody: they are told from others by their
-identity, because the module's `state_dict` has given them, and nothing has written to them since.
+A process has started from the beginning if, before its first step, it has loaded no file and has
+called no module's `load_state_dict`. Weights that it copies from one of its models to another one
+(a target network) do not count as loaded. They are recognised by their identity: a module's
+`state_dict` has returned these tensors, and nothing has been written to them since.
 
-Not seen: the step after which other file objects (io.BytesIO), and files that other libraries
-write, were saved; weights that come into a model by no `load_state_dict`. Copies of the tensors
-that a `state_dict` has given (a deep copy of it) are not told from loaded ones.
+Not seen: saves to other file objects (io.BytesIO), saves by other libraries, and weights that come
+into a model without `load_state_dict`. Copies of the tensors that a `state_dict` has returned (a
+deep copy) count as loaded weights.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _OTHERS_MAX_COUNT = 1_000  # files that were there before the first step, and ar
 class OwnSaves:
     """The files of one run's script, as all of its processes have saved them.
 
-    `behind` and `behind_by_weights` return the step after which this process goes on, as far as its
-    files show, or None if that is not known.
+    `behind`, `behind_by_weights` and `behind_by_count` return the step of the run from which this
+    process goes on, or None if that is not known.
     """
 
     def __init__(self, run_folder: str) -> None:
@@ -63,23 +64,23 @@ class OwnSaves:
         self._loads = False  # weights were loaded from somewhere
         self._unknown_file = False  # a file was loaded that may hold a step of this run
         self._other_count = False  # several optimizers have done the steps of this process
-        self._others: list[list[int]] = []  # such files, as far as they can be identified
-        self._unknown_weights = False  # weights came into a model, and from no file that is known
-        # by its mark, each tensor of a file that is known, or of a model of this process
+        self._others: list[list[int]] = []  # loaded files that this run has not saved
+        self._unknown_weights = False  # a model has loaded weights from no known file
+        # mark -> a tensor from a known file, or from a model of this process
         self._parts: weakref.WeakValueDictionary[_Mark, Any] = weakref.WeakValueDictionary()
 
     def behind(self) -> int | None:
-        """Return the step after which a process goes on whose optimizer does not count."""
+        """Return the step from which this process goes on, if its optimizer counts no steps."""
         if not self._loads:
             return 0
         return None if self._several or self._unknown_file else self._found
 
     def behind_by_weights(self, *, begun: bool) -> int | None:
-        """Return the step after which a process goes on whose optimizer is new.
+        """Return the step from which this process goes on, if its optimizer counts from 1.
 
-        That is the step of the file of this run that it has loaded. It is 0 if it has loaded no
-        such file, because other files hold no steps of this run. It is None if it has loaded files
-        of different steps, or something that may hold a step of this run.
+        It is the step of the file of this run that the process has loaded. It is 0 if the process
+        has loaded no such file, because other files hold no steps of this run. It is None if the
+        process has loaded files of different steps, or something that may hold a step of this run.
 
         begun   the run has done steps before this process
         """
@@ -90,10 +91,11 @@ class OwnSaves:
         return self._found or 0
 
     def behind_by_count(self, number: int) -> int | None:
-        """Return the step after which a process goes on whose optimizer has just done its own step
-        `number`.
+        """Return the step from which this process goes on, by the optimizer's own count.
 
-        If another optimizer has done steps of this run, too, only a file shows the step of the run.
+        If another optimizer has done steps of this run as well, only a file shows the step.
+
+        number   the optimizer's count after its first call in this process
         """
         if not any("other_count" in one for one in self._noted()):
             return number - 1
@@ -108,7 +110,7 @@ class OwnSaves:
     def on_first_step(self) -> None:
         """Record when the run did its first step, and what was loaded before it.
 
-        Neither these files nor older ones hold a step of the run.
+        Neither these files nor older files hold a step of the run.
         """
         if self._first_step_s() is None:
             self._write({"first_step_s": clock.wall_s()})
@@ -136,19 +138,19 @@ class OwnSaves:
         self._know(loaded)
 
     def on_own_weights(self, state: Any) -> None:
-        """Record that a module of this process has given `state`.
+        """Record that the `state_dict` of a module of this process has returned `state`.
 
-        If the module has loaded weights, that is recorded already.
+        If the module has loaded weights before, that was recorded then.
         """
         self._know(state)
 
     def on_weights(self, state: Any) -> None:
-        """Record that a module has loaded `state`."""
+        """Record that a module has loaded `state`, unless all of its tensors are known."""
         if not all(self._parts.get(_mark(part)) is part for part in _parts(state)):
             self._loads = self._unknown_weights = True
 
     def forget_parts(self) -> None:
-        """Forget what was loaded: the process trains, and asks nothing of this any more."""
+        """Forget the known tensors. The process trains, so it will not ask again where it began."""
         self._parts.clear()
 
     def _know(self, state: Any) -> None:
@@ -157,7 +159,7 @@ class OwnSaves:
                 self._parts[_mark(part)] = part
 
     def _is_other(self, key: list[int] | None) -> bool:
-        """Return whether a file was there before the first step of the run."""
+        """Return whether a file existed before the first step of the run."""
         if key is None:
             return False
         first_s = self._first_step_s()
@@ -179,7 +181,7 @@ class OwnSaves:
     def _noted(self) -> list[dict[str, Any]]:
         """Return the records, the newest first. A line that is incomplete is left out.
 
-        Records are only added, so the file is read again only if it is longer.
+        Records are only appended, so the file is read again only if its size has changed.
         """
         with contextlib.suppress(OSError):
             if (size := self._path.stat().st_size) != self._read[0]:
@@ -194,7 +196,7 @@ class OwnSaves:
 def _key(where: Any, *, written: bool = False) -> list[int] | None:
     """Return what identifies a file, or None if `where` is neither a path nor an open file.
 
-    written   something was just written to it
+    written   True if something was just written to it, so an open file is flushed first
     """
     try:
         if isinstance(where, str | os.PathLike):
@@ -202,7 +204,7 @@ def _key(where: Any, *, written: bool = False) -> list[int] | None:
         else:
             number = where.fileno()
             if written:
-                where.flush()  # its size and its time are those of the whole file then
+                where.flush()  # so that size and time are those of the complete file
             found = os.fstat(number)
     except (OSError, ValueError, AttributeError, TypeError, RuntimeError):
         return None  # io.BytesIO has no descriptor, and other objects have no such method
@@ -217,7 +219,7 @@ _Mark = tuple[int, int]
 def _mark(part: Any) -> _Mark:
     """Return the identity of a tensor, and how often something was written to it in place.
 
-    Some readers of files fill the tensors that a module's `state_dict` has given them.
+    The second number matters because some readers fill the tensors of a `state_dict` in place.
     """
     try:
         return id(part), part._version
@@ -226,14 +228,14 @@ def _mark(part: Any) -> _Mark:
 
 
 class _Rest:
-    """The parts of something loaded that are too many to look at."""
+    """Stands for the parts of a loaded object that were not looked at, as there are too many."""
 
 
 _REST = _Rest()
 
 
 def _parts(loaded: Any) -> Iterator[Any]:
-    """Yield the tensors in what was loaded, and other objects that a weak reference can name.
+    """Yield the tensors in a loaded object, and other parts that can have weak references.
 
     No more than _PARTS_MAX_COUNT objects are looked at, numbers included. If there are more, _REST
     comes last.

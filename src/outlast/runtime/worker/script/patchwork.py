@@ -17,10 +17,12 @@ class Box(NamedTuple):
 class Patchwork:
     """Put together the values in one box of a tensor.
 
-    box = Box((0, 0), (4, 8))  # all of a tensor, or the part that this rank holds
-    patchwork = Patchwork(box, torch.float32)
-    patchwork.lay(part, (2, 0))  # what one rank has saved, and where it begins
-    patchwork.is_whole, patchwork.tensor
+        box = Box((0, 0), (4, 8))  # all of a tensor, or the part that this rank holds
+        patchwork = Patchwork(box, torch.float32)
+        patchwork.lay(part, (2, 0))  # what one rank has saved, and where it begins
+        patchwork.is_whole, patchwork.tensor
+
+    `tensor` has the shape of the box. Its elements are undefined until `is_whole` is True.
     """
 
     def __init__(self, box: Box, dtype: torch.dtype) -> None:

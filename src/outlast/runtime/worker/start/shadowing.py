@@ -18,8 +18,8 @@ from outlast.errors import UsageError
 def hidden_library(error: BaseException, folder: str) -> UsageError | None:
     """Return an error that names the file in `folder` which causes `error`, or None.
 
-    The file causes it if something was searched in a module that is in `folder`, and a library of
-    the same name is elsewhere.
+    The file causes the error if a name was not found in a module that is in `folder`, and a library
+    of the same name is elsewhere.
     """
     name = _looked_in(error)
     module = sys.modules.get(name) if name else None

@@ -11,9 +11,9 @@ answers:
     fork     spec + channel, gate,           {"forked": worker, "pid": pid}
              stdout, stderr                  or {"failed": worker, "error": text}
 
-If it ends by an exception of its own, it sends {"last_words": text} before. It runs one thread,
-uses no device, and ends with the launcher. It forks twice, and the middle process ends at once. So
-the worker becomes the child of the launcher (a subreaper), and does not depend on the zygote.
+If it ends by an exception of its own, it first sends {"last_words": text}. It runs one thread, uses
+no device, and ends with the launcher. It forks twice, and the middle process ends at once. So the
+worker becomes the child of the launcher (a subreaper), and does not depend on the zygote.
 """
 
 from __future__ import annotations

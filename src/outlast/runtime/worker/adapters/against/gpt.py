@@ -46,7 +46,7 @@ class GPT(nn.Module):
 
 
 class Corpus:
-    """The text, as bytes."""
+    """The training text, as bytes."""
 
     def __init__(self) -> None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))

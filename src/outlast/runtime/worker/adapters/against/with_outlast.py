@@ -1,4 +1,4 @@
-"""The training of gpt.py under outlast."""
+"""Train the model of gpt.py under `outlast run`."""
 
 from __future__ import annotations
 

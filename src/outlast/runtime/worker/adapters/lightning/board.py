@@ -33,8 +33,8 @@ class Board:
     def share(self, value: Any) -> Any:
         """Return the value that rank 0 gives here, on each rank.
 
-        It waits for rank 0 as long as that is alive. Raises UsageError for a value that is not
-        plain.
+        It waits for that value as long as rank 0 is alive. Raises UsageError for a value that is
+        not plain.
         """
         self._count += 1
         path = self._folder / f"{self._count}.json"

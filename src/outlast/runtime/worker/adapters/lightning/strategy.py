@@ -268,7 +268,7 @@ class Strategy(DDPStrategy):  # type: ignore[misc]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         if self._where is Where.SETUP and sys._getframe(1).f_code is has_len_all_ranks.__code__:
-            return tensor  # Lightning asks whether another rank has batches where this one has none
+            return tensor  # Lightning asks whether another rank has more batches than this one
         if self._communicates("a reduction"):
             return super().reduce(tensor, group, reduce_op)
         return tensor
