@@ -123,13 +123,13 @@ class Deadlines:
 class MemberReport:
     """The facts that are known of one member when a hang is judged.
 
-    step          the newest step that it has committed
-    age_s         for how many seconds it has been at this place
-    stopped       the kernel holds its process stopped
-    collectives   how many collectives it has entered; None: it has not answered the ping
-    where         its place in the script, for people; "": not known
-    cut_off       ranks that do not acknowledge what it has sent them
-    cut_off_bytes how many bytes each of them has not acknowledged; empty: not known
+    step           the newest step that it has committed
+    age_s          for how many seconds it has been at this place
+    stopped        the kernel holds its process stopped
+    collectives    how many collectives it has entered; None: it has not answered the ping
+    where          its place in the script, for people; "": not known
+    cut_off        ranks that do not acknowledge what it has sent them
+    cut_off_bytes  how many bytes each of them has not acknowledged; empty: not known
     """
 
     worker: int

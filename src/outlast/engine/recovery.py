@@ -44,8 +44,8 @@ class Situation:
     free            no process has failed: a link between nodes has, or the run itself takes a node
                     out. No budget is charged
     all_raised      the script of every rank has ended by an error that it raised
-    in_phase        at least one of these scripts has ended in a phase (run.phase). Errors before
-                    the last one have repeated the phase
+    in_phase        at least one of these scripts has ended in a phase (run.phase). The errors
+                    before that one only repeated the phase
     outside         every lost rank was killed by SIGKILL, and the kernel has counted no lack of
                     memory. A script cannot cause that by its own mistake
     now_s           the time of the decision

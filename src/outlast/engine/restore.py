@@ -12,7 +12,8 @@ Sharded state (FSDP2): a dead rank's shard exists only in its image. So all rank
 step whose image all owners, the dead included, have sealed. Where replicas hold the same shards
 (HSDP), the image of a rank that was lost with its node is with its twin in another replica, too.
 Another node may keep a copy of it (`--keep peers=1`), or several nodes have parity of it (`--keep
-parity=4+2`). The same stand in for an image that its own rank has refused as damaged.
+parity=4+2`). Such a copy, or such parity, also stands in for an image that its own rank has refused
+as damaged.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -225,7 +226,7 @@ def decide_sharded(
 def _name_refused(
     refused: Mapping[int, Mapping[int, str]], instead: Mapping[tuple[int, int], str]
 ) -> str:
-    """Return the end of a reason, which names the images that were refused, or "".
+    """Return the end of a reason, which names the images that were refused; "": there are none.
 
     instead   by rank and step: what is taken in place of such an image
     """
@@ -243,9 +244,11 @@ def _sealed_by(
     twins: Mapping[int, tuple[int, ...]],
     elsewhere: tuple[Mapping[int, tuple[int, ...]], ...],
 ) -> list[tuple[int, ...]]:
-    """Return for each holding the steps that can be restored.
+    """Return for each holding the steps that can be restored, the newest first.
 
-    It has them itself, or a twin does, or other nodes do: `elsewhere`, by rank.
+    These are the steps that the holding itself has, those of its twins, and those of other nodes.
+
+    elsewhere   by rank, the steps that other nodes can provide: as copies, and from parity
     """
     if not twins and not any(elsewhere):
         return [held.sealed for held in holdings]

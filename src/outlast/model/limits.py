@@ -164,16 +164,18 @@ NODE_WAIT_S = 1_800.0
 # as long as the one before, up to LINK_RETRY_MAX_S.
 LINK_RETRY_S = 1.0
 LINK_RETRY_MAX_S = 30.0  # the longest of these pauses
-# A node is given up for a link that stays cut for so long, if its ranks find room on other nodes.
-# It is longer than a flap: a switch takes up to 50 s to find another way (spanning tree), and TCP,
-# which waits twice as long each time, sends again after 50 s more.
+# A node is given up for a link that stays cut for this long, if its ranks have room on other nodes.
+# The time is longer than a link flap. After a topology change a switch may forward nothing for up
+# to 50 s (spanning tree). TCP doubles its pause after each try, so it may take 50 s more to send
+# again.
 CUT_FOR_GOOD_S = 120.0
-# Before a group is connected, one rank of each node asks the other nodes for so long whether they
-# answer. The kernel sends a first packet again after 1 s and after 3 s, so three get lost.
+# Before a group is connected, one rank of each node waits this long for answers of the other nodes.
+# The kernel sends the first packet of a connection again after 1 s and after 3 s. So three packets
+# have to be lost before a node counts as silent.
 LINK_PROBE_S = 3.5
-LINK_PROBE_LOOK_S = 0.05  # how often it looks meanwhile whether its generation is over
+LINK_PROBE_LOOK_S = 0.05  # how often that rank checks whether its generation is over
 LINK_PROBE_NODES_COUNT = 256  # nodes that one rank asks, at most
-LINK_PROBE_RANKS_COUNT = 1_024  # with more ranks no node is asked, because each rank asks for all
+LINK_PROBE_RANKS_COUNT = 1_024  # with more, no node is asked: each rank reads all addresses
 CONTROL_WAIT_S = 5.0  # a connection to the control socket without a request is closed after this
 CONTROL_CALLERS_COUNT = 16  # connections to the control socket at once; more are refused
 CONTROL_REASON_CHARS = 500  # length of the reason that a person gives, at most

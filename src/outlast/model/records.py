@@ -40,8 +40,8 @@ DRAINING = "node_draining"
 
 LEADS = "node_leads"  # the kind of event with which a node begins to lead: node, epoch, voters
 
-# The reason with which a session ends on a node that has handed the run over, or may not lead any
-# more.
+# The reason with which a session ends on a node that has handed the run over, or that may no longer
+# lead it.
 LED_ELSEWHERE = "another node leads the run on"
 
 # These take the place of a number of steps, for scripts without outlast calls.

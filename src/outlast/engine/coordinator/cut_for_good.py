@@ -1,12 +1,13 @@
-"""A link that stays cut: one of its two nodes is given up, if its ranks have another place.
+"""Give up one of the two nodes behind a link that stays cut, if its ranks have room elsewhere.
 
-The ranks of that node move as in a drain (node_drain.py): they stand still, a rank elsewhere holds
-the state, they are killed, their deaths are confirmed, and only then others take their ranks. The
-node is barred, because it would be cut off again. Its agent stays in the run, and its voter votes.
+The ranks of that node move as in a drain (node_drain.py). All ranks stand still, and a rank on
+another node has to hold the state. Then the processes on the node are killed. Other processes take
+their ranks only once all of these deaths are confirmed. The node is barred, because it would be cut
+off again. Its agent stays in the run, and its voter votes.
 
-The node that leads the run is never given up, nor one that alone holds what the run goes on from,
-nor one whose ranks have no room on other nodes, nor any if state is sharded. If that leaves neither
-end, the run waits for the link, and says why.
+No node is given up if state is sharded. A node also stays if it leads the run, if only its ranks
+hold the state that the run goes on from, or if the other nodes have no room for its ranks. If
+neither node may be given up, the run waits for the link, and says why.
 
 Times are of the coordinator's clock, in seconds. This module is pure.
 """
@@ -37,7 +38,7 @@ class CutEnd:
 
     missed_by   how many nodes cannot reach it
     ranks       how many ranks live there
-    why_stays   why it cannot be given up; "": it can be
+    why_stays   why it cannot be given up; "": it can be given up
     """
 
     node: str
@@ -57,10 +58,12 @@ class CutVerdict:
 def decide_given_up(*, links: str, ends: Sequence[CutEnd]) -> CutVerdict:
     """Decide which node is given up for links that stay cut.
 
-    It is the one that most others cannot reach. Of several, the one with the fewest ranks, because
-    their processes are lost; then the last by name.
+    It is the node that the largest number of other nodes cannot reach. If there are several such
+    nodes, it is the one with the fewest ranks, because their processes are lost. If that leaves
+    several, it is the last one by name.
 
-    links   a sentence about the links
+    links   a sentence that says which links are cut, and for how long
+    ends    the nodes at the ends of these links
     """
     able = [end for end in ends if not end.why_stays]
     staying = [end for end in ends if end.why_stays]
@@ -84,7 +87,7 @@ def decide_given_up(*, links: str, ends: Sequence[CutEnd]) -> CutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LinkWait:
-    """What is done while links are cut. `waits`: the next generation is not tried yet."""
+    """What to do while links are cut. `waits`: True if the next generation is not tried yet."""
 
     outputs: list[Output]
     waits: bool = False
@@ -100,20 +103,21 @@ class CutForGood:
 
         found = cuts.look(now_s, lambda ranks: why_these_cannot_move)
 
-    `would_give_up` answers beforehand, while ranks still wait in a collective. It does not see all
-    that `look` sees. It kills nothing itself: the drain that it begins does.
+    `would_give_up` decides earlier, while ranks still wait in a collective. It knows less than
+    `look`, because there are no inventories yet. This class kills no process. The drain that it
+    begins does.
     """
 
     def __init__(self, run: RunParts, stop: StopRequest, drains: NodeDrain) -> None:
         self.run = run
         self.stop = stop
         self.drains = drains
-        self._said: set[str] = set()  # why nodes stay, as people know it
+        self._said: set[str] = set()  # the reasons that people were told already
 
     def look(self, now_s: float, why_stays: Callable[[Ranks], str]) -> LinkWait:
         """Decide whether to wait for a link, to give up a node for it, or to go on.
 
-        why_stays   returns why some ranks cannot be moved; "": they can be
+        why_stays   returns why the given ranks cannot be moved; "": they can be moved
         """
         run, links = self.run, self.run.links
         if not links:
@@ -145,7 +149,10 @@ class CutForGood:
         return LinkWait(told)
 
     def _going(self) -> LinkWait | None:
-        """Return how to go on while a node is given up; None: its ranks are gone, or they stay."""
+        """Return how to go on while the ranks of a given-up node move away; None: that is over.
+
+        It is over once the ranks have left the node, or once their drain was called off.
+        """
         links = self.run.links
         if self.drains.ranks:
             return GOES_ON
@@ -156,11 +163,11 @@ class CutForGood:
         return None
 
     def would_give_up(self, pairs: Sequence[Pair]) -> CutVerdict:
-        """Decide which node would be given up for these links, as far as that can be seen now."""
+        """Decide which node would be given up for these links, before a regroup has begun."""
         return self._decide(pairs, self._why_not_begin)
 
     def _why_not_begin(self, ranks: Ranks) -> str:
-        """Return why no regroup is begun in which `ranks` move; "": it may be."""
+        """Return why no regroup may begin in which `ranks` move; "": it may begin."""
         run = self.run
         if not run.roster.outlast:
             return "the script makes no outlast calls, so its ranks would begin again from the top"
@@ -181,7 +188,7 @@ class CutForGood:
                 if not ranks
                 else "its connection is lost"
                 if node in run.nodes.silent
-                else "state is sharded"  # images would have to move, and may not come through
+                else "state is sharded"  # the images would have to be sent
                 if run.roster.sharded
                 else why_stays(ranks)
             )

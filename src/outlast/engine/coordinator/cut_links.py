@@ -1,8 +1,8 @@
 """`CutLinks`: pairs of nodes that cannot reach each other, although the coordinator reaches both.
 
-Workers report it when they cannot connect to a process on another node. No node is lost then, and
-no rank is to blame. The next generation is tried again and again, with growing pauses, until the
-link works, a node is given up for it (cut_for_good.py), or NODE_WAIT_S is over.
+A worker reports that it cannot connect to a process on another node. In this case no node is lost,
+and no rank is to blame. The next generation is tried again and again, with growing pauses, until
+the link works, a node is given up for it (cut_for_good.py), or NODE_WAIT_S is over.
 
 Times are of the coordinator's clock, in seconds. This module is pure.
 """
@@ -26,10 +26,10 @@ class CutLinks:
     """
 
     def __init__(self) -> None:
-        self._cut: dict[Pair, float] = {}  # since when
-        self._missed_by: dict[str, set[str]] = {}  # node -> those that could not reach it
+        self._cut: dict[Pair, float] = {}  # pair -> since when it is cut
+        self._missed_by: dict[str, set[str]] = {}  # node -> the nodes that could not reach it
         self._generation = 0  # the newest generation that failed because of a cut link
-        self._first = 0  # the first of them since the last group
+        self._first = 0  # the first such generation since all ranks were last in a group
         self._attempts = 0
         self._since_s = 0.0
         self.retry_s = 0.0  # when the next generation may be tried
@@ -83,8 +83,8 @@ class CutLinks:
     def lasting(self, *, now_s: float, for_s: float, generation: int) -> tuple[Pair, ...]:
         """Return the links that have been cut for `for_s`.
 
-        There are none until another generation was tried than the one in which the first of them
-        was noted: new connections may come through where the old ones did not.
+        The result is empty until a later generation was tried than the one in which the first cut
+        link was noted. The new connections of that generation may work where the old ones did not.
         """
         if generation <= self._first:
             return ()
@@ -93,7 +93,7 @@ class CutLinks:
     def missed(self, node: str) -> int:
         """Return how many nodes could not reach `node` since all ranks were in a group.
 
-        A node that was given up meanwhile counts as well.
+        Nodes that were given up since then count as well.
         """
         return len(self._missed_by.get(node, ()))
 
@@ -102,11 +102,11 @@ class CutLinks:
         self.given_up = node
 
     def keep(self) -> None:
-        """Note that the node which was given up keeps its ranks after all."""
+        """Note that the node that was to be given up keeps its ranks."""
         self.given_up = ""
 
     def lose(self, node: str) -> None:
-        """Forget the links of a node that is counted out, or whose ranks have left it."""
+        """Forget the links of a node that was counted out, or that no rank lives on any more."""
         self._cut = {pair: at_s for pair, at_s in self._cut.items() if node not in pair}
         if node == self.given_up:
             self.given_up = ""
@@ -119,11 +119,15 @@ class CutLinks:
 
 
 def pair_of(node: str, other: str) -> Pair:
+    """Return the two nodes as a pair, in the order of their names."""
     return min(node, other), max(node, other)
 
 
 def reason_of(pairs: Iterable[Pair]) -> str:
-    """Return a sentence about links that are cut. It names the first few: there may be thousands."""
+    """Return the sentence that says which pairs of nodes cannot reach each other.
+
+    It names the first few, because there may be thousands.
+    """
     known = list(pairs)
     named = heapq.nsmallest(_NAMED_COUNT, known)
     words = [f"nodes {first} and {second}" for first, second in named]

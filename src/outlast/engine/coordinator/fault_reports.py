@@ -143,13 +143,13 @@ class FaultReports:
     def on_cut_for_good(
         self, now_s: float, member: Member, since_s: Mapping[Pair, float]
     ) -> list[Output]:
-        """Begin a regroup, because links have carried nothing for long and all ranks wait for them.
+        """Begin a regroup, because links have long carried nothing and all ranks wait for them.
 
-        If survivors go on in their processes, the next generation is tried over new connections,
-        and a node is given up only if that fails. Otherwise it is given up at once: ranks that have
-        followed another plan hold their state no longer.
+        If survivors keep their processes (mode "in_place"), the next generation is first tried over
+        new connections, and a node is given up only if that fails. Otherwise a node is given up at
+        once, because ranks that follow another plan lose the state in their processes.
 
-        since_s   since when each link has carried nothing
+        since_s   for each link: since when it has carried nothing
         """
         run = self.run
         tries = run.roster.recovery_mode == "in_place"

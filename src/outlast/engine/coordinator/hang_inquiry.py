@@ -64,8 +64,8 @@ class HangInquiry:
         self._asked = 0  # inquiries so far
         self._cut_at = (-1, frozenset[tuple[int, int]]())  # step and links of the newest warning
         self._warned: set[str] = set()  # warnings that the ledger has already
-        self._apart: dict[Pair, float] = {}  # nodes between which nothing comes through, since when
-        self._apart_at = (-1, -1)  # in which generation and at which step
+        self._apart: dict[Pair, float] = {}  # pair -> since when it carries nothing
+        self._apart_at = (-1, -1)  # the generation and the step at which that was seen
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
@@ -155,9 +155,9 @@ class HangInquiry:
         return [*kept, Tell(f"warning: {text}")]
 
     def _look_at_links(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
-        """Begin a regroup if a link has carried nothing for so long that a node is given up for it.
+        """Begin a regroup if a link has carried nothing for `cut_for_good_s`.
 
-        Nothing is begun if no node could be given up: the link may carry data again.
+        No regroup is begun if no node could be given up for that link: it may carry data again.
         """
         run = self.run
         homes, known = run.roster.homes, self._apart

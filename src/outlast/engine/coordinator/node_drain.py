@@ -85,7 +85,7 @@ class NodeDrain:
         return verdict
 
     def why_not(self, seen: Quiesced, ranks: frozenset[int]) -> str:
-        """Return why `ranks` could not be drained now, although all stand still; "": they could."""
+        """Return why `ranks` could not be drained now; "": they could. All ranks stand still."""
         if self.ranks:
             return "another node is being drained"
         seen = replace(seen, drained=ranks, sharded=self.run.roster.sharded)

@@ -36,7 +36,8 @@ class CoordinatorOptions:
     parity             other nodes keep parity of parts of each image, and no whole copies, as often
                        as `peer_copies` says; None: no parity is kept
     leads_on           the node on which this coordinator leads; "": there is one node
-    cut_for_good_s     a node is given up for a link that stays cut for so long; infinite: none is
+    cut_for_good_s     seconds after which a node is given up for a link that stays cut; infinite:
+                       no node is given up
     """
 
     world_size: int

@@ -39,7 +39,7 @@ class ParityRows:
         self._stripes: tuple[Stripe, ...] = ()  # of the present generation
 
     def place(self, stripes: tuple[Stripe, ...]) -> None:
-        """Note in which stripes parity is kept from now on. None: there are too few nodes."""
+        """Note in which stripes parity is kept from now on; none if there are too few nodes."""
         self._stripes = stripes
 
     # --- what happens to rows --------------------------------------------------------------------
@@ -99,7 +99,8 @@ class ParityRows:
 
         Ranks without any are left out. All other ranks are taken to have their images.
 
-        refused   for each rank: the steps of which its image is damaged, and may be rebuilt as well
+        refused   for each rank that has images: the steps of which its image is damaged, so that it
+                  may have to be rebuilt as well
         """
         found: dict[int, list[int]] = {}
         for step in self._steps() if lost or refused else ():

@@ -242,7 +242,7 @@ class RegroupMachine:
         run, roster = self.run, self.run.roster
         restore = self.plans.restore(leaving=self.drains.ranks)
         if run.keep_in_place(restore.step):
-            self._chosen = None  # it would move these ranks
+            self._chosen = None  # that verdict would move these ranks
         # Beacons are read once a tick. The inventories, and the ends of the dead, are newer.
         run.progress.note(roster.committed_by_all(), 0)
         finished = self._finished()
@@ -276,7 +276,7 @@ class RegroupMachine:
         return any(m.script.finished or m.life.done for m in self.run.roster.members())
 
     def _facts(self, now_s: float) -> Quiesced:
-        """Return the facts by which it is decided whether ranks could move now."""
+        """Return the facts from which `CutForGood` decides whether ranks could move now."""
         restore, finished = self.plans.restore(), self._finished()
         start = self.plans.source(restore, finished=finished).start
         return self._collect_facts(now_s, restore, start, finished=finished)

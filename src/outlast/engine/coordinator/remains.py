@@ -123,7 +123,7 @@ class Remains:
         return rank not in self.imageless
 
     def note_attached(self, rank: int) -> None:
-        """Note that the holder of `rank` has attached: its images are where it lives now."""
+        """Note that the holder of `rank` has attached, so its images are on its node now."""
         self.imageless.discard(rank)
         self.refused.pop(rank, None)
 
@@ -144,7 +144,7 @@ class Remains:
         return step in self.refused.get(rank, ())
 
     def lost_at(self, step: int) -> Set[int]:
-        """Return the ranks without an image of `step` of their own: it was lost, or refused."""
+        """Return the ranks whose own image of `step` was lost, or was refused as damaged."""
         damaged = {rank for rank, steps in self.refused.items() if step in steps}
         return self.imageless | damaged if damaged else self.imageless
 
@@ -204,14 +204,14 @@ class Remains:
         return {rank: twins for rank, twins in found.items() if twins}
 
     def copies_of_lost(self) -> dict[int, tuple[int, ...]]:
-        """Return the steps that other nodes keep of each image that is lost, or was refused."""
+        """Return the steps of which copies are kept, by rank, of images lost or refused."""
         found = self.copies.steps_of(self.imageless)
         for rank, damaged in self.refused.items():
             found[rank] = tuple(step for step in self.copies.steps(rank) if step in damaged)
         return found
 
     def rebuilt_of_lost(self) -> dict[int, tuple[int, ...]]:
-        """Return the steps of each image that is lost, or was refused, and that parity rebuilds."""
+        """Return the steps that parity can rebuild, by rank, of images lost or refused."""
         return self.parity.steps_of(self.imageless, refused=self.refused)
 
     # --- what was committed ----------------------------------------------------------------------

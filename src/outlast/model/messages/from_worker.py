@@ -227,9 +227,11 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class CopyRefused:
-    """This rank cannot begin from the copy of its image of `step` that another node keeps.
+    """This rank cannot begin from an image of `step`, because the image cannot be read.
 
-    own   it was the rank's own image in the vault, and not a copy
+    The image is a copy that another node keeps, or it was to be rebuilt from parity.
+
+    own   True: it is neither, but the rank's own image in the vault
     """
 
     worker: int
