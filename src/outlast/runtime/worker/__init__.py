@@ -1,0 +1,1 @@
+"""The code that runs inside a training process, one for each rank."""

@@ -134,10 +134,10 @@ class StepSampler:
         return (self.indices(step) for step in range(start, end))
 
     def bind(self, rank: int, world_size: int) -> None:
-        """Yield the slices of `rank` out of `world_size` from the next `iter()` on.
+        """From the next `iter()` on, let it yield the slices of `rank` out of `world_size`.
 
-        A sampler with a mesh takes both from there. It raises StateError if some batch has no
-        sample for every rank.
+        A sampler with a mesh takes both from the mesh. Raises StateError if some batch has fewer
+        samples than ranks.
         """
         if self._mesh is not None:
             rank, world_size = share_in(self._mesh)
@@ -158,8 +158,8 @@ class StepSampler:
     def step_behind(self, steps: int, batch_size: int) -> int:
         """Return the step that goes on after the first `steps` batches of another size.
 
-        No sample comes twice in that epoch. If what was given is no whole number of batches of this
-        size, the samples up to the next whole one are left out.
+        No sample comes twice in that epoch. If what was given is not a whole number of batches of
+        this size, the samples up to the next whole one are left out.
         """
         epoch, batch = divmod(steps, max(1, self._batches_of(batch_size)))
         here = math.ceil(batch * batch_size / self.batch_size)

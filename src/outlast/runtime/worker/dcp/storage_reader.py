@@ -62,7 +62,10 @@ class Reader(StorageReader):
     # --- called by DCP, in this order -------------------------------------------------------------
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Begin another load. `checkpoint_id` names its step."""
+        """Begin another load. `checkpoint_id` names its step ("step-12" or "12").
+
+        Raises UsageError for a name that ends in no step.
+        """
         self._found = None
         if checkpoint_id is not None:
             name = Path(checkpoint_id).name.removeprefix("step-")

@@ -25,7 +25,7 @@ GROUP_THREADS_COUNT = 4
 def wait_for_threads(
     cancelled: Callable[[], bool], waits: Callable[[], None], *, within_s: float = math.inf
 ) -> None:
-    """Return once a group's threads can be started, or as soon as `cancelled()`.
+    """Wait until a group's threads can be started, or until `cancelled()` is true.
 
     waits   called once, if they cannot be started at first
 

@@ -61,7 +61,10 @@ class CheckpointWeights:
         return sorted({name.partition(".")[0] for name in self.tensors})
 
     def state_dict(self, name: str) -> dict[str, torch.Tensor]:
-        """Return what `load_state_dict` accepts, for the module with this name in `run.state`."""
+        """Return what `load_state_dict` accepts, for the module with this name in `run.state`.
+
+        Raises StateError if the checkpoint has no weights of that name.
+        """
         if name not in self.names():
             raise StateError(
                 f"the checkpoint of step {self.step} has no weights of {name!r}",

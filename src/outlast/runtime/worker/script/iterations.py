@@ -28,14 +28,14 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-_ALONE = 3  # so many calls in a row show that an optimizer trains alone
+_ALONE = 3  # calls in a row that show that an optimizer trains alone
 
 
 class Iterations:
     """Count the iterations of one process by the optimizers that step.
 
     count     the number of iterations that have begun
-    by_own    True if the optimizer that began the newest iteration has made `count` calls, so it may
+    by_own    True if the optimizer that began the newest iteration has made `count` calls: it may
               have begun all iterations
     """
 

@@ -23,7 +23,7 @@ _QUIET_LOOKS_COUNT = 2  # one thread may be between two collectives in a single 
 
 
 def wait_until_quiet() -> None:
-    """Return once all run loops of this process wait for work, or after a second.
+    """Wait until all run loops of this process wait for work, for a second at most.
 
     A loop that waits for a peer in a collective counts as quiet, because it needs no lock before
     the collective is over.

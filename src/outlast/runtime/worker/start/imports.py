@@ -43,6 +43,8 @@ def import_all(preload: list[str]) -> None:
     """Import everything, run first optimizer steps (they import more), then import `preload`.
 
     All of it happens on one thread.
+
+    Raises PreloadFailed if a module of `preload` raises.
     """
     torch.set_num_threads(1)
     gpu_count.ask_in_a_child()

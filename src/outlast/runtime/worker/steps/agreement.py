@@ -57,7 +57,10 @@ class Agreement:
             self._find_alike()
 
     def check_first_step(self, first: int) -> None:
-        """Compare the `first` that each rank gave to run.steps. End the run if they differ."""
+        """Compare the `first` that each rank gave to run.steps.
+
+        Waits for all ranks. If they differ, the run ends: UsageError is raised on every rank.
+        """
         if self._member.world_size == 1:
             return
         with self._member.guards.ours():

@@ -1,9 +1,8 @@
-"""The layout of weights in an image, with which they can be read without the script that saved
-them.
+"""The layout of the weights in an image, so that they can be read without the script.
 
     shards      where this rank's part of each distributed parameter is in the whole
     aliases     second names of parameters and buffers that two modules share
-    transient   buffers that are no part of a state_dict
+    transient   buffers that are not part of a state_dict
 
 It is JSON text in the piece `layout/text` of every image that holds parameters. Images of an older
 outlast have none: their parameters are whole, and have no second name.

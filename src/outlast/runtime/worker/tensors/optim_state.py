@@ -84,6 +84,8 @@ def describe(
     These are hyper-parameters, counters, tuples, and which tensors are on another device than their
     parameter. `added` has the names of parameters, for each group that the script has added in its
     loop.
+
+    Raises StateError if a tensor of the optimizer is distributed in another way than its parameter.
     """
     rest: dict[str, dict[Any, Any]] = {}
     whole: list[str] = []

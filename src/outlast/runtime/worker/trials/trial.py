@@ -82,7 +82,7 @@ class Trial:
     ) -> Iterator[Step]:
         """Yield the steps, and record what is there before and after each.
 
-        After the last one the script ends, if it would have gone on.
+        After the last one the script ends by SystemExit, if it would have gone on.
         """
         state, member = transaction.state, transaction.member
         seen = Variables(Path(self.plan.home), state)
@@ -121,7 +121,7 @@ class Trial:
     def stepped(self, rank: int, number: int, *, known: bool, count: int) -> None:
         """Record an optimizer step of a script without outlast calls.
 
-        The script ends after the last one.
+        After the last one, SystemExit ends the script.
         """
         line = {"rank": rank, "pid": os.getpid(), "step": number if known else None, "count": count}
         with (self.plan.folder / "steps.jsonl").open("a") as file:

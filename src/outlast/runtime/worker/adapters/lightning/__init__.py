@@ -1,3 +1,5 @@
-"""The parts of `outlast.lightning`. Nothing here imports Lightning until one of them is imported:
-the zygote imports this package for scripts that do not use it.
+"""The parts of `outlast.lightning`.
+
+Importing this package does not import Lightning, because the zygote imports it for scripts that do
+not use Lightning.
 """
