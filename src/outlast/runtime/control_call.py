@@ -1,5 +1,6 @@
-"""A command's end of the control socket (runtime/coordinator/control_socket.py), and of the same
-requests over the network.
+"""Send the request of a command, such as `outlast stop`, to the launcher of a run.
+
+The other end is runtime/coordinator/control_socket.py.
 
 There are two ways to a launcher. `FolderLauncher` goes through the Unix socket in the run's folder,
 which only the owner of the run can open. `RemoteLauncher` goes to the address at which the agents
@@ -80,7 +81,11 @@ class ControlCall:
         self._sock.close()
 
     def answers(self, *, within_s: float | None) -> Iterator[RequestAnswer]:
-        """Yield answers up to the last one, or until the time is over. None: wait without limit."""
+        """Yield answers up to the last one, or until the time is over. None: wait without limit.
+
+        Raises OutlastError if the launcher does not answer, turns the request away, or hangs up
+        before its last answer.
+        """
         until_s = None if within_s is None else clock.now_s() + within_s
         reader, any_came = FrameReader(), False
         while True:
@@ -175,7 +180,7 @@ class FolderLauncher:
         return run_folder.holder(self.folder) is None
 
     def wait_until_listens(self, *, within_s: float) -> None:
-        """Wait until a launcher takes requests here, or until the time is over."""
+        """Wait until a launcher takes requests in this folder, for `within_s` seconds at most."""
         until_s = clock.now_s() + within_s
         while clock.now_s() < until_s:
             try:

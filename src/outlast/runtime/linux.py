@@ -86,7 +86,7 @@ def flush_c_streams() -> None:
 
 
 def trim_heap() -> None:
-    """Return free memory to the kernel. C libraries other than glibc have no such call."""
+    """Give unused memory of the heap back to the kernel. Does nothing without glibc."""
     if hasattr(_libc, "malloc_trim"):
         _libc.malloc_trim(0)
 

@@ -56,7 +56,7 @@ def on_ray(address: str) -> OnCores:
 
 
 def _knock(address: str) -> None:
-    """Return whether a process listens there. Ray itself would wait for minutes."""
+    """Raise UsageError unless a process listens there. Ray itself would wait for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return

@@ -107,7 +107,10 @@ def text_of(page: Page) -> str:
 
 
 def run_command(command: list[str], page: Page) -> None:
-    """Run the command. It and its children are killed if it takes too long."""
+    """Run the command. It and its children are killed if it takes too long.
+
+    Raises OSError if it cannot be started, or fails.
+    """
     environment = {
         **os.environ,
         "OUTLAST_RUN": str(page["run"]),
@@ -150,7 +153,10 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def post(address: str, page: Page) -> None:
-    """Post the page in the shape that Slack's webhooks take: {"text": ...}."""
+    """Post the page in the shape that Slack's webhooks take: {"text": ...}.
+
+    Raises OSError if another try may succeed, and _Refused if none will.
+    """
     body = json.dumps({"text": _for_slack(text_of(page))}).encode()
     request = urllib.request.Request(
         address,

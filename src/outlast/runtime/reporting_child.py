@@ -86,7 +86,7 @@ class ReportingChild:
         self._process.kill()
 
     def has_ended(self) -> bool:
-        """Return whether the kernel has ended the process. It does not wait for that."""
+        """Return whether the process has ended, without waiting for it."""
         return self._process.poll() is not None
 
     def end(self, *, within_s: float | None = None) -> tuple[int | None, str]:

@@ -1,5 +1,4 @@
-"""The signals that end a run in good order, and the exit codes that go with them (128 and the
-signal's number).
+"""The signals that end a run in good order, and their exit codes: 128 plus the signal's number.
 
 SIGUSR1, SIGUSR2 and SIGXCPU mean the same as SIGTERM, and have its exit code. Schedulers send them
 as a notice: the machine is about to be taken away, or the time of a job is nearly over.

@@ -180,7 +180,7 @@ class AgentDriver:
     # --- what the agent orders --------------------------------------------------------------------
 
     def carry_out(self, output: Output) -> bool:
-        """Carry out one output. Return False if it is no output of an agent."""
+        """Carry out one output. Return False if it is not an output of an agent."""
         if isinstance(output, Deliver):
             message = output.message
             if isinstance(message, Regroup):

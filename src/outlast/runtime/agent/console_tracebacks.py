@@ -1,6 +1,6 @@
-"""Show a traceback that several processes repeat once in full on the console.
+"""Show a traceback in full only once on the console, although several processes print it.
 
-What two ranks print at the same time is not mixed inside a traceback: its lines are held until it
+A traceback is not mixed with what other ranks print at the same time: its lines are held until it
 ends, and then shown together. The first process with an error shows it whole. Each later one with
 the same traceback gets one line, which names its rank, its attempt and its log:
 
@@ -8,10 +8,11 @@ the same traceback gets one line, which names its rank, its attempt and its log:
 
 The log files are not touched. Without log files nothing is shortened.
 
-The same       All lines are equal from the head to the line that names the error, chained errors
-               included. Torch's `[rank1]: ` in front does not count, and no progress bar that the
-               head is printed behind. The lines after it (the rest
-               of a message, warnings) are shown if the first process did not have them.
+The same       Two tracebacks are the same if all their lines are equal, from the head to the line
+               that names the error, chained errors included. Torch's `[rank1]: ` in front of a line
+               does not count, nor does a progress bar in front of the head. The lines after the
+               traceback (the rest of a message, warnings) are shown if the first process did not
+               print them.
 The end        A text cannot tell whether another line belongs to it. So a traceback ends with the
                stream, or once nothing has come for LOG_TRACEBACK_QUIET_S. No line is held for
                longer than LOG_TRACEBACK_MAX_S, or beyond LOG_TRACEBACK_MAX_BYTES: what is held is

@@ -1,5 +1,6 @@
-"""The environment of a worker: the variables that torchrun sets, with torchrun's values (torch
-2.13, LocalElasticAgent._start_workers).
+"""The environment of a worker: the variables that torchrun sets, with the same values.
+
+The model is LocalElasticAgent._start_workers of torch 2.13.
 
 This module is pure.
 """

@@ -109,7 +109,8 @@ class _Case:
         """Return whether training has gone on since the places were noted.
 
         That is so if a process has made steps since: in another generation, or in the same one if
-        no process had failed. Some regroups are no interruptions, so nobody asked for their places.
+        no process had failed. Some regroups are not interruptions, so nobody asked for their
+        places.
         """
         failed = any(one.killed or one.is_over for one in self.processes.values())
         return any(

@@ -51,7 +51,8 @@ Streams = Mapping[int, int] | int  # bits for all local ranks, or for each local
 def parse_streams(text: str, flag: str) -> Streams:
     """Parse torchrun's form: "3" for all, or "0:1,1:2" by local rank.
 
-    1 is stdout, 2 is stderr, 3 is both.
+    1 is stdout, 2 is stderr, 3 is both. Raises UsageError, which names `flag`, if the text has
+    another form.
     """
     if re.fullmatch(r"[0-3]", text):
         return int(text)
@@ -101,7 +102,10 @@ def _bits(streams: Streams, local_rank: int) -> int:
 
 
 def make_log_folder(log_dir: Path, run_id: str) -> Path | None:
-    """Make a fresh folder for this launch. Return None for /dev/null, which means no files."""
+    """Make a fresh folder for this launch. Return None for /dev/null, which means no files.
+
+    Raises UsageError if `log_dir` is a file.
+    """
     if str(log_dir) == os.devnull:
         return None
     if log_dir.is_file():

@@ -92,7 +92,7 @@ class OomWatch:
         self._read_log(now_s)
 
     def judge(self, now_s: float, pid: int = 0) -> OomKill:
-        """Return whether the process that has just died by SIGKILL was killed for memory.
+        """Decide whether the process that has just died by SIGKILL was killed by an OOM killer.
 
         `pid` is 0 if it does not matter which process was killed.
         """

@@ -80,7 +80,7 @@ class ZygoteClient:
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """Let the zygote read a command line. It blocks for torch's import.
 
-        The answer is that of `worker.arguments.parse`.
+        The answer is that of `parse` in runtime/worker/script/arguments.py.
         """
         self._send({"do": "parse", "argv": argv})
         patience = Patience(self.pid, ZYGOTE_BOOT_DEADLINE_S, now_s=now_s())

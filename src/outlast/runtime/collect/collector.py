@@ -306,7 +306,7 @@ def _dump_paths(one: JobProcess, pipe: Path) -> list[Path]:
 
 
 def _logs(out: Collected) -> None:
-    """Return the files to which ranks and launchers print.
+    """Copy the files to which ranks and launchers print.
 
     This includes torchrun's folder of the newest attempt.
     """
@@ -355,10 +355,10 @@ def _copy_log(out: Collected, path: Path, to: Path, seen: set[tuple[int, int] | 
 
 
 def _kernel_log(out: Collected) -> None:
-    """Return the kernel log since the job's start.
+    """Write the kernel log since the job's start to a file.
 
-    It begins a minute earlier, because the clocks of boot and of the day drift apart. Times are in
-    UTC with their zone and with the host, which `dmesg -T` leaves out.
+    The file begins a minute earlier, because the clocks of boot and of the day drift apart. Times
+    are in UTC with their zone and with the host, which `dmesg -T` leaves out.
     """
     started_s = min(one.started_s for one in out.processes) - 60.0
     host = socket.gethostname()
@@ -428,7 +428,7 @@ def _activity(one: JobProcess) -> tuple[int, int] | None:
 
 
 def _moved(one: JobProcess, before: tuple[int, int] | None, apart_s: float) -> str:
-    """Return whether the main thread moved since `before`, which is `apart_s` ago.
+    """Return how the main thread moved since `before`, which is `apart_s` seconds ago.
 
     "still": it was never switched. "ran": it computed most of the time. "moved": anything else. But
     "polls" if the process uses a GPU, because waiting for a GPU looks like that.

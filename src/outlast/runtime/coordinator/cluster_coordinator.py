@@ -237,7 +237,7 @@ class ClusterCoordinator:
             self._name_voters()
         if isinstance(output, LookForLauncher):
             if self.end is not None:
-                return  # the launchers end now, and that is no loss
+                return  # the launchers end now, and that is not a loss
             until_s = clock.now_s() + takes_over_after_s(self._admission.facts.lease_s)
             self._launchers.look(output.node, until_s=until_s)
             return

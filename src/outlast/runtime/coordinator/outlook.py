@@ -15,7 +15,7 @@ from outlast.model.gauges import Gauges
 from outlast.model.records import Event, Records
 from outlast.model.verdict import summary
 
-PACE_WINDOW_S = 600.0  # the time left is estimated from the steps of so many seconds
+PACE_WINDOW_S = 600.0  # the time left is estimated from the newest steps, of this long
 _SAMPLES_COUNT = 60
 _VERDICTS_COUNT = 20  # of the newest interruptions
 

@@ -11,7 +11,7 @@ Full    The launcher is started in a mount namespace of its own (`mounting`), in
 Slow    A control group limits how fast the run's processes write to the block device on which the
         run's folder is.
 
-Both need root. `may_be_filled` and `may_be_slowed` say why they cannot be had here, or "".
+Both need root. `may_be_filled` and `may_be_slowed` return why this is not possible here, or "".
 """
 
 from __future__ import annotations

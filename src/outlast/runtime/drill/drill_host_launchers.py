@@ -71,7 +71,7 @@ class HostNode:
     launcher   the pid of the launcher; 0: it is just being started
     endpoint   the address that it was given to dial
     back_s     when the launcher is to be started again; None: it is there, or ends by itself
-    leaving_s  it was told to leave the run, and is started again so long after its end
+    leaving_s  if it was told to leave the run: seconds from its end until it is started again
     ended_s    when it has ended by itself
     code       its exit code then
     """

@@ -1,4 +1,4 @@
-"""Let the kernel kill one process for want of memory, and no other (`outlast drill`, kind "oom").
+"""Make one process run out of memory, so that the kernel kills it (`outlast drill`, kind "oom").
 
     with MemoryGroups() as groups:
         groups.starve(pid)      # it may have LIMIT_BYTES more
@@ -6,7 +6,8 @@
 
 The process is moved into a control group of its own. What it holds already is not counted there.
 Once it has taken LIMIT_BYTES more, the kernel's OOM killer ends it, and counts that. A process that
-trains may want none for long, so it is also told to (`worker/instructions/drill_code.py`).
+trains may not allocate more for a long time, so it is also told to
+(`worker/instructions/drill_code.py`).
 
 Needs the right to make control groups, which root has where their tree may be written to.
 `may_be_made` says why they cannot be made here, or "".
@@ -40,7 +41,7 @@ def may_be_made() -> str:
 
 
 class MemoryGroups:
-    """The control groups of one drill. Leaving gives memory back to who lives, and removes them."""
+    """The control groups of one drill. At exit the processes leave them, and they are removed."""
 
     def __init__(self, mount: Path = MOUNT) -> None:
         self._mount = mount

@@ -1,5 +1,4 @@
-"""What the launchers of a drill use: the maximum of a launcher's first minute, and its use
-afterwards.
+"""Measure the resources of a drill's launchers: the maximum of the first minute, and later use.
 
 A launcher that leaks uses more and more. A look counts only if the run goes on afterwards, because
 a launcher releases resources at its end.

@@ -42,7 +42,7 @@ class CollectedFolder:
 def collected_folder(name: str, record: bytes) -> CollectedFolder | None:
     """Return what the record of a collection says.
 
-    Return None if the record is cut or was changed, or if the file `name` is no such record.
+    Return None if the record is cut or was changed, or if the file `name` is not such a record.
     """
     try:
         told = json.loads(record)

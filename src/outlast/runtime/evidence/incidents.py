@@ -80,7 +80,7 @@ def _of_run(ledger: Path) -> list[Recorded]:
 
 
 def _of_session(part: SessionRecords, number: int, source: str) -> Iterator[Recorded]:
-    """Return the incidents of a session, in seconds since the run began.
+    """Yield the incidents of a session, in seconds since the run began.
 
     Interruptions of two sessions never count as one outage.
     """

@@ -52,7 +52,7 @@ MEMORY_BYTES = 1 << 30  # for one process
 LIMIT_S = 20.0  # of processor time for one file; 2,000 entries with stacks take 0.05 s
 WALL_S = 60.0  # the limit for all files that a process is given at once
 BATCH_COUNT = 128  # files that a process is given at once: some 100 ms of work
-# so many processes may have to be ended; after more of them, only what was read so far is returned
+# processes that may have to be ended; after more of them, only what was read so far is returned
 ENDED_MAX_COUNT = 16
 _ANSWER_BYTES_MAX = 1 << 30
 _LENGTH = struct.Struct("<Q")
@@ -366,7 +366,7 @@ def _dump_in(path: str | None, size_bytes: int, name: str) -> Dump:
 
 
 def _bytes_of(path: str | None, size_bytes: int) -> bytes:
-    """Return at most `size_bytes` of a file. Raises OSError if it is no regular file by now.
+    """Return at most `size_bytes` of a file. Raises OSError if it is not a regular file any more.
 
     Opening never waits.
     """

@@ -210,7 +210,7 @@ class _Walk:
     # --- folders ----------------------------------------------------------------------------------
 
     def root(self, path: str, prefix: str) -> None:
-        """Walk a path that a person named. Its own links are followed."""
+        """Walk a path that a person named. Its own links are followed. Raises UsageError."""
         try:
             real = os.path.realpath(path, strict=True)
             mode = os.stat(real).st_mode

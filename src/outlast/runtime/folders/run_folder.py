@@ -285,6 +285,8 @@ def find(run: str | None, *, root: Path = ROOT) -> Path:
     """Return the folder that RUN names.
 
     RUN is a folder's path, a name, or a run id under `root`. Without it, the newest run is meant.
+
+    Raises RunFolderError if there is no such folder, or if it is no run folder.
     """
     if run is None:
         return newest(root)

@@ -1,5 +1,4 @@
-"""The folder of this machine in which the ledger lies if the run's folder is on a network file
-system.
+"""The local folder for the ledger of a run whose folder is on a network file system.
 
 `--state-dir` names it. Otherwise it is $XDG_STATE_HOME/outlast, which is ~/.local/state/outlast
 unless the variable is set, or /var/tmp/outlast-UID if the home folder is on a network file system

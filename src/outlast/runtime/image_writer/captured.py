@@ -30,10 +30,12 @@ from outlast.runtime.tiers.room import memory_left
 class CapturedImage:
     """Memory for one image, without a name in any file system.
 
-    memory = CapturedImage()
-    memory.reserve(1 << 30)
-    memory.view[:5] = b"image"
-    hand_over(order, memory, path, moved=..., done=...)
+        memory = CapturedImage()
+        memory.reserve(1 << 30)
+        memory.view[:5] = b"image"
+        hand_over(order, memory, path, moved=..., done=...)
+
+    The kernel frees the memory when neither this process nor the writer holds its descriptor.
     """
 
     def __init__(self) -> None:

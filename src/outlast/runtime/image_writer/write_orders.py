@@ -4,7 +4,7 @@
     connects, sends a WriteOrder and    maps the memory, and has it from now on, even if the
     the descriptor of its memory        worker dies
                                         MOVED, again and again while it writes
-                                        an WriteAnswer
+                                        a WriteAnswer
     TAKEN, once it has reported that    closes; without TAKEN it tells the launcher
 
 A connection is for one order. Each entry of this table is one packet of a Unix socket. The launcher

@@ -21,7 +21,7 @@ Limits     A launcher hears of a generation from the plans of its ranks. A node 
            writes may replace a file of the same step. The checksums of that checkpoint do not match
            then, so a restore refuses it, and takes the one before.
            A process that waits for a disk in the kernel may not end when it is killed. The loop
-           looks now and then whether it has. No other one is started before it has ended.
+           checks now and then whether it has ended. No other process is started before that.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class WriterProcess:
         self._tell = tell
         self._orphaned = orphaned
         self._child: ReportingChild | None = None
-        self._ending: ReportingChild | None = None  # it was killed, and may not have ended yet
+        self._ending: ReportingChild | None = None  # it was killed, but may still run
         self._timer: LoopTimer | None = None
         self._deaths = 0  # how often a process has ended, or could not be started
         self._work = _Work()

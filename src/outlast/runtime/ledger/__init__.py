@@ -1,0 +1,1 @@
+"""The ledger, a SQLite file with all that a run recorded, and the copies of it."""

@@ -47,7 +47,7 @@ class Pointer:
 class LedgerPlace:
     """The file to read.
 
-    copied_ago_s   it is a copy, which was made so long ago; None: it is the ledger itself
+    copied_ago_s   the age of the copy in seconds; None: `path` is the ledger itself
     elsewhere      where the ledger itself lies, in words; "": here
     """
 

@@ -84,7 +84,7 @@ def moved(record: Any, by_s: float) -> Any:
 
 
 def write_all(records: Records) -> Iterator[str]:
-    """Return a whole ledger as texts."""
+    """Yield a whole ledger as texts."""
     yield write(records.meta)
     for part in records.sessions:
         number = part.session.session

@@ -109,11 +109,11 @@ class Ledger:
 
     @classmethod
     def create(cls, path: Path, meta: Meta, *, pid: int, lasts: bool = True) -> Ledger:
-        """Create a new ledger, and begin its first session at meta's start. The file must not
-        exist.
+        """Create a new ledger, and begin its first session at meta's start.
 
-        lasts   True if the file must survive a power loss. Then writes wait for the disk. Otherwise
-                they never do
+        lasts   True if the file must survive a power loss; only then do writes wait for the disk
+
+        Raises RunFolderError if the file exists.
         """
         if path.exists():
             raise RunFolderError(

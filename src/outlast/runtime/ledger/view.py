@@ -22,8 +22,9 @@ class RunView:
 
     now_s         the monotonic time up to which seconds count, or None if the run does not go on
                   any more
-    copied_ago_s  the ledger lies on another machine, and a copy was read that is so old; else None
-    note          the same in words; ""
+    copied_ago_s  if a copy of the ledger was read: its age in seconds; None: the ledger itself was
+                  read
+    note          a sentence about the copy, for people; "" if the ledger itself was read
     """
 
     path: Path

@@ -1,5 +1,4 @@
-"""Messages over a stream socket: `Channel` inside the loop, `BlockingChannel` for a worker's
-threads.
+"""Messages over a stream socket: `Channel` in an event loop, `BlockingChannel` in a thread.
 
 Both close on a corrupt frame, with the reason, after what came before it; neither raises into the
 loop. A closed channel drops what is sent.

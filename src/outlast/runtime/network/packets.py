@@ -35,6 +35,8 @@ def receive_packet(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | No
     """Return the next request and its descriptors, or None at the end of the file.
 
     The descriptors are close-on-exec, and the caller closes them.
+
+    Raises CorruptError if the packet has no descriptor, or is no JSON object.
     """
     text, fds, _, _ = socket.recv_fds(sock, 16, _FDS_MAX_COUNT, socket.MSG_CMSG_CLOEXEC)
     if not text:

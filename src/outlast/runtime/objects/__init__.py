@@ -1,0 +1,1 @@
+"""Checkpoints in object storage: one process uploads, fetches and lists them."""

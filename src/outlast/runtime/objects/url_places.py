@@ -21,7 +21,10 @@ from outlast.runtime.tiers.tier import CheckpointTier
 
 
 def open_place(url: str, *, patience: RequestPatience = AT_START) -> CheckpointTier:
-    """Return the tier that keeps checkpoints at a URL. No request is sent yet."""
+    """Return the tier that keeps checkpoints at a URL. No request is sent yet.
+
+    Raises UsageError if the URL cannot be used, or if obstore is needed and not installed.
+    """
     place = read_url(url, name=url)
     if place.scheme == FILE:
         return DiskTier(Path(unquote(place.path)))

@@ -1,0 +1,1 @@
+"""Where images and checkpoints are kept: shared memory, other nodes, parity, a disk."""

@@ -102,7 +102,10 @@ class DiskTier:
         return ""
 
     def remove(self, step: int) -> None:
-        """Remove the folder of a step. Its manifest goes first."""
+        """Remove the folder of a step. Its manifest goes first.
+
+        Raises RunFolderError if the folder cannot be removed.
+        """
         folder = self.folder(step)
         try:
             self._disk.remove(folder)

@@ -1,6 +1,8 @@
 """Areas of a vault by rank, for the images of its own ranks, and for copies.
 
-FOLDER/PREFIX-RANK/    two slots, and their seals (area.py)
+    FOLDER/PREFIX-RANK/    two slots, and their seals (area.py)
+
+A prefix stands for one use, such as "rank" or "parity".
 """
 
 from __future__ import annotations

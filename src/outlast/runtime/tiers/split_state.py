@@ -133,8 +133,10 @@ def metadata_of(
 class Contents:
     """The tensors of the state that was split, by name, as the header of rank 0's file names them.
 
-    contents = Contents.of(headers["rank-0.safetensors"].metadata)
-    contents.check(headers)
+        contents = Contents.of(headers["rank-0.safetensors"].metadata)
+        contents.check(headers)
+
+    Each spec is that of the whole tensor, and not of a part.
     """
 
     tensors: Mapping[str, TensorSpec]

@@ -111,7 +111,7 @@ class VaultKeeper:
             self._held[name] = fd
 
     def _files(self) -> Iterator[str]:
-        """Return the files of the vault, and those of its folders."""
+        """Yield the files of the vault, and those of its folders."""
         with contextlib.suppress(OSError), os.scandir(self._folder) as found:
             for one in found:
                 if one.is_dir(follow_symlinks=False):
