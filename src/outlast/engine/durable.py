@@ -50,7 +50,7 @@ class Rollbacks:
     def note(self, *, generation: int, step: int) -> bool:
         """Note that `generation` goes on from `step`, so later steps are rolled back.
 
-        Return False if this was noted last, so that it is no news.
+        Return False if this was noted last, so that it is not new.
         """
         if self._backs[-1:] == [(generation, step)]:
             return False
@@ -122,7 +122,7 @@ def newest_good(
     """Walk back from the newest checkpoint to the first of which every byte is as written.
 
     Return it, and those that were refused on the way, newest first. `why_not` reads one, and says
-    what is wrong with it, or "". A folder without a manifest is no checkpoint, and is not read.
+    what is wrong with it, or "". A folder without a manifest is not a checkpoint, and is not read.
     """
     refused: list[tuple[T, str]] = []
     for one in sorted(folders, key=lambda one: one.step, reverse=True):

@@ -1,6 +1,4 @@
-"""Decide on which node each rank lives, at first and after it was lost.
-
-And decide which nodes keep copies of a rank's images, or parity of them.
+"""Decide on which node each rank lives, and which nodes keep copies or parity of its images.
 
 A *domain* is a set of nodes that can be lost together: those of a rack, or behind one switch. A
 node that names none counts as a domain of its own.

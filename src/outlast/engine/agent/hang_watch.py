@@ -8,7 +8,7 @@ With several nodes the agent does not judge. It reports where its members stand,
 judges over the reports of all nodes (engine/coordinator/hang_inquiry.py).
 
 A script without an outlast call has no beacon that moves. If a limit of silence is given
-(`--hang-after`), its workers count as hung once none of them has printed anything for so long. It
+(`--hang-after`), its workers count as hung once none of them has printed anything for that long. It
 is not known which of them hangs, but all of them are restarted anyway.
 
 This module is pure.

@@ -1,5 +1,4 @@
-"""Places in the script at which images of private state are sealed, and which image a successor
-begins from.
+"""Places in the script at which private state is sealed, and from which image a successor begins.
 
 A script may change state after the block of a step, between phases, and up to the next step. So
 several images of one step may differ, and each says at which place it was sealed:

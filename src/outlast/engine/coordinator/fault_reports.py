@@ -38,11 +38,11 @@ class FaultReports:
             # The worker is already being killed, and its fault is booked.
             return []
         if self.stop.by_signal:
-            # The run is stopping, and this worker does not end: that is no new fault.
+            # The run is stopping, and this worker does not end: that is not a new fault.
             return []
         member.life.condemned = True
         if member.rank < 0:
-            # A spare has no rank, so its hang is no fault of the run.
+            # A spare has no rank, so its hang is not a fault of the run.
             return self.run.kill(now_s, [member], message.reason)
         kind, last_s = Mechanism.HANG, self._last_seen_s(message)
         out = self.regroup.fault(now_s, member, kind, last_s, "", "", message.reason)
@@ -69,7 +69,7 @@ class FaultReports:
             # The report is of a generation that is over, or of a worker that is being killed.
             return []
         if self.stop.by_signal:
-            # Its peers were sent SIGTERM, so a broken step is no fault.
+            # Its peers were sent SIGTERM, so a broken step is not a fault.
             return []
         member.path.note_break(message.mechanism)
         if message.mechanism != "corrupt" and self.epilogue.is_reached(member):
@@ -96,7 +96,7 @@ class FaultReports:
     def _on_alone(self, now_s: float, member: Member, error: str) -> list[Output]:
         """Begin another regroup for the open interruption, because its rung was too cheap.
 
-        This is no further fault. `member` has reported that it cannot be replaced in place, so the
+        This is not another fault. `member` has reported that it cannot be replaced in place, so the
         roster's recovery mode is a costlier one from now on.
         """
         run, why = self.run, f"rank {member.rank} cannot be replaced in place: {error}"

@@ -23,7 +23,7 @@ class GroupStore:
 
     def __init__(self) -> None:
         self.address: tuple[str, int] | None = None
-        self.home = ""  # the node that hosts it
+        self.home = ""
         self.orders = 0
         self.lost_in = -1  # the generation in which a store was lost last
         self.lost_reason = ""

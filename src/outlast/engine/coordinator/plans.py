@@ -44,7 +44,7 @@ class Plans:
     """Make the plan of each member, and send it once there is a store.
 
     A plan is the message `Regroup`: it tells one worker its rank, its generation, and where its
-    state comes from. `Regroup` of regroup.py decides, and then calls one of these:
+    state comes from. `RegroupMachine` of regroup.py decides, and then calls one of these:
 
         plans.move(now_s, verdict, restore, start)           # survivors keep their processes
         plans.restart_all(now_s, reason, restore, start)     # all ranks restart
@@ -60,7 +60,7 @@ class Plans:
 
     def __init__(self, run: RunParts) -> None:
         self.run = run
-        self._warned: tuple[str, ...] = ()  # what people were told of domains last
+        self._warned: tuple[str, ...] = ()  # the last warnings about domains
 
     # --- survivors go on -------------------------------------------------------------------------
 

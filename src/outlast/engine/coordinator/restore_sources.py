@@ -170,7 +170,7 @@ class RestoreSources:
     def begin_to_look(self) -> bool:
         """Return True if the driver has to be asked to read copies and checkpoints.
 
-        It is False until `found`, if the driver was asked already.
+        False if the driver was asked already and has not answered yet (`note_found`).
         """
         if self._looks_from is not None:
             return False

@@ -131,8 +131,9 @@ class StopRequest:
     def kill_all(self, now_s: float, end: End) -> list[Output]:
         """Kill all living processes, then end the run.
 
-        The run ends with `end`, unless a stop was asked for before and `end` is no failure. A new
-        coordinator that does not know yet which processes are alive notes the end, and stops later.
+        The run ends with `end`, unless a stop was asked for before and `end` is not a failure. A
+        new coordinator that does not know yet which processes are alive notes the end, and stops
+        later.
         """
         run = self.run
         if self.end is None or end.state == "failed":
@@ -196,7 +197,7 @@ class StopRequest:
     # --- what a stop means for the end of a process ---------------------------------------------
 
     def ended_well(self, member: Member, message: WorkerExited) -> bool:
-        """Return True if the end of this process is no fault."""
+        """Return True if the end of this process is not a fault."""
         if self.end is not None and self.by_signal:
             return True  # it was sent a signal: however it ends, it has ended
         may_end = member.script.finished or not member.script.attached or self.end is not None
