@@ -29,7 +29,7 @@ from outlast.diagnose.findings import Finding
 from outlast.diagnose.stacks.reader import Stack
 
 APART_S = 1.0  # dumps of one rank whose last entries are closer are of one incident
-LATER_S = 600.0  # logs that go on so long after a dump are not of the moment that it shows
+LATER_S = 600.0  # a dump is older than what the logs show if they go on for this long after it
 _ENDS = ("elastic.", "exit.")
 _LOGS = ("log.", "python.", "c10d.", "gloo.", "nccl.", "torch.", "cuda.", "elastic.")
 STACKS_APART_S = 60.0  # two stacks of one rank within this are two looks at one incident
@@ -48,9 +48,9 @@ class Split:
 def split_attempts(
     findings: Sequence[Finding], dumps: Sequence[Dump], written_s: Mapping[str, float]
 ) -> Split:
-    """Keep the evidence of the newest incident.
+    """Return the evidence of the newest incident, and notes about what was set aside.
 
-    `written_s` says when each file was last written.
+    `written_s`: when each file was last written, in Unix seconds, by its name.
     """
     notes: list[str] = []
     old_logs = _older_attempts({one.evidence.file for one in findings}, written_s)

@@ -35,6 +35,7 @@ class BoundedFindings:
         self.dropped_count = 0
 
     def add(self, findings: Iterable[Finding]) -> None:
+        """Keep the findings as far as the limits allow, and count those that are dropped."""
         for one in findings:
             key = (
                 one.evidence.file,

@@ -5,14 +5,14 @@ A person who submits a job again keeps its first output beside the second ("slur
 goes on ("train.log.1"). What failed then is not what failed now, so the newest output is diagnosed
 and the older ones are set aside.
 
-Numbers of ranks and of nodes look alike, so a number has to stand where a scheduler or a person
-puts that of a submission, and a rotated log has to lie beside the one that goes on.
+The numbers of ranks and nodes look the same. So a number counts only where a scheduler or a person
+puts the number of a submission, and a rotated log only beside the log that goes on.
 
 Outputs are of two submissions if the one ends before the other begins, by their own times. Those of
 tasks of one job overlap, and a log that was rotated while the job ran goes on at once. Nothing is
 set aside where the newest output tells of no failure: then an older one is what is asked about.
 
-Not seen: outputs without times, and such as are named alike but for a date.
+Not seen: outputs without times, and outputs whose names differ in a date only.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -42,7 +42,7 @@ _ENDS = ("elastic.", "exit.", "slurm.")
 
 @dataclass(slots=True)
 class _Output:
-    """Hold what one submission, or one file of a rotated log, left. Times are Unix seconds."""
+    """The files of one submission, or one file of a rotated log. Times are Unix seconds."""
 
     files: list[str] = field(default_factory=list)
     first_s: float | None = None
@@ -58,7 +58,7 @@ class _Output:
 def without_earlier_outputs(
     findings: Sequence[Finding], samples: Sequence[Sample]
 ) -> tuple[list[Finding], list[Sample], str]:
-    """Return what is of the newest submission or of none, and a sentence; "" for nothing."""
+    """Return what belongs to no earlier submission, and a note about the rest; "" for none."""
     told = {one.evidence.file for one in findings if _tells_of_a_failure(one)}
     by_form: dict[str, dict[str, _Output]] = defaultdict(lambda: defaultdict(_Output))
     for one in samples:

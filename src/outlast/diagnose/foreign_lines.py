@@ -7,10 +7,10 @@ torch's launcher or of a collective. Only logs with a time in their very first l
 whose first time is that of its failure does not say when it began. A line of another log is marked
 if it is OLD_S older. If no log says when it began, a line is marked once it is ZONES_S older than
 the job's first report of a failure, or than the end of its logs: what breaks a job does not wait
-for a day. The end of a process
-leaves nothing behind that a later job could suffer from. So a line about it is marked once it is
-BEFORE_S older than a log that has the job's start in it. So is an Xid with the pid of a process
-that the job's launcher does not name, if it is BEFORE_S older than all logs of the job.
+for a day. The end of a process leaves nothing behind that a later job could suffer from. So a line
+about it is marked once it is BEFORE_S older than a log that has the job's start in it. So is an Xid
+with the pid of a process that the job's launcher does not name, if it is BEFORE_S older than all
+logs of the job.
 
 A marked line weighs little, but not nothing. A host's clock and a container's may be in two zones,
 so the line may be of the job after all. It counts for its class alone, and not for how the job
@@ -23,10 +23,9 @@ nothing.
 *Untied*: nothing ties the ended process to the job, and nothing excludes it. Such a line alone
 never names a class. Where no report of the job's failure has a time, the last time in its logs
 counts, or else when these files were last written. Files that were all written in one minute were
-copied, and tell nothing.
+copied, so their times say nothing.
 
-Not seen: logs that were begun anew long after the job (a
-resumed run, a log that was rotated).
+Not seen: logs that begin long after the job did (a resumed run, a log that was rotated).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -55,8 +54,8 @@ from outlast.diagnose.same_job import Sample, nearest
 from outlast.model.terms import FailureClass
 from outlast.model.verdict import Role
 
-# few set a collective's time-out higher, and so long may pass from the cause to the first line that
-# a job says of it
+# few set a collective's time-out higher, which may pass between the cause and the job's first line
+# about it
 OLD_S = 3 * 3_600.0
 BEFORE_S = 120.0  # clocks of a host and of a job agree so well, where they are in one zone
 ZONES_S = 26.5 * 3_600.0  # UTC-12 to UTC+14, and time to spare

@@ -1,4 +1,4 @@
-"""What a live run saw of its own interruption: who was lost, how, what was done, what it cost.
+"""What a live run saw of an interruption: who was lost, how, what was done, what it cost.
 
 `Interrupted` is a finding that carries this as one sentence, such as
 
@@ -76,7 +76,7 @@ class Interrupted(Finding):
     sender    what is known of the sender of the signal that ended it: "not outlast", or more; ""
               for nothing
     healed    training went on after it
-    drained   its ranks were moved off a node on purpose, so it is no failure
+    drained   its ranks were moved off a node on purpose, so it is not a failure
     unseen    all ranks were started again, and nothing shows whether they train
     """
 
@@ -109,8 +109,8 @@ def interrupted(
 
     `about` is the interruption in its public shape (`Interruption.public`); `processes` are those
     of standing.json, and none if only the ledger is known. `missing` are nodes that have sent no
-    evidence, and why. Raises KeyError, TypeError or ValueError
-    if these are not what outlast writes.
+    evidence, and why. Raises KeyError, TypeError or ValueError if these are not what outlast
+    writes.
     """
     _check_numbers(about)
     mechanism, cause = Mechanism(about["mechanism"]), FailureClass(about["class"])

@@ -90,28 +90,31 @@ class KernelKill:
 
     @property
     def at_s(self) -> float | None:
+        """The time of the kill in Unix seconds; None if no line has one."""
         return next((one.at_s for one in self.findings if one.at_s is not None), None)
 
     @property
     def kind(self) -> str:
+        """The prefix, one of KILLS, that the rules of its lines share."""
         return next(kind for kind in KILLS if self.findings[0].rule.startswith(kind))
 
 
 @dataclass(frozen=True, slots=True)
 class JobProcesses:
-    """Hold what the job's own evidence says of its processes.
+    """What the job's own evidence says about its processes.
 
-    is_known      anything was read that is the job's own
-    codes         pid -> exit code, where a launcher tells it
-    ranks         pid -> rank, where a launcher or a stack's file tells it
-    living        pids whose stack was taken, and whose end is not reported
-    lost_workers  pids of loaders' workers that ended, and it is not reported how lived_until_s the
-    earliest of the ranks' last signs of life, where every rank has one
-    failed_s      when the launcher or a rank first reported a failure
-    slurm_jobs    ids that the job's own logs name
-    all_stand     every rank that left anything stands in a stack, and nothing says that one ended
-    ended_by      exit codes of all ranks that failed by themselves
-    has_logs      other files than the kernel's log were read, even if nothing stands in them
+    is_known       something was read that belongs to the job itself
+    codes          pid -> exit code, if a launcher reports it
+    ranks          pid -> rank, if a launcher or the file of a stack names it
+    living         pids whose stack was taken, and whose end is not reported
+    lost_workers   pids of loaders' workers that ended, and nothing reports how
+    lived_until_s  the earliest of the ranks' last signs of life, in Unix seconds; None unless every
+                   rank has one
+    failed_s       when the launcher or a rank first reported a failure (Unix seconds); None: never
+    slurm_jobs     the job ids that the job's own logs name
+    all_stand      every rank that left any evidence has a stack, and nothing says that one ended
+    ended_by       the exit codes of all ranks that failed by themselves
+    has_logs       files other than the kernel's log were read, even if they are empty
     """
 
     is_known: bool = False
@@ -128,11 +131,12 @@ class JobProcesses:
 
 
 def is_kill(one: Finding) -> bool:
+    """Return whether the line says that a kernel ended a process."""
     return one.rule.startswith(KILLS) and one.rule not in OWN_WORDS and one.rule != "oom.page"
 
 
 def kills_of(findings: Iterable[Finding]) -> list[KernelKill]:
-    """Group the lines of a kernel's log that tell of one event."""
+    """Return the kills that kernel logs report. All lines about one kill are one `KernelKill`."""
     kills: list[KernelKill] = []
     last: dict[str, KernelKill] = {}
     for one in findings:
@@ -311,6 +315,6 @@ def _codes(job: JobProcesses) -> str:
 
 
 def with_rank(one: Finding, kill: KernelKill, job: JobProcesses) -> Finding:
-    """Name the rank whose process the line tells of, where a launcher says which that is."""
+    """Return the finding with its rank, if a launcher says which rank the killed process had."""
     rank = job.ranks.get(kill.pid) if kill.pid is not None else None
     return one if rank is None or one.rank is not None else replace(one, rank=rank)

@@ -40,6 +40,7 @@ class LedgerContents:
 
 
 def read_records(records: Records, *, name: str) -> LedgerContents:
+    """Return the newest interruption of a ledger as findings, and notes about what was left out."""
     session = next((part for part in reversed(records.sessions) if part.interruptions), None)
     if session is None:
         return _uninterrupted(records, name)
@@ -83,7 +84,7 @@ def _uninterrupted(records: Records, name: str) -> LedgerContents:
 
 
 def _newest(interruptions: Sequence[Interruption]) -> list[Interruption]:
-    """Return the newest interruption that is no part of another, and its parts."""
+    """Return the newest interruption that is not part of another one, and its own parts."""
     root = max(
         (one for one in interruptions if one.parent is None),
         key=lambda one: one.detected_s,

@@ -35,16 +35,16 @@ from outlast.model.texts import cut_at_word, duration, some
 from outlast.model.verdict import Evidence
 
 RULE, STOOD_STILL, FINISHED = "log.ends", "log.stood_still", "log.finished"
-STEPS_MIN = 3  # so many lines of one form, with numbers that grow, are steps
+STEPS_MIN = 3  # lines of one form, with numbers that grow: from this many on they are steps
 FORMS_MAX = 32  # of one writer
 WRITERS_MAX = 1_024  # in one log
 OWN_LINES = 100  # of the log of one rank; a log of several ranks is looked at as far as it was read
 CHARACTERS = 400
-LAST_LINES = 200  # in so many a program may say that its training is finished
+LAST_LINES = 200  # in these a program may say that its training is finished
 TIMES_MAX = 32  # of one writer
 SILENT_FACTOR = 10.0  # a rank fell silent if its usual gap passed so often while others wrote
 SILENT_MIN_S = 60.0
-STILL_MIN_S = 300.0  # a save or an evaluation may take so long without a line
+STILL_MIN_S = 300.0  # a save or an evaluation may take this long without a line
 CLOSING_S = 60.0  # lines so close to the end may be those of closing down
 ZONE_S, ZONE_SLACK_S = 1_800.0, 30.0  # two clocks may be in two zones, which differ by multiples
 ENDED_BY_OTHERS = (
@@ -89,6 +89,7 @@ class Series:
     last_s: float | None = None
 
     def feed(self, number: int, total: int | None, line: bytes) -> None:
+        """Take the number of one more line. A smaller one than before begins the series anew."""
         if not self.count or number < self.last:  # a new epoch counts from the beginning again
             self.count, self.first, self.lines = 0, number, (line, line)
         self.count += 1
@@ -101,10 +102,12 @@ class Series:
 
     @property
     def is_steps(self) -> bool:
+        """Whether there are enough lines, and the number grew."""
         return self.count >= STEPS_MIN and self.last > self.first
 
     @property
     def interval(self) -> float:
+        """By how much the number grows from line to line."""
         return (self.last - self.first) / max(1, self.count - 1)
 
     @property
@@ -116,6 +119,7 @@ class Series:
 
     @property
     def is_complete(self) -> bool:
+        """Whether the number came to the total that the lines name, or one short of it."""
         return self.total is not None and self.total > 1 and self.last >= self.total - 1
 
 
@@ -138,6 +142,7 @@ class LogEnd:
     lines: deque[bytes] = field(default_factory=lambda: deque(maxlen=TIMES_MAX))
 
     def close(self) -> None:
+        """Drop series that are not steps, and read the times of the last lines."""
         self.series = {form: one for form, one in self.series.items() if one.is_steps}
         for one in self.series.values():
             one.close()
@@ -148,7 +153,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class LogsEnd(Finding):
-    """Hold what the ends of all logs show. It has no class and names no rank.
+    """The finding about the ends of all logs. It has no failure class and names no rank.
 
     sentence  how far the logs go
     behind    the writers whose steps end first; empty if the logs do not tell them apart
@@ -160,7 +165,7 @@ class LogsEnd(Finding):
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Hold what the ends show, what may follow, and who is behind ("" if they do not tell)."""
+    """What the ends show, what may follow, and who is behind ("" if that is not known)."""
 
     fact: str
     guess: str
@@ -352,7 +357,7 @@ def _without_year_s(text: str, near_s: float | None) -> float | None:
 
 
 def _compare(ends: Sequence[LogEnd], steps: dict[str, Series], usual_s: float | None) -> _Said:
-    """Say how far the logs go, and who is behind."""
+    """Return how far the logs go, and who is behind."""
     if len(ends) > 1 and any(one.is_cut for one in ends):
         return _Said(
             "Some logs end within a line, because the program's output is buffered: where they end"
@@ -394,7 +399,7 @@ def _of_one(ends: Sequence[LogEnd], steps: dict[str, Series], furthest: int, whe
 
 
 def _silent(ends: Sequence[LogEnd], usual_s: float | None) -> _Said | None:
-    """Say who stopped writing long before the others, of ranks that reached the same step."""
+    """Return who stopped writing long before the others, of ranks that reached the same step."""
     last = {one.writer: one.times_s[-1] for one in ends if one.times_s}
     if usual_s is None or len(last) < 2 or len(last) < len(ends):
         return None

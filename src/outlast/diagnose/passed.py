@@ -37,11 +37,11 @@ STATES = (
     "memory.corrected",
     "kube.oom",
 )
-FINISHED, FINISHED_LINES = "kube.finished", 8  # so soon after it kubectl says when that was
+FINISHED, FINISHED_LINES = "kube.finished", 8  # lines within which kubectl says when that was
 APART_MAX_S = 26.5 * 3_600.0  # no two zones are so far apart
 BACK = "fs.back"
 PASSED_S = 600.0  # steps that much later were taken after the state, and not before it
-STEPS = 10  # and so many times the usual time between two lines of steps
+STEPS = 10  # and at least this many times the usual time between two of their lines later
 ZONES_SLACK_S = 180.0
 
 

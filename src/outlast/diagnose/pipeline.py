@@ -9,7 +9,7 @@
                    processes that are not its own (`foreign_lines.py`), states that passed
                    (`passed.py`), and lines that a dump refutes (`contradictions.py`) lose weight
     5. ends        the ends of the logs show which rank is behind, and whether the job had hung when
-    it was ended (`log_ends.py`)
+                   it was ended (`log_ends.py`)
     6. verdict     everything that is left is weighed together (`fuse/decide.py`)
 
 The files are read around it, by `runtime/evidence/reading.py`.

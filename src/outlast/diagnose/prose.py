@@ -61,8 +61,8 @@ _STEP = re.compile(
     r"(?:loss|step|epoch|iter(?:ation)?|batch|lr)\b\S{0,12}[ =:\[(]{1,4}\d|\d(?:it/s|s/it)",
     re.IGNORECASE,
 )
-STEPS_MAX = 3  # so many lines of steps make a log
-HEADED_MAX = 60  # as do so many with the heads of programs; people paste fewer
+STEPS_MAX = 3  # a file with this many lines of steps is a log
+HEADED_MAX = 60  # as is one with this many lines with the heads of programs; people paste fewer
 LINES_MAX = 120  # few write longer notes
 _TOKEN = re.compile(r"(?<![/.-])[a-z']+(?![/-])")
 _OF_PHRASES = frozenset({"no", "last", "back", "this", "in", "same", "looks"})
@@ -82,7 +82,7 @@ class WordsOfPeople:
 
     @property
     def is_log(self) -> bool:
-        """Return True once it is certain that the file is no prose."""
+        """Return True once it is certain that the file is not prose."""
         return (
             self.steps_count >= STEPS_MAX
             or self.headed_count >= HEADED_MAX
@@ -90,6 +90,7 @@ class WordsOfPeople:
         )
 
     def look(self, line: bytes) -> None:
+        """Count one line, unless it is certain already that the file is a log."""
         if self.is_log:
             return
         text = line[:TEXT_MAX].decode("utf-8", "replace").rstrip()

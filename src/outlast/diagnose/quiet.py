@@ -1,9 +1,9 @@
-"""When a job that is followed by its logs is taken to hang.
+"""Decide when a job that is watched through its logs counts as hanging.
 
 A job is quiet once no new line came for `QUIET_FACTOR` times its usual gap, and at least
-`QUIET_MIN_S`. Quiet alone is no hang: a checkpoint, an evaluation or a compilation is quiet too. It
-hangs if the stacks of its processes, taken twice, did not move. Where no stacks can be had, it
-must be quiet `BLIND_FACTOR` times as long.
+`QUIET_MIN_S`. A quiet job does not always hang: a checkpoint, an evaluation or a compilation is
+quiet too. The job hangs if the stacks of its processes, taken twice, did not move. Where no stacks
+can be taken, it must be quiet `BLIND_FACTOR` times as long.
 
 A job that hangs already when it is first followed shows no gaps. It is looked at once it was quiet
 for `QUIET_MIN_S`, and hangs if no process moved between two such looks, `AGAIN_S` apart.
@@ -27,7 +27,7 @@ AGAIN_S = 30.0  # between two looks at a job whose usual gap is not known
 
 
 class JobState(str, Enum):
-    """Name what the job is taken to be doing."""
+    """What the job is assumed to be doing."""
 
     GOES_ON = "goes on"
     QUIET = "quiet"
@@ -39,9 +39,9 @@ class JobState(str, Enum):
 class Look:
     """The decision, and the sentence that gives its reason.
 
-    from_s   so long without a new line counts as quiet
-    long_s   so long is enough even where the usual gap is not known
-    is_sure  the usual gap is known, or the silence is that long
+    from_s   seconds without a new line from which on the job counts as quiet
+    long_s   seconds that are enough even where the usual gap is not known
+    is_sure  the usual gap is known, or the job was quiet for `long_s`
     """
 
     state: JobState
@@ -62,7 +62,7 @@ def usual_gap_s(gaps_s: Sequence[float]) -> float:
 def decide_quiet(
     *, now_s: float, last_line_s: float, gaps_s: Sequence[float], min_s: float = QUIET_MIN_S
 ) -> Look:
-    """Decide whether no new line for so long is unusual."""
+    """Decide whether the time since the last line is unusually long."""
     usual_s, quiet_s = usual_gap_s(gaps_s), now_s - last_line_s
     long_s = max(min_s, QUIET_FACTOR * usual_s)
     is_known = len(gaps_s) >= GAPS_MIN

@@ -1,7 +1,7 @@
 """Jobs that failed, were started again by their launcher, and then finished.
 
 Nothing is broken in such a folder any more, though it shows a failure. What ended the earlier
-attempt is what a reader asks for, and a restart is no advice.
+attempt is what a reader asks for, and to restart is not useful advice.
 
 Only torchrun's own lines count, in one log with the end of the job. If each attempt has a folder,
 the newest one shows a job that ended well, and the older ones are set aside (`attempts.py`).
@@ -104,4 +104,5 @@ def finished_well(findings: Sequence[Finding]) -> bool:
 
 
 def has_recovered(findings: Sequence[Finding]) -> bool:
+    """Return whether the launcher started the job again, and it then finished."""
     return any(one.rule == RULE for one in findings)

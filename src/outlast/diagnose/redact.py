@@ -3,8 +3,8 @@
 Secrets    found by their own shape (keys of AWS, Hugging Face, GitHub, GitLab, Slack, Google,
            OpenAI, npm, PyPI, Stripe, JSON web tokens, private keys), or by what stands before them
            (names of passwords, tokens and keys in assignments, JSON, headers, URLs and command
-           lines). A number or a truth value after "token" or "key" is no secret: `pad_token_id=0`,
-           `max_tokens: 4096`.
+           lines). A number or a truth value after "token" or "key" is not a secret:
+           `pad_token_id=0`, `max_tokens: 4096`.
 Controls   ESC, C0, C1, DEL, line and paragraph separators, and what turns the direction of text or
            hides in it, as \\x1b or \\u202e.
 Limits     Linear time: every pattern begins with a literal or a word boundary and repeats one class

@@ -102,11 +102,12 @@ _LAUNCHER = re.compile(
 
 @dataclass(slots=True)
 class Sample:
-    """Keep what one log says of its job and of time.
+    """What one log says of its job, and when it was written.
 
-    Times without a zone are read as UTC. `began_s`, `began_day`: the first lines, with a year or
-    without. `starts`: those lines are what a job says when it starts, so that the log has its
-    beginning. `has_launcher`: torchrun or another launcher of a node's ranks wrote in it.
+    Times without a zone are read as UTC. `began_s`, `began_day`: the time of its first lines, with
+    a year or without. `starts`: its first lines are those of a job that starts, so that its
+    beginning is not missing. `has_launcher`: torchrun, or another launcher of the ranks of a node,
+    wrote in it.
     """
 
     name: str
@@ -219,7 +220,7 @@ def _jobs(samples: Sequence[Sample]) -> list[str]:
 def _values(samples: Sequence[Sample], what: str) -> dict[str, str]:
     """Return each value that logs give, with the first log that gives it.
 
-    A log that gives several values is no witness.
+    A log that gives several values does not count.
     """
     found: dict[str, str] = {}
     for sample in samples:

@@ -97,7 +97,7 @@ def not_collected(record: bytes) -> tuple[str, ...]:
 
 
 def without_own_verdicts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Return the same number of lines, with those of an earlier verdict left empty."""
+    """Yield the same number of lines, with those of an earlier verdict left empty."""
     source = iter(lines)
     # looked at together: two searches a line would cost as much as reading it
     while batch := list(islice(source, _BATCH_LINES)):

@@ -1,6 +1,4 @@
-"""Flight recorder dumps: read them safely, keep them small, and find out which rank waits for
-which.
-"""
+"""Flight recorder dumps: read them safely, keep them small, and find which rank waits for which."""
 
 from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump

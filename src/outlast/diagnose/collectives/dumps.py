@@ -127,6 +127,7 @@ def _from_json(raw: bytes) -> object:
 
 
 def refuse(what: str) -> NoReturn:
+    """Raise UnreadableDump, which says what the file is instead of a dump."""
     raise UnreadableDump(f"not a flight recorder's dump: {what}")
 
 

@@ -22,6 +22,7 @@ FINDINGS_MAX = 32
 def finding_of(
     job: DumpedJob, rank: int, kind: str, text: str, failure_class: FailureClass
 ) -> Finding:
+    """Return a finding that points at the dump of a rank, with the last source line it shows."""
     dump = job.dumps[rank]
     where = next(
         (
@@ -47,6 +48,7 @@ def finding_of(
 
 
 def late_says(rank: int, waits: Sequence[Wait]) -> str:
+    """Return a clause: the rank has not come to an operation in which others wait."""
     wait = max(waits, key=lambda one: len(one.waiters))
     if wait.is_p2p:
         return (
@@ -60,6 +62,7 @@ def late_says(rank: int, waits: Sequence[Wait]) -> str:
 
 
 def stuck_says(rank: int, wait: Wait) -> str:
+    """Return a clause: the rank has not finished an operation that others have finished."""
     return (
         f"rank {rank} has not finished {wait.says()}, which others of the group have, or its dump"
         " is from before"
@@ -67,6 +70,7 @@ def stuck_says(rank: int, wait: Wait) -> str:
 
 
 def ring_says(rank: int, graph: Graph) -> str:
+    """Return a clause: the rank waits for a rank that waits for it."""
     wait = next((wait for wait in graph.waits if rank in wait.waiters), None)
     return (
         f"rank {rank} waits in {wait.says()} for {named(wait.behind)}, which waits for it"
@@ -76,6 +80,7 @@ def ring_says(rank: int, graph: Graph) -> str:
 
 
 def joined_finding(graph: Graph) -> Finding:
+    """Return the finding that all ranks of an operation have come and none has finished it."""
     rank, wait = min(graph.joined.items())
     text = f"all of {named(wait.waiters)} have come to {wait.says()}, and none has finished it"
     return Finding(
@@ -90,6 +95,7 @@ def joined_finding(graph: Graph) -> Finding:
 def sentence_of(
     kind: str, graph: Graph, blamed: Sequence[Blamed], awaited: Mapping[int, list[Wait]]
 ) -> str:
+    """Return the sentence of a verdict. `kind` is one of those in `wait_for.py`."""
     ranks = [one.rank for one in blamed]
     if kind == "self_stuck":
         first = next(rank for rank in ranks if rank in graph.stuck)
@@ -134,6 +140,7 @@ def sentence_of(
 
 
 def silent_sentence(suspects: Sequence[Suspect], blame: Blame) -> str:
+    """Return the sentence about suspects that left no dump that can be read."""
     ranks = [one.rank for one in suspects]
     return (
         f"{capital(named(ranks))} left no evidence: {suspects[0].reason}."
@@ -143,6 +150,7 @@ def silent_sentence(suspects: Sequence[Suspect], blame: Blame) -> str:
 
 
 def capital(text: str) -> str:
+    """Return the text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 

@@ -42,6 +42,7 @@ class Wait:
     is_p2p: bool = False
 
     def says(self) -> str:
+        """Return the operation in words, with its number and its group."""
         return self.what if self.is_p2p else f"{self.what} {self.seq} of {self.group.label}"
 
 
@@ -49,11 +50,12 @@ class Wait:
 class Graph:
     """Nodes are ranks (0 and up) and operations (below 0).
 
-    joined  the operation that a rank waits in although all of its ranks have come: the rank waits
-            for something else
-    stuck   ranks that have not finished what others of the group have, and the operation
-    lacking operations that some rank has not reached: (place of the group, number), and of send and
-    receive (place of the group, rank that waits, its peer)
+    joined    for each rank: the operation that it waits in although all ranks of that operation
+              have come, so the rank waits for something else
+    stuck     for each rank that has not finished what others of the group have finished: that
+              operation
+    lacking   operations that some rank has not reached: (place of the group, number); for a send or
+              a receive (place of the group, rank that waits, its peer)
     """
 
     job: DumpedJob
@@ -65,10 +67,12 @@ class Graph:
     _operation_count: int = 0
 
     def operation(self) -> int:
+        """Return a new node for an operation."""
         self._operation_count += 1
         return -self._operation_count
 
     def add(self, wait: Wait, node: int) -> None:
+        """Add an edge from each rank that waits to `node`, the node of the operation."""
         self.waits.append(wait)
         for rank in wait.waiters:
             self.out[rank].append(node)
@@ -90,6 +94,7 @@ class Graph:
 
 
 def operation_of(state: GroupState, seq: int) -> str:
+    """Return the name of a recorded operation, without its sizes and types."""
     return (state.signature(seq) or "collective").partition(" ")[0]
 
 
@@ -208,7 +213,7 @@ def _traffic_says(rank: int, peer: int, is_send: bool, group: DumpedGroup) -> st
     )
 
 
-# --- all have come and nobody gets on -------------------------------------------------------------
+# --- all have come and none makes progress --------------------------------------------------------
 
 
 def add_queued(graph: Graph) -> None:
@@ -268,7 +273,7 @@ def _is_through(graph: Graph, rank: int, key: _Key) -> bool:
 def _stuck_in_traffic(
     graph: Graph, oldest: Mapping[int, tuple[_Key, tuple[int, ...]]]
 ) -> dict[int, Wait]:
-    """Yield ranks whose oldest unfinished call is a send or receive that the peer finished."""
+    """Return the ranks whose oldest unfinished call is a send or receive that the peer finished."""
     stuck = {}
     for rank, (key, pair) in oldest.items():
         if key[0] == "traffic" and rank not in graph.stuck:
@@ -354,7 +359,7 @@ def _joined_wait(graph: Graph, key: _Key, members: Sequence[int]) -> Wait:
 
 
 def ends_of(graph: Graph) -> Iterator[list[int]]:
-    """Return the ranks of each strongly connected component that nothing leads out of.
+    """Yield the ranks of each strongly connected component that nothing leads out of.
 
     Single ranks count as components. Only ranks that wait or are waited for are asked about.
     """
@@ -376,7 +381,7 @@ def ends_of(graph: Graph) -> Iterator[list[int]]:
 
 
 def _components(out: dict[int, list[int]]) -> Iterator[list[int]]:
-    """Return the strongly connected components, by Tarjan's algorithm.
+    """Yield the strongly connected components, by Tarjan's algorithm.
 
     It keeps a stack of its own, because chains of ranks are longer than Python's.
     """

@@ -67,6 +67,7 @@ class DumpedJob:
 
 
 def put_together(given: Sequence[Dump], unreadable: Iterable[str], world_size: int) -> DumpedJob:
+    """Return the job that the dumps show: one dump for each rank, and the members of each group."""
     settled = settle(given, unreadable, world_size)
     dumps, doubles = _one_each(settled.dumps)
     told, untold = _by_group(dumps)

@@ -110,6 +110,7 @@ def _size_told(dumps: Sequence[Dump]) -> int:
 
 
 def is_default(state: GroupState) -> bool:
+    """Return whether this is the default group, which has all ranks."""
     return state.desc == "default_pg" or state.name == "0"
 
 

@@ -27,15 +27,17 @@ class Mesh:
     groups: Mapping[tuple[int, int], str]
 
     def place(self, rank: int) -> tuple[int, int]:
+        """Return the place in the mesh of the group that the rank is in."""
         return rank // (self.size * self.stride), rank % self.stride
 
     def members(self, place: tuple[int, int]) -> range:
+        """Return the ranks of the group at that place."""
         first = place[0] * self.size * self.stride + place[1]
         return range(first, first + self.size * self.stride, self.stride)
 
 
 def fitting(known: Mapping[str, Collection[int]], size: int, world_size: int) -> Iterator[Mesh]:
-    """Return the meshes that fit all that is known, largest stride first.
+    """Yield the meshes that fit all that is known, largest stride first.
 
     `known` are some members of each group. Nothing fits if none of it tells the stride, or if
     something disagrees.

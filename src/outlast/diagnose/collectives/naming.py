@@ -29,11 +29,10 @@ _FIRST = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class RankClaim:
-    """Hold what a file's name says about the rank.
+    """The rank that a file's name claims, and how much that claim counts.
 
-        pattern    the part of the name without the number: the same for files that were named in
-               one way
-    strength   2: it says "rank" or "7_of_16"; 1: the last number; 0: any number
+    strength   2: the name says "rank" or "7_of_16"; 1: the rank is its last number; 0: any number
+    pattern    the name without that number. It is the same for files that were named in one way
     """
 
     rank: int
@@ -42,6 +41,7 @@ class RankClaim:
 
 
 def claim_of(name: str) -> RankClaim | None:
+    """Return the rank that the name of a dump claims; None if it has no number."""
     parts = [part for part in re.split(r"[/\\!]", name)[-2:] if part]
     for part in reversed(parts):
         stem = part
@@ -60,6 +60,7 @@ def claim_of(name: str) -> RankClaim | None:
 
 
 def rank_of_name(name: str) -> int | None:
+    """Return the rank that the name of a dump claims, however weakly; None if it has no number."""
     claim = claim_of(name)
     return None if claim is None else claim.rank
 

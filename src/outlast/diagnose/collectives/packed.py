@@ -50,6 +50,7 @@ class Packer:
         self._count = 0  # of ranks in all members said so far
 
     def pack(self, dumps: Sequence[Dump]) -> dict[str, Any]:
+        """Return a packet of plain data. It refers to what earlier packets of this packer said."""
         if self._count > MEMBERS_MAX_COUNT:
             self._members, self._count = _Table(), 0
         members, recent, issued, words = self._members, _Table(), _Table(), _Table()

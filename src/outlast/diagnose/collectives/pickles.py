@@ -24,7 +24,7 @@ from outlast.model.texts import cut_at_word
 
 
 class UnreadableDump(CorruptError, ValueError):
-    """The file is no dump, or not a whole one; the message says why.
+    """The file is not a dump, or not a whole one; the message says why.
 
     `refused` is set if it is a pickle that asked for a name or an object, as an attack does.
     """
@@ -35,7 +35,7 @@ class UnreadableDump(CorruptError, ValueError):
 
 
 class OversizedDump(UnreadableDump):
-    """Say that to read the file takes more memory than this process can have.
+    """To read the file takes more memory than this process can have.
 
     Few dumps are that long. Most often the bytes are damaged, or no dump's, and a few of them say
     that gigabytes follow.

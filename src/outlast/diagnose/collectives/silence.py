@@ -33,7 +33,7 @@ _Last = Mapping[int, tuple[GroupState, int]]
 
 @dataclass(slots=True)
 class SilenceFacts:
-    """Hold what is known of all groups, by the place of each group.
+    """What is known of all groups, by the place of each group.
 
     heads        the operations that ranks wait in, with these ranks
     finished     the last operation that is certainly finished
@@ -51,6 +51,7 @@ class SilenceFacts:
 
 
 def situation_of(job: DumpedJob) -> SilenceFacts:
+    """Return what each group has finished, what its ranks wait in, and which ranks fell silent."""
     last = _last_of_each(job)
     known = [known_states(group, job) for group in job.groups]
     now = SilenceFacts(
@@ -143,7 +144,7 @@ def _failed_waits(
 ) -> dict[int, int]:
     """Return ranks whose wait has failed, with the number of that operation, and `now.maybe`.
 
-    A peer without a dump is no sign of a failure, but it fits one.
+    A peer without a dump is not a sign of a failure, but it fits one.
     """
     place_of = {id(state): at for at, states in enumerate(known) for state in states.values()}
     failed: dict[int, int] = {}

@@ -37,9 +37,9 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """Hold what one rank has done in one group.
+    """What one rank has done in one group.
 
-    members      global ranks in the order of the group; None where the dump does not tell (gloo)
+    members      global ranks in the order of the group; None where the dump does not say (gloo)
     head         the lowest collective that is not finished, None if none is; `head_record` its
                  place in the rank's order of all operations
     enqueued     the highest collective that the rank has reached; None if neither entries nor
@@ -68,14 +68,17 @@ class GroupState:
     hides_p2p: bool = False
 
     def has_finished(self, seq: int) -> bool:
+        """Return whether this rank has finished operation number `seq` of the group."""
         return self.enqueued is not None and (
             seq < self.head if self.head is not None else seq <= self.enqueued
         )
 
     def signature(self, seq: int) -> str | None:
+        """Return the name and sizes of operation `seq`; None if its entry was not kept."""
         return next((signature for at, signature in self.recent if at == seq), None)
 
     def label(self) -> str:
+        """Return the group in words: its name, and its description if it has one."""
         return f"group {self.name}" + (
             f" ({self.desc})" if self.desc and self.desc != "undefined" else ""
         )

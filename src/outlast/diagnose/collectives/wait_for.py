@@ -12,7 +12,7 @@
                       whom it may wait (unseen.py)
     a ring            the one that called its groups in another order than before (order.py), or
                       else all of it
-    nobody missing    all have come and nobody gets on: "all_joined", which names nobody
+    nobody missing    all have come and none makes progress: "all_joined", which names nobody
 
 It cannot see waiting outside of recorded collectives (gloo's send and receive, the store, files).
 Nor can it see that dumps of NCCL were taken long after each other, or that a ring ran over before
@@ -78,10 +78,10 @@ EDGES_MAX = 2_000
 def find_blame(
     dumps: Sequence[Dump], *, unreadable: Mapping[str, str] | None = None, world_size: int = 0
 ) -> Blame:
-    """Say who is at fault, by the dumps of a job that hangs.
+    """Return who is at fault, according to the flight recorder dumps of a job that hangs.
 
     unreadable  names of dumps that could not be read, and why: their ranks count as silent
-    world_size  number of ranks, where something else tells it: dumps of gloo do not say how many
+    world_size  number of ranks, if known from elsewhere; else 0. Dumps of gloo do not say how many
                 there should be
     """
     unreadable = unreadable or {}
@@ -164,7 +164,7 @@ def _edges(graph: Graph, ended: set[int]) -> Iterable[tuple[int, int, str]]:
 
 @dataclass(slots=True)
 class _Guilty:
-    """Hold what is found while the ends of the graph are looked at."""
+    """The result so far, while the ends of the graph are looked at."""
 
     ranks: dict[int, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)

@@ -4,8 +4,7 @@ A graph of collectives that was recorded after a failure blames the rank that wa
 own account says whether that rank was the one that failed:
 
     killed    a signal that is neither the launcher's (SIGTERM, and SIGKILL after it was said to
-              follow) nor a watchdog's (SIGABRT, which ends
-              collateral ranks)
+              follow) nor a watchdog's (SIGABRT, which ends collateral ranks)
     raised    the first exception in its log is none about a lost peer
     lost      the first exception in its log is about a peer: collateral; late: that it timed
               out, so that it had waited
@@ -73,7 +72,7 @@ _SIGNALS |= {"KILL": -9, "SEGV": -11, "BUS": -7, "ABRT": -6, "TERM": -15, "ILL":
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """Hold what the ranks and their launcher report of how each one ended. Ranks are global.
+    """What the ranks and their launcher report of how each rank ended. Ranks are global.
 
     seen     all ranks that left any evidence by name
     forced   ranks that did not react to SIGTERM
@@ -105,6 +104,7 @@ class Accounts:
 
 
 def take_accounts(findings: Sequence[Finding]) -> Accounts:
+    """Return what the findings say of each rank's end. Findings of the graph are left out."""
     by_rank: dict[int, list[Finding]] = defaultdict(list)
     for one in findings:
         if one.rank is not None and not one.rule.startswith("graph."):

@@ -73,7 +73,7 @@ SILENT_CONFIDENCE = 0.6  # the only one without a stack, where all the others' w
 BEHIND_CONFIDENCE = 0.6  # by beacons, which know neither the collectives in a step nor for how long
 EXIT_CONFIDENCE = 0.7  # of the only rank that ended by itself
 EVERYBODY = 0.5  # a root that more ranks than this share show is the job's, not theirs
-MUTE_SHARE = 0.5  # so many, for each that says how it stood, may say nothing
+MUTE_SHARE = 0.5  # silent ranks at most, for each rank that says how it stood
 _OTHER_SIZE = ("gloo.size", "c10d.mismatch")
 _NOT_COME = re.compile(
     r"\branks? (\d[\d, ]{0,200}?) failed to pass monitoredbarrier", re.IGNORECASE
@@ -84,7 +84,7 @@ BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no cul
 
 
 class GraphBlame(Protocol):
-    """Hold what the graph of collectives shows (`diagnose/collectives`)."""
+    """What the graph of collectives shows (`diagnose/collectives`)."""
 
     @property
     def ranks(self) -> tuple[Blamed, ...]: ...

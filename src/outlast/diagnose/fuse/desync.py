@@ -45,6 +45,7 @@ class Desync:
 
 
 def compare_waits(findings: Sequence[Finding]) -> Desync:
+    """Compare the collectives that the ranks' own watchdogs say they waited in."""
     said = [one for one in findings if isinstance(one, AwaitedCollective) and one.rank is not None]
     waits = [one for one in said if one.rule != TOLD]
     groups: dict[str, list[AwaitedCollective]] = defaultdict(list)
@@ -183,8 +184,8 @@ def end_of_its_log(rank: int, findings: Sequence[Finding]) -> str:
 def _with_a_log_like_theirs(waiting: set[int], findings: Sequence[Finding]) -> set[int]:
     """Return ranks known only by a log file whose name is formed like those of the waiting ranks.
 
-    A number in a file's name may be no rank at all. It is one where several waiting ranks have
-    files that are named in the same way.
+    A number in a file's name may not be a rank. It is one where several waiting ranks have files
+    that are named in the same way.
     """
     by_form: dict[str, set[int]] = defaultdict(set)
     for one in findings:

@@ -162,7 +162,7 @@ def _why(facts: VerdictFacts, *, repeated: bool) -> str:
     )
     # The line may be of the healthy end of a link, and the verdict names the other one.
     elsewhere = bool(facts.nodes) and first.node not in (None, *facts.nodes)
-    own = first.node if facts.nodes else None  # a failure of all nodes is no fault of this one
+    own = first.node if facts.nodes else None  # a failure of all nodes is not the fault of this one
     node = some(facts.nodes, 3) if elsewhere else own
     on = "".join(f" on {what}" for what in (first.device, node) if what)
     stack = _stack_at(first.evidence, facts)

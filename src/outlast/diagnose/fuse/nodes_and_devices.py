@@ -65,7 +65,7 @@ def places_of(
     if devices and all(map(is_numbered, devices)):
         devices = _addresses(findings, nodes) or devices
     if named in SOFT and not ranks and len(nodes) > 1:
-        return (), ()  # a program fails on all its nodes, and that is no fault of theirs
+        return (), ()  # a program fails on all its nodes, and that is not their fault
     first = {_address(name): name for name in reversed(list(devices))}
     return tuple(name for name, _ in nodes.most_common(PLACES_MAX)), tuple(
         name for name, _ in devices.most_common(PLACES_MAX) if first[_address(name)] == name

@@ -108,7 +108,7 @@ def _vote(name: str, some: Sequence[Finding], weights: Weights) -> RuleVote | No
         {one.rank for one in some} - {None},
         {(one.node, one.device) for one in some if one.device},
     )
-    # Several ranks that work are no sign of a hang, and so none of the program's fault.
+    # Several ranks that work are not a sign of a hang, and so none of the program's fault.
     if (
         rule.failure_class in SOFT
         and name != "stack.working"

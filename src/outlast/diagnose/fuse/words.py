@@ -509,6 +509,7 @@ BY_RULE: dict[str, Words] = {
 
 
 def words_for(named: FailureClass, mechanism: Mechanism | None) -> Words:
+    """Return what a verdict says of a failure class. If the job hung, some have other words."""
     if named is C.UNKNOWN:
         return replace(WORDS[named], action=gather(mechanism))
     return HUNG.get(named, WORDS[named]) if mechanism is Mechanism.HANG else WORDS[named]

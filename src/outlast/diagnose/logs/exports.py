@@ -6,9 +6,9 @@
     kubectl get ... -o json      the same: each pod, node or event of the list is a record
     jq '.[]', stern -o ppextjson objects one after the other, each over many lines
 
-Each record becomes one line of JSON, which `json_lines.py` opens. Whatever is no such record stays
-as it is: a file of settings in YAML for example. Exports that stand on one long line, and answers
-of services, are read by `log_answers.py`.
+Each record becomes one line of JSON, which `json_lines.py` opens. Everything else stays as it is: a
+file of settings in YAML for example. Exports that stand on one long line, and answers of services,
+are read by `log_answers.py`.
 
 This module is pure: no clock, no files, no torch.
 """

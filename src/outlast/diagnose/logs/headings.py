@@ -87,7 +87,7 @@ class Heading:
 
 
 def read_heading(text: str, above: Sequence[str]) -> Heading | None:
-    """Return what a line says of those that follow, or None if it is no heading.
+    """Return what a line says of those that follow, or None if it is not a heading.
 
     `above` are the two lines before it.
     """

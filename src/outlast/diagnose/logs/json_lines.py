@@ -76,7 +76,7 @@ class OfPod(Finding):
 
 
 def open_record(line: bytes) -> list[Inner] | None:
-    """Return the lines in a record; None if the line is no record of a kind that is known."""
+    """Return the lines in a record; None if the line is not a record of a known kind."""
     found = _object(line)
     if found is None:
         return None
@@ -163,7 +163,7 @@ def _lines_of(payload: object) -> Iterator[bytes]:
 
 
 def _said_by_program(record: Mapping[str, Any]) -> Iterator[str]:
-    """Return the message and the traceback of a record that a program's logging library wrote."""
+    """Yield the message and the traceback of a record that a program's logging library wrote."""
     message = _first_text(record, _MESSAGES)
     raised = _first_text(record, _TRACEBACKS)
     if message is None and raised is None:

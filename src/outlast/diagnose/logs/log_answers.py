@@ -62,7 +62,7 @@ class QueryAnswer:
 def open_answer(first: bytes, chunks: Iterator[bytes]) -> QueryAnswer | None:
     """Return the records if a file whose bytes begin with `first` is such an export, else None.
 
-    It takes from `chunks` only if the file is one.
+    Nothing is taken from `chunks` if the file is not such an export.
     """
     if first.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"[", b"{"):
         return None
@@ -107,7 +107,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def more(self) -> bool:
-        """Hold one chunk more, and let go of what was read; False at the end."""
+        """Read one more chunk, and drop what was used. Return False at the end."""
         chunk = next(self._chunks, None)
         if chunk is None:
             return False

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-HEAD = 300  # a prefix is looked for in so many characters
+HEAD = 300  # characters of a line in which a prefix is looked for
 ANSI = re.compile(r"\x1b\[[0-9;?]{0,16}[A-Za-z]|\x1b\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)")
 _MONTHS = {
     name: number
@@ -102,7 +102,7 @@ _BARE_FIELD_HOST = re.compile(
 )
 _JOURNAL_TIME = re.compile(r"\"__REALTIME_TIMESTAMP\" ?: ?\"(\d{16})\"")
 _OF_RENDEZVOUS = re.compile(r"_\d{1,8}_\d{1,4}$")  # torchelastic's node: host, pid, local id
-FIELDS = 4_000  # of a line of JSON so much is looked at: its fields have no order
+FIELDS = 4_000  # characters of a line of JSON that are looked at: its fields have no order
 _NAME_RANK = re.compile(
     r"(?:^|[/_.-])(?:global)?rank[_.-]?(\d{1,6})(?:[_.-]|$|/)|attempt_\d{1,4}/(\d{1,6})/"
 )
@@ -139,6 +139,7 @@ class Prefix:
 
 
 def read_prefix(text: str) -> Prefix:
+    """Return the time, node and rank that stand in front of the message of a line."""
     head = text[:HEAD]
     at_s, node = (
         time_of(head),
@@ -154,6 +155,7 @@ def read_prefix(text: str) -> Prefix:
 
 
 def time_of(head: str) -> float | None:
+    """Return the first time in the text in Unix seconds (UTC if it names no zone), or None."""
     iso = _ISO.search(head)
     try:
         if iso:
@@ -216,6 +218,7 @@ def _rank_by(head: str, *patterns: re.Pattern[str]) -> int | None:
 
 
 def rank_of_name(name: str) -> int | None:
+    """Return the rank that the path of a log names ("rank7", "attempt_0/7/"); else None."""
     found = _NAME_RANK.search(name)
     return (
         None if found is None else next(int(group) for group in found.groups() if group is not None)
@@ -223,6 +226,7 @@ def rank_of_name(name: str) -> int | None:
 
 
 def node_of_name(name: str) -> str | None:
+    """Return the node that the path of a log names; else None."""
     found = _NAME_NODE.search(name) or _NAME_HOST.search(name)
     return None if found is None else next(group for group in found.groups() if group)
 

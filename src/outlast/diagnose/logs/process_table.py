@@ -1,5 +1,6 @@
-"""The table of a job's processes that `outlast diagnose --collect` writes: rank, pid, state, wait
-channel, whether it moved, command.
+"""Read the table of a job's processes that `outlast diagnose --collect` writes.
+
+Its columns are rank, pid, state, wait channel, whether the process moved, and command.
 
 If a process is stopped (T), or held in the kernel (D), that state is the reason, and not the line
 in its stack.
@@ -59,7 +60,7 @@ class _Rank:
 
 
 class ProcessTable:
-    """A reader of the table's rows, from its header to the first line that is no row."""
+    """A reader of the table's rows, from its header to the first line that is not a row."""
 
     def __init__(self) -> None:
         self._left = 0
@@ -74,7 +75,7 @@ class ProcessTable:
         self._ranks = {}
 
     def feed(self, line: int, text: str) -> list[ProcessRow]:
-        """Return what the row says, or what the whole table does if this line is no row."""
+        """Return what the row says, or what the whole table does if this line is not a row."""
         self._left -= 1
         found = _ROW.match(text)
         if found is None:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 
 NEIGHBOURS = 6  # lines before and after that are looked at
-NEIGHBOURS_MIN = 4  # of which so many must look like source
+NEIGHBOURS_MIN = 4  # of these lines, at least, must look like source
 SHARE = 0.6
 
 _LABEL = re.compile(

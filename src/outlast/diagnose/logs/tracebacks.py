@@ -210,7 +210,7 @@ class Tracebacks:
             self._in_box(label, one, text[width:].lstrip())
             return None
         if one.lines == 0 and _FRAME.match(text[width:]):
-            one.width = 0  # what stood before the header was no label but a progress bar
+            one.width = 0  # what stood before the header was a progress bar, and not a label
         body = text[width + one.width :]
         one.lines += 1
         frame = _FRAME.match(body)
@@ -285,4 +285,5 @@ def _label(text: str) -> tuple[str, int]:
 
 
 def raised_by_user(path: str) -> bool:
+    """Return whether the file is the user's own code, and not a library's or a wrapper's."""
     return not _LIBRARY.search(path) and not _WRAPPER.search(path)

@@ -1,5 +1,6 @@
-"""Watchdog lines of all generations: which collective a rank waited in, and how far its group had
-come.
+"""Read the watchdog lines of all versions of torch.
+
+They say which collective a rank waited in, and how far its group had come.
 
 2.0: `[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=469508,
 OpType=ALLREDUCE, Timeout(ms)=1800000) ran for ...` 2.1 to 2.4 add NumelIn and NumelOut, and `last

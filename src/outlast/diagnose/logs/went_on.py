@@ -1,11 +1,12 @@
-"""Exceptions that a program handled: its log goes on after them as it did before.
+"""Recognise exceptions that a program handled: its log goes on after them as it did before.
 
-A program may print a traceback and train on. Such a line names a cause that was none. The log shows
-that: lines of a form that it had before (a step, a bar of progress) come again. A few of the same
-writer suffice. Where several ranks may write one log without labels, more are wanted than all ranks
-print until they notice that one is gone. An exception is handled, too, if lines of one form follow
-in which a number grows: steps, which no rank takes without the others.
-Lines that report exceptions, or where they were raised, are no progress, however often they come.
+A program may print a traceback and train on. Such a line looks like a cause, and is none. The log
+shows that: lines of a form that it had before (a step, a bar of progress) come again. A few by the
+same writer suffice. Where several ranks may write one log without labels, more lines are needed:
+more than all ranks print until they notice that one is gone. An exception is handled, too, if lines
+of one form follow in which a number grows: steps, which no rank takes without the others. Lines
+that report exceptions, or where they were raised, do not count as progress, however often they
+come.
 
 A program that says that its training is finished has handled whatever it printed before.
 
@@ -36,13 +37,13 @@ from outlast.model.verdict import Role
 
 RULE, RESTARTED = "log.went_on", "log.restarted"
 SIGNALS = ("exit.killed_bare", "exit.bus", "exit.segv", "exit.illegal", "exit.fpe", "exit.abort")
-BEFORE_LINES = 80  # so many before are looked at, and a form has to be there so often
-BEFORE_COUNT = 3
+BEFORE_LINES = 80  # lines before the exception that are looked at
+BEFORE_COUNT = 3  # at least, of one form
 AFTER_COUNT = 5  # lines of the same writer
 AFTER_ANY_COUNT = 24  # lines of any writer
 STEPS_COUNT = 10  # values of a number that grows, in lines of one form
 FORMS_MAX = 32  # of these lines
-AFTER_LINES = 2_000  # so many after are looked at
+AFTER_LINES = 2_000  # lines after the exception that are looked at
 OPEN_MAX = 24
 LIKE_MAX = 1_000
 _LETTERS_MIN, _CHARACTERS = 4, 200
@@ -129,7 +130,7 @@ class _Open:
     def look(self, lines: Sequence[bytes], *, one_writer: bool, failures: Set[bytes]) -> None:
         """Count the lines of a known form among those that come after, and look for steps.
 
-        `failures` are forms of lines that are no progress.
+        `failures` are forms of lines that do not count as progress.
         """
         for line in lines[: self.left_count]:
             if self.is_handled:

@@ -1,5 +1,4 @@
-"""torch.distributed: the watchdog of all generations, heartbeat monitor, stores, gloo, DDP and
-FSDP.
+"""Rules for torch.distributed: watchdog, heartbeat monitor, stores, gloo, DDP and FSDP.
 
 A watchdog names collateral ranks. The rank that they wait for is found from sequence numbers
 (`logs/watchdog.py`, `fuse/desync.py`) or from dumps.

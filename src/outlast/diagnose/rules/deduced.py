@@ -1,5 +1,4 @@
-"""Rules without a pattern: what readers and the fusion deduce from several lines, stacks, numbers
-or records.
+"""Rules without a pattern, for what is deduced from several lines, stacks, numbers or records.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,5 +1,6 @@
-"""Lines of the Linux kernel about devices: network adapters, GPUs without an Xid, drives, and the
-file systems on them.
+"""Rules for lines of the Linux kernel about devices.
+
+These are network adapters, GPUs without an Xid, drives, and the file systems on them.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,5 +1,6 @@
-"""torchrun and similar launchers (accelerate, deepspeed, lightning, ray, mpirun): which processes
-ended, by what, and which of them first.
+"""Rules for torchrun and similar launchers (accelerate, deepspeed, lightning, ray, mpirun).
+
+Their lines say which processes ended, by what, and which of them first.
 
 "Root Cause (first observed failure)" is the earliest time that one agent recorded, to the second: a
 place to look, not a reason.

@@ -1,5 +1,6 @@
-"""What a process reads from its host by way of errno and libraries: memory, disks, mounts, the
-outside world.
+"""Rules for errors of a process's host, as errno and libraries report them.
+
+They are about memory, disks, mounts, and the outside world.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -1,5 +1,6 @@
-"""What training frameworks say of their own progress, results and speed; health monitors and
-metrics as text.
+"""Rules for what training frameworks say of their progress, results and speed.
+
+Health monitors, and metrics as text, are here too.
 
 This module is pure: no clock, no files, no torch.
 """

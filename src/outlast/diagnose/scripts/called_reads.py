@@ -1,9 +1,9 @@
-"""Which attributes the functions of a script may read, with all that they call.
+"""Find which attributes the functions of a script may read, in all that they call.
 
-A loop may set `self.loss` in each round, and call a function before that which reads the value of
-the round before. The functions are found by their names, in this one file. A name that is not
-defined there may stand for a module (`model(x)` calls a `forward`), or for anything, which then may
-read every attribute of what it is given as a whole: `callback(self)`.
+A loop may set `self.loss` in each round, and call a function before it does, which reads the value
+of the round before. Functions are found by their names, in this one file. A name that is not
+defined there may stand for a module: `model(x)` calls a `forward`. It may also stand for anything
+else, which may read every attribute of an object that it is given: `callback(self)`.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -19,9 +19,9 @@ _MODULES = ("forward", "__call__")
 
 @dataclass(slots=True)
 class _Function:
-    """Keep what a function itself reads and calls.
+    """What a function itself reads and calls.
 
-    handed   the names that it hands, as they are, to what is not defined in the file
+    handed   names that it passes whole to a function that is not defined in the file
     """
 
     attributes: set[str] = field(default_factory=set)
@@ -30,7 +30,7 @@ class _Function:
 
 
 class CalledReads:
-    """Know what the functions of one file may read."""
+    """The attributes that the functions of one file may read."""
 
     def __init__(self, functions: dict[str, _Function]) -> None:
         self._functions = functions

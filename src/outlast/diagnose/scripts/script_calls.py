@@ -56,6 +56,7 @@ class Module:
 
     @classmethod
     def parsed(cls, source: str, file: str = "") -> Module:
+        """Return the module of this text. Raises SyntaxError if it is no Python."""
         tree = ast.parse(source)
         return cls(file, tree, sorted(calls_of(tree), key=lambda one: one[1].lineno))
 
@@ -68,6 +69,7 @@ class SourcePlace:
     node: ast.Call | ast.stmt
 
     def remark(self, what: str, do: str) -> Remark:
+        """Return a remark about this place."""
         return Remark(self.node.lineno, what, do, file=self.file)
 
     def __str__(self) -> str:
@@ -96,6 +98,7 @@ def calls_of(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 def dotted(node: ast.expr) -> str:
+    """Return the dotted name of an expression ("torch.save"); "" if it has none."""
     match node:
         case ast.Name(id=name):
             return name
@@ -107,6 +110,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def last_name(name: str) -> str:
+    """Return the part of a dotted name after its last dot."""
     return name.rpartition(".")[2]
 
 

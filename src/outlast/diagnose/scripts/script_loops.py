@@ -69,6 +69,7 @@ def loops(modules: Sequence[Module]) -> Iterator[SourcePlace]:
 
 
 def is_backward(name: str) -> bool:
+    """Return whether a call of this name computes gradients."""
     return last_name(name) in ("backward", "manual_backward") or is_both(name)
 
 
@@ -164,4 +165,5 @@ class Reach:
 
 
 def calls_in(node: ast.AST) -> Iterator[ast.Call]:
+    """Yield all calls within the node."""
     return (one for one in ast.walk(node) if isinstance(one, ast.Call))

@@ -161,6 +161,7 @@ def starts_ranks(modules: Sequence[Module]) -> list[SourcePlace]:
 
 
 def own_ranks(place: SourcePlace) -> Remark:
+    """Return the remark that the script starts its ranks by itself."""
     return place.remark(
         "the script starts its ranks by itself, and each process of `outlast run` would start them"
         " again",
@@ -170,7 +171,7 @@ def own_ranks(place: SourcePlace) -> Remark:
 
 
 def adoption(modules: Sequence[Module], loop: SourcePlace | None) -> Iterator[Remark]:
-    """Return the lines that change if the script is to call outlast, file by file."""
+    """Yield the lines that change if the script is to call outlast, file by file."""
     library, owners = library_of(modules), _accelerators(modules)
     names = {last_name(name) for module in modules for name, _ in module.calls}
     group = _IN_PLACE if names & _SPLIT else "run = outlast.join()"

@@ -42,7 +42,7 @@ _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names h
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """Hold what the text of a script tells.
+    """What the text of a script shows.
 
     calls_outlast  the script takes part in the run by itself
     remarks        in the order of lines
@@ -62,9 +62,9 @@ class ScriptText:
 
 
 def read_script(source: str, others: Mapping[str, str] | None = None) -> ScriptText:
-    """Return what the text tells. `others`: modules of the script's own, their texts by file.
+    """Return what the text shows. `others`: texts of modules of the script's own, by file.
 
-    Raises SyntaxError where the script is no Python. Other modules that are none are left out.
+    Raises SyntaxError if the script is not valid Python. Other modules that are not are left out.
     """
     script = Module.parsed(source)
     modules = [script, *_parsed(others or {})]

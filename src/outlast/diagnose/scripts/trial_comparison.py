@@ -38,7 +38,7 @@ class ScriptLoop:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """Keep what one rank saw at one moment. `prints` have a type after the digits."""
+    """What one rank saw at one moment. `prints`: fingerprints, with a type after the digits."""
 
     pid: int
     loop: ScriptLoop
@@ -93,7 +93,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Keep what differs between the two runs.
+    """The differences between the two runs.
 
     variables      that were not kept, each once
     state          by rank, the parts of run.state that differ at the end of the last step
@@ -114,7 +114,7 @@ class Comparison:
 def compare(
     undisturbed: Notes, disturbed: Notes, struck: Collection[KilledRank], temporary: Collection[str]
 ) -> Comparison:
-    """Return what differs.
+    """Return what differs between the undisturbed run and the disturbed one.
 
     `temporary` are the variables, and attributes of variables, by their whole keys, that the loop
     sets in each step before it reads them.

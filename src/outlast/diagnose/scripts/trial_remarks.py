@@ -35,7 +35,7 @@ _FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
 def variable_remark(one: Variable, source: str, *, changes: int) -> Remark:
-    """Name a variable that was not kept.
+    """Return the remark about a variable that was not kept.
 
     source    the text of the file that it lives in
     changes   the step after which the state differs; 0: the state is the same
@@ -151,7 +151,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[ast.expr, ast.ex
 
 
 def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
-    """Say which averages start over. `found`: variables with their lines."""
+    """Return the note about averages that start over. `found`: variables with their lines."""
     named = some([f"{one.name} (line {line})" for one, line in found])
     return (
         f"What is only shown starts over on a rank that is replaced: {named}. Keep it by run.state"
@@ -160,7 +160,7 @@ def meters_note(found: Sequence[tuple[Variable, int]]) -> str:
 
 
 def state_remark(found: Comparison, loop: ScriptLoop) -> Remark:
-    """Say that the state differs, and that no variable explains it."""
+    """Return the remark that the state differs, and that no variable explains it."""
     ranks = some([f"rank {rank}" for rank in sorted(found.state)])
     parts = some(sorted({part for parts in found.state.values() for part in parts}))
     return Remark(
@@ -237,6 +237,7 @@ def _defined(source: str, name: str) -> int:
 
 
 def own_differences(found: Comparison) -> str:
+    """Return why the comparison says nothing: the script gives other results each time."""
     return (
         "the script itself gives other results each time, before any rank is killed"
         f" ({some([one.removeprefix('state:') for one in found.own])}): whether a failure changes"
@@ -248,7 +249,7 @@ _UNSET = re.compile(r"(?:NameError|UnboundLocalError): .*?'(\w+)'")
 
 
 def failure_remark(stderr: str, script: str, *, replaced: bool = False) -> Remark:
-    """Name what a run ended with: what was refused, or the script's own error, with its line.
+    """Return the remark about the end of a run: a refusal, or the script's error, with its line.
 
     replaced   only a run whose ranks were replaced has ended so. A name that has no value then is
                one that an earlier step had set
@@ -295,7 +296,7 @@ def _line_of(error: str, stderr: str, script: str) -> int:
 
 
 def resumption(steps: Sequence[Mapping[str, object]], *, killed_after: int) -> str:
-    """Say with which step a script without outlast calls went on after a rank was killed."""
+    """Return with which step a script without outlast calls went on after a rank was killed."""
     pids = list(dict.fromkeys(one["pid"] for one in steps if one["rank"] == 0))
     if len(pids) < 2:
         return "it did not come back within the time"

@@ -1,5 +1,7 @@
-"""Stacks of native code, as gdb (`thread apply all bt`, with `py-bt` or without) and eu-stack print
-them; pstack and gstack print either form.
+"""Read stacks of native code.
+
+gdb (`thread apply all bt`, with `py-bt` or without) and eu-stack print them. pstack and gstack
+print either form.
 
 gdb:       Thread 1 (Thread 0x7f2b (LWP 4242) "python"): / #0  0x00007f in c10d::Work::wait(long) ()
            from /usr/lib/libtorch_cpu.so

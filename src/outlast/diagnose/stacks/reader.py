@@ -1,16 +1,18 @@
-"""Stacks as py-spy, faulthandler, gdb and eu-stack print them, one finding for each main or
-autograd thread.
+"""Read stacks as py-spy, faulthandler, gdb and eu-stack print them.
+
+There is one finding for each main thread and each autograd thread.
 
 py-spy:       Process 1234: python train.py / Thread 1234 (active): "MainThread" / "    synchronize
               (torch/cuda/__init__.py:688)"
 faulthandler: Thread 0x00007f.. (most recent call first): / '  File "train.py", line 12 in step'
 gdb, eu-stack: see `native.py`
-Innermost frames come first in both. Lines may carry a launcher's label.
+
+Innermost frames come first in all of them. Lines may carry a launcher's label.
 
 The innermost known frame tells what a stack is doing: waiting for peers, loading or storing, or
-working. A rank that waits is collateral. Only a frame of a library that talks to peers proves that:
-a function of the user's own that is called `wait_for_shard` may sleep, poll or hold a lock. It
-counts as working, unless most ranks stand in it (`together.py`).
+working. A rank that waits is collateral. Only a frame of a library that talks to peers proves that
+a rank waits. A function of the user's own that is called `wait_for_shard` may sleep, poll or hold a
+lock. It counts as working, unless most ranks stand in it (`together.py`).
 
 This module is pure: no clock, no files, no torch.
 """
@@ -363,6 +365,7 @@ def _package_at(parts: Sequence[str]) -> int:
 
 
 def function_of(frame: str) -> str:
+    """Return the bare name of the function of a frame, without module, class and place."""
     return frame.partition(" (")[0].rsplit(".", 1)[-1].rsplit("::", 1)[-1]
 
 

@@ -25,7 +25,7 @@ COLLECTIVE = re.compile(
     re.IGNORECASE,
 )
 POINT_TO_POINT = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
-# more ranks than these are no outliers, however many processes and threads each has
+# more ranks than these are not outliers, however many processes and threads each has
 OUTLIERS_SHARE = 0.34
 OUTLIER = "stack.outlier_work"
 _BY_KIND = {"loading": "stack.outlier_io", "loader": "stack.outlier_loader"}
