@@ -82,6 +82,7 @@ class Input:
 
     @property
     def reader(self) -> ValueReader:
+        """The reader of values of this kind."""
         return field_of(self.path).reader
 
     @property
@@ -92,6 +93,7 @@ class Input:
 
     @property
     def is_assumed(self) -> bool:
+        """Whether the value is a default or a preset that its source calls an assumption."""
         return self.origin in (Origin.DEFAULT, Origin.PRESET) and any(
             word in self.source for word in ("assum", "[M]", "unverified")
         )
@@ -140,14 +142,17 @@ class Cluster:
         )
 
     def put_value(self, path: str, value: Value, *, origin: Origin, source: str) -> Cluster:
+        """Return a cluster with this value, which is not checked, for one input."""
         return replace(self, inputs={**self.inputs, path: Input(path, value, origin, source)})
 
     def without(self, *paths: str) -> Cluster:
+        """Return a cluster without these inputs. Paths that it does not have are ignored."""
         return replace(
             self, inputs={path: one for path, one in self.inputs.items() if path not in paths}
         )
 
     def check_path(self, path: str) -> None:
+        """Raise UsageError if this cluster can have no input of that path."""
         paths = tuple(self.paths())
         if path not in paths:
             close = difflib.get_close_matches(path, paths, n=1)
@@ -167,6 +172,7 @@ class Cluster:
 
 
 def field_of(path: str) -> Field:
+    """Return the field of a path that exists. Raises KeyError for another one."""
     table, _, rest = path.partition(".")
     return TABLES[table][rest] if table in TABLES else LISTS[table][rest.rpartition(".")[2]]
 

@@ -109,6 +109,7 @@ class DecisionEstimate:
 
     @property
     def per_interruption(self) -> float:
+        """Calls of the engine for each interruption; NaN if there was none."""
         return self.decisions / self.interruptions if self.interruptions else math.nan
 
 

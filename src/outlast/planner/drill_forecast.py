@@ -1,8 +1,8 @@
 """Predict the ETTR of a drill from its calendar, before the first fault strikes.
 
 A drill knows its faults in advance: which kinds, and when. So nothing has to be drawn here. Each
-fault costs the step that it cuts short, the time until it is noticed, and the recovery. A fault in
-the midst of a recovery begins that again, as in the planner's model of a run (scenario.py).
+fault costs the step that it cuts short, the time until it is noticed, and the recovery. A fault
+during a recovery makes the recovery begin again, as in the planner's model of a run (scenario.py).
 
 Units      seconds of wall-clock time, in which all ranks stand still.
 Known      the calendar; the length of a step and the ETTR of the undisturbed run, which the drill
@@ -12,8 +12,8 @@ Assumed    how long a recovery takes: `RECOVERY_S`, in seconds, measured on two 
            drills of benchmarks/RESULTS.md (2026-11-27). Another machine, a larger state and a
            higher load change that. So the prediction has a range: recoveries that take a quarter
            of it, and four times as long.
-Naive      the same, as if every fault were one that ends a process: what a predictor says which
-           counts faults and does not look at their kinds.
+Naive      the same, as if every fault ended a process. This is what a predictor says that counts
+           faults and ignores their kinds.
 Limits     A rank that is slow costs throughput, and no ETTR. Steps that a script without outlast
            calls does again from its own checkpoint are not counted.
 
@@ -31,7 +31,7 @@ from outlast.model.limits import DEADLINE_FACTOR, PING_DEADLINE_S, STEP_FLOOR_S,
 
 LOW, HIGH = 0.25, 4.0  # of the assumed recovery, for the range
 LEASE_S = 2.0  # of a drill's hosts (`--lease`)
-REFUSED_S = 0.25  # a launcher that is gone is noticed so soon if its machine lives on
+REFUSED_S = 0.25  # until a launcher that is gone is noticed, if its machine lives on
 # how long a recovery takes once it is noticed what happened, by what has to be done
 RECOVERY_S: Mapping[str, float] = {
     "repeat": 0.1,  # every process goes on
@@ -62,8 +62,8 @@ class Undisturbed:
     training_s  from its third step to its last
     ettr        its ETTR without start-up and shutdown
     hosts       it ran on several hosts
-    restart_s   a script without outlast calls starts again as a whole, and takes so long for that;
-                None: it calls outlast
+    restart_s   seconds that a script without outlast calls takes to start again as a whole; None:
+                the script calls outlast
     """
 
     training_s: float

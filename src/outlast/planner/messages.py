@@ -129,7 +129,8 @@ def as_scenario(
 ) -> tuple[Scenario, History]:
     """Return the simulated run with these options and faults as a scenario and a history.
 
-    It lasts from its first step to the moment at which the run is asked to stop.
+    It lasts from its first step to the moment at which the run is asked to stop. Raises UsageError
+    if a scenario cannot express the run.
     """
     nodes, kinds = options.nodes - options.spare_nodes, list(measured_s.detect_s)
     if (

@@ -42,10 +42,10 @@ NODES_MOST = 16_384
 class NodeLosses:
     """The losses of one node, two nodes at once and one domain that a run does not survive.
 
-    scheme      what is kept on other nodes: `peers=2` or `parity=4+2`
-    nodes_least how many nodes with ranks that takes
-    sizes       how many nodes each domain has
-    told        whether the run knows the domains, so that they decide where copies and parity lie
+    scheme       what is kept on other nodes: `peers=2` or `parity=4+2`
+    nodes_least  the smallest number of nodes with ranks for which this scheme can be used
+    sizes        the number of nodes of each domain
+    told         True if the run knows the domains, so that they decide where copies and parity lie
     """
 
     scheme: str

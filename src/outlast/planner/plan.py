@@ -90,6 +90,7 @@ class Plan:
 
     @property
     def scenario(self) -> Scenario:
+        """The scenario that the plan is for."""
         return self.resolved.scenario
 
     @property
@@ -98,6 +99,7 @@ class Plan:
 
     @property
     def interval_s(self) -> dict[str, float]:
+        """Seconds between two saves, by the name of the tier."""
         return {tier.name: self.scenario.interval_s(tier) for tier in self.scenario.tiers}
 
     @property
@@ -140,6 +142,7 @@ class Plan:
 
 
 def finite(value: float) -> float | None:
+    """Return the value, or None if it is infinite or NaN: JSON has neither."""
     return value if math.isfinite(value) else None
 
 
@@ -333,6 +336,7 @@ def _lost_with_next(scenario: Scenario, code: Code) -> float:
 
 
 def gpu_hours(scenario: Scenario) -> dict[str, float]:
+    """Return the GPU hours of the job: those of training, and those of spare nodes."""
     job = scenario.job
     hours = job.duration_s / HOUR_S
     return {

@@ -41,6 +41,7 @@ class ValueReader:
 
 
 def quantity(kind: QuantityKind, *, zero: bool = False, endless: bool = False) -> ValueReader:
+    """Return a reader of a quantity. `zero`: 0 is allowed; `endless`: infinity is allowed."""
     if kind is QuantityKind.COUNT:
         return ValueReader(
             kind.value,

@@ -4,11 +4,11 @@
 
 Method     A run that began with s spares lacks a node while more than s nodes are in repair. For
            each run, a time is kept from which on at most s of the nodes lost so far are in repair,
-           and the number of nodes that come back after it. A loss adds to that number. Only if it
-           exceeds s, the nodes in repair are counted again, and the time moves on, from one
-           returning node to the next. So for most losses, only their return is stored. Each loss
-           takes one column, in no order. When all columns are full, those of nodes that have come
-           back are freed.
+           and the number of nodes that come back after it. A loss adds to that number. Only if the
+           number exceeds s, the nodes in repair are counted again, and the time moves on to the
+           return of the next node, and so on. So for most losses, nothing but the time of their
+           return is stored. Each loss takes one column, in no order. When all columns are full,
+           those of nodes that have come back are freed.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -77,10 +77,11 @@ class Returns:
             self._move_on(many, at_s[many])
 
     def _move_on(self, runs: NDArray[np.intp], at_s: Floats) -> None:
-        """Move the times at which these runs are complete on, until no more nodes are in repair
-        then than there are spares.
+        """Move `complete_s` of these runs to the first time at which no node is lacking.
+
+        At that time, at most as many nodes are in repair as there are spares.
         """
-        # All that is asked from now on is about later times. Nodes that are back do not count.
+        # Later calls ask only about later times, so nodes that are back by now do not count.
         past = self._complete_s[runs] < at_s
         self._complete_s[runs] = np.maximum(self._complete_s[runs], at_s)
         self._later[runs[past]] = self._in_repair(runs[past], at_s[past])

@@ -5,9 +5,9 @@ This module calculates the values that follow from the given ones, and chooses t
 
 Intervals  Each tier gets the interval that is exact for a single tier under Daly's cost, for the
            failures that no cheaper tier survives.
-Spares     There are so many spare nodes that every lost node is replaced at 99.9 % of all moments.
-           The number of nodes in repair is taken as Poisson, and its mean is the number of losses
-           in the time of one repair.
+Spares     As many spare nodes as it takes to replace every lost node at 99.9 % of all moments. The
+           number of nodes in repair is taken as Poisson, and its mean is the number of losses in
+           the time of one repair.
 Limits     Both are closed forms, for a constant rate and for any number of repairs at a time.
            `optimise.py` searches in simulation instead.
 
@@ -55,6 +55,7 @@ class Resolved:
     inputs: dict[str, Input]
 
     def note(self, path: str, value: Value, origin: Origin, why: str) -> None:
+        """Record an input that was calculated or chosen, and why."""
         self.inputs[path] = Input(path, value, origin, why)
 
 
@@ -242,6 +243,7 @@ def _grown(begin_s: float, end_s: float, rate: FailureRate) -> float:
 
 
 def rates_by_extent(failures: tuple[FailureRate, ...], job: Job) -> dict[Extent, float]:
+    """Return the failures per second of the whole job, by extent."""
     return {
         extent: math.fsum(rate_per_s(one, job) for one in failures if one.extent is extent)
         for extent in Extent

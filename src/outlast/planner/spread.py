@@ -58,6 +58,7 @@ class Spread:
 
     @property
     def mean_s(self) -> float:
+        """The mean duration in seconds."""
         if self.shape is Shape.LOGNORMAL:
             median_s, sigma = self.numbers
             return median_s * math.exp(sigma * sigma / 2)
@@ -108,10 +109,12 @@ def quantiles(spreads: Sequence[Spread], u: NDArray[np.float64]) -> NDArray[np.f
 
 
 def constant(seconds: float) -> Spread:
+    """Make a duration that is always the same."""
     return Spread(Shape.CONSTANT, (seconds,))
 
 
 def exponential(mean_s: float) -> Spread:
+    """Make an exponential duration from its mean."""
     return Spread(Shape.EXPONENTIAL, (mean_s,))
 
 

@@ -72,6 +72,7 @@ class Strikes:
 
     @property
     def loses_nodes(self) -> bool:
+        """Whether any failure of the scenario takes a node."""
         return bool(self._nodes_lost.any())
 
     @property
@@ -179,6 +180,7 @@ class OrderedColumn:
         self._rows = np.zeros((0, 0))
 
     def at(self, k: int) -> Floats:
+        """Return row `k`, one number for each replica. `k` must not decrease from call to call."""
         while k >= self._first + ROWS:
             self._first += ROWS
             rows = next(self._chunks)

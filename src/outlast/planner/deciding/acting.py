@@ -79,6 +79,7 @@ class Acting:
         return self.incidents[0].due_s if self.incidents else math.inf
 
     def add(self, incident: Incident) -> None:
+        """Add an interruption whose verdict is due later."""
         heapq.heappush(self.incidents, incident)
 
     def decide(self, now_s: float) -> ActionVerdict:

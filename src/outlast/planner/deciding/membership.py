@@ -31,6 +31,7 @@ class StruckRanks:
     seats: tuple[int, ...]
 
     def and_also(self, other: StruckRanks) -> StruckRanks:
+        """Return the ranks and seats of both. If one has no ranks, it is the other one."""
         if not (self.ranks and other.ranks):
             return self if self.ranks else other
         return StruckRanks(
@@ -98,7 +99,7 @@ class SimulatedMembership:
     def free_seats(self, first: int, count: int, *, gone: Collection[int]) -> list[int]:
         """Return `count` seats that are not in `gone`, from `first` on and then from the beginning.
 
-        The result is shorter if there are not so many.
+        The result is shorter if there are fewer such seats.
         """
         nodes = self.job.nodes
         return list(
@@ -108,6 +109,7 @@ class SimulatedMembership:
         )
 
     def ranks_of(self, seat: int) -> range:
+        """Return the ranks of a seat."""
         return range(
             seat * self.job.gpus_per_node, min((seat + 1) * self.job.gpus_per_node, self.job.gpus)
         )
@@ -156,6 +158,7 @@ class SimulatedMembership:
     # --- nodes that leave and come back -----------------------------------------------------------
 
     def repair(self, node: str, *, back_s: float) -> None:
+        """Let a lost node be repaired by `back_s`, in seconds. `come_back` then returns it."""
         heapq.heappush(self._repaired, (back_s, node))
 
     def come_back(self, now_s: float) -> int:
@@ -173,6 +176,7 @@ class SimulatedMembership:
         return not_back
 
     def bar(self, node: str) -> None:
+        """Give the node no more work, now and after a repair."""
         self.barred.add(node)
         self.ready = [spare for spare in self.ready if spare != node]
 

@@ -52,6 +52,7 @@ class Loss:
     nodes: int = 0
 
     def and_also(self, hit: Hit, extent: Extent) -> Loss:
+        """Return the loss with one more failure in it."""
         dead = hit.dead.and_also(self.dead)
         raised = (hit.raised | self.raised).difference(dead.ranks)
         return Loss(
@@ -107,6 +108,7 @@ class RecoveryUnderway:
 
     @property
     def resumes_s(self) -> float:
+        """When training goes on, if nothing else fails before."""
         return self.phases[-1][1]
 
     def spend(self, upto_s: float, seconds: dict[Cause, float]) -> None:
@@ -135,6 +137,7 @@ class Ladder:
         self.reached = 0  # the step that training had reached when it was last interrupted
 
     def note_committed(self, step: int) -> None:
+        """Note a step that all ranks have committed."""
         self._step, self._trained = max(self._step, step), self._trained or step > 0
 
     def rung(self, recovery: RecoveryUnderway, spares: list[int]) -> RecoveryVerdict:

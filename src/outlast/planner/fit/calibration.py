@@ -54,10 +54,12 @@ class Calibration:
 
     @property
     def failures(self) -> int:
+        """The number of failures in all records."""
         return sum(len(one.failures) for one in self.records)
 
     @property
     def source(self) -> str:
+        """The names of all sources, for people."""
         return ", ".join(one.source for one in self.records)
 
     def scenario_rates(self) -> tuple[FailureRate, ...]:
@@ -81,6 +83,7 @@ class Calibration:
         return tuple(dict.fromkeys(_cannot_tell(self)))
 
     def assumptions(self) -> tuple[str, ...]:
+        """Return a sentence for each assumption behind the records."""
         return tuple(dict.fromkeys(text for record in self.records for text in record.assumptions))
 
 
@@ -165,6 +168,7 @@ def _few_words(phase: PhaseSamples) -> str:
 
 
 def what_of(rate: ClassRate) -> str:
+    """Return in words what a failure of this rate does."""
     return "a node is lost" if rate.extent is Extent.NODE else "anything fails"
 
 

@@ -74,6 +74,7 @@ class BookedSeconds:
 
 
 def booked(records: Records, *, now_s: float | None) -> BookedSeconds:
+    """Return the seconds that the run has booked. `now_s` is as in `account`."""
     books = account(records, now_s=now_s)
     roots = sum(one.parent is None for one, _ in records.unique_interruptions())
     return BookedSeconds(books.mean_ranks, books.rank_seconds, roots, books.ettr_training)

@@ -64,14 +64,17 @@ class PhaseSamples:
 
     @property
     def mean_s(self) -> float | None:
+        """The mean of the samples in seconds; None without samples."""
         return statistics.fmean(self.samples_s) if self.samples_s else None
 
     @property
     def median_s(self) -> float | None:
+        """The median of the samples in seconds; None without samples."""
         return statistics.median(self.samples_s) if self.samples_s else None
 
     @property
     def p95_s(self) -> float | None:
+        """The 95th percentile of the samples in seconds; None without samples."""
         return float(np.quantile(self.samples_s, 0.95)) if self.samples_s else None
 
 
@@ -98,6 +101,7 @@ class Phases:
     survived: Extent | None
 
     def all(self) -> tuple[PhaseSamples, ...]:
+        """Return the samples of all phases, in the order of a recovery."""
         return (self.detect, self.regroup, self.take, self.restore, self.first_step, self.relaunch)
 
     @property
