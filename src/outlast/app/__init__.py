@@ -1,0 +1,1 @@
+"""The command line: the options of each command, and what it prints, writes or serves."""

@@ -65,7 +65,7 @@ Chart: TypeAlias = Curves | Bars
 
 
 def drawn(chart: Chart, *, blocks: bool) -> list[str]:
-    """Yield the lines of a chart. `blocks` is True if the output can show more than ASCII."""
+    """Return the lines of a chart. `blocks` is True if the output can show more than ASCII."""
     body = (
         _curves(chart, blocks=blocks) if isinstance(chart, Curves) else _bars(chart, blocks=blocks)
     )
@@ -109,7 +109,7 @@ def _round_down(value: float, step: float) -> float:
 
 
 def _bars(chart: Bars, *, blocks: bool) -> Iterator[str]:
-    """Return a row for each value.
+    """Yield a row for each value.
 
     Bars reach to both sides of the base if any does, and are plain otherwise.
     """

@@ -34,6 +34,7 @@ STYLE: Any = {
 
 
 def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -59,6 +60,7 @@ def draw(charts: Sequence[Chart], path: str) -> None:
 
 
 def picture(charts: Sequence[Chart], kind: str) -> bytes:
+    """Return the picture of all charts as bytes. `kind` is one of FORMATS. Needs matplotlib."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 

@@ -63,14 +63,20 @@ def finite(text: str) -> float:
 
 
 def whole(text: str) -> int:
-    """Read an argument that is a whole number from 0, for argparse."""
+    """Read an argument that is a whole number from 0, for argparse.
+
+    Raises ArgumentTypeError, which argparse shows as a usage error.
+    """
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 
 
 def address(text: str) -> tuple[str, int]:
-    """Read `[HOST:]PORT`, for argparse."""
+    """Read `[HOST:]PORT`, for argparse.
+
+    The host is 127.0.0.1 if none is given. Raises ArgumentTypeError for any other text.
+    """
     host, _, port = text.rpartition(":")
     if not port.isascii() or not port.isdigit() or int(port) > 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port, and not HOST:PORT")

@@ -79,7 +79,10 @@ def uncordon(argv: Sequence[str]) -> int:
 
 
 def ask(args: argparse.Namespace, what: str, *, run: str | None, node: str = "") -> int:
-    """Ask the launcher of a run for something, show how it stands, and return the exit code."""
+    """Ask the launcher of a run for something, show how it stands, and return the exit code.
+
+    Raises UsageError if the time limit is negative, and OutlastError if no launcher answers.
+    """
     if args.timeout is not None and args.timeout < 0:
         raise UsageError("--timeout takes seconds, 0 or more")
     launcher = _launcher(args, run)
@@ -137,7 +140,8 @@ def _check_not_over(launcher: FolderLauncher) -> None:
     """Raise UsageError if the ledger says that the run has ended.
 
     A copy of the ledger does not count: another node may lead the run on. If this node has handed
-    the run over, wait for the node that leads it on: it may come to this folder.
+    the run over, wait until the new leader takes requests in this folder, or until CONTROL_LEADER_S
+    are over.
     """
     folder = launcher.folder
     try:

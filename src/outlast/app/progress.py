@@ -1,4 +1,4 @@
-"""A bar on stderr while much data is read. If stderr is no terminal, there is no bar."""
+"""A bar on stderr while much data is read. If stderr is not a terminal, there is none."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from outlast.runtime.evidence.reading import ReadingProgress
 
 @contextlib.contextmanager
 def progress_bar() -> Iterator[Callable[[ReadingProgress], None]]:
+    """Give a function that shows how far reading has come, and remove the bar at exit."""
     if not sys.stderr.isatty():
         yield lambda progress: None
         return

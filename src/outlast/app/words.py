@@ -29,7 +29,7 @@ LAUNCHER_GONE = (
 
 
 def console_for(*, stderr: bool = False, environment: Mapping[str, str]) -> Console:
-    """Return a console, which is plain where the output is no terminal or NO_COLOR is set."""
+    """Return a console, which is plain if the output is not a terminal or NO_COLOR is set."""
     probe = Console(stderr=stderr, highlight=False)
     if probe.is_terminal and not environment.get("NO_COLOR"):
         return probe
@@ -192,4 +192,5 @@ def states(workers: Iterable[Facts]) -> str:
 
 
 def spares(some: Iterable[Facts]) -> str:
+    """Return the spares in words, by kind, such as "2 hot, 1 warm"; "none" without any."""
     return states({"state": spare["kind"]} for spare in some)

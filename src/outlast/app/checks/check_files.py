@@ -92,7 +92,7 @@ def _imported(file: str, source: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _above(file: str, level: int) -> str:
-    """Return the folder that a relative import with so many dots begins in."""
+    """Return the folder that a relative import with this number of dots begins in."""
     for _ in range(level):
         file = os.path.dirname(file)
     return file

@@ -43,6 +43,7 @@ class Facts:
     read: str
 
     def graph(self, *, boxes: bool) -> list[str]:
+        """Return the lines of the graph of who waits for whom. `boxes`: with box characters."""
         if not self.has_dumps:
             return ["there were no flight-recorder dumps, which tell who waits for whom"]
         blamed, suspects = (
@@ -52,6 +53,7 @@ class Facts:
 
 
 def facts_of(diagnosis: ReadDiagnosis, verdict: dict[str, typing.Any]) -> Facts:
+    """Return the facts of a diagnosis. Secrets are removed from its texts."""
     edges = (
         ()
         if diagnosis.blame is None
@@ -127,10 +129,12 @@ def sure(verdict: dict[str, typing.Any]) -> str:
 
 
 def place(evidence: dict[str, typing.Any]) -> str:
+    """Return "FILE:LINE" of one piece of evidence; only the file if it has no line."""
     return str(evidence["file"]) + ("" if evidence["line"] is None else f":{evidence['line']}")
 
 
 def size(count: int) -> str:
+    """Return a number of bytes with a decimal unit, such as "1.5 MB"."""
     for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"

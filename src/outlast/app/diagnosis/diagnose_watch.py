@@ -1,6 +1,4 @@
-"""`outlast diagnose --watch LOGS`: follow a running job, and print the verdict once it hangs or has
-failed.
-"""
+"""`outlast diagnose --watch`: follow a running job, and print a verdict if it hangs or fails."""
 
 from __future__ import annotations
 

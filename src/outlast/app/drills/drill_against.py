@@ -1,7 +1,9 @@
 """`outlast drill --against`: what the options ask for, and what is refused.
 
-outlast drill llama3-day --against torchrun --against torchft
-outlast drill plan.toml --against-script 'ddp.py --save {run}/model.pt' -- train.py
+    outlast drill llama3-day --against torchrun --against torchft
+    outlast drill plan.toml --against-script 'ddp.py --save {run}/model.pt' -- train.py
+
+The faults of the plan are then injected into the same training under each of these launchers.
 """
 
 from __future__ import annotations

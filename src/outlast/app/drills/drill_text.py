@@ -34,7 +34,7 @@ SAID_EACH_S = 60.0  # where nobody looks at a terminal
 
 
 class DrillProgress:
-    """Say on stderr how a run of a drill goes on: one line that changes, if it is a terminal.
+    """Show the progress of a drill on stderr: one line that changes, if it is a terminal.
 
     A reader that is gone (`2>&1 | head`, a closed terminal) does not end the drill.
     """
@@ -45,10 +45,12 @@ class DrillProgress:
         self._last_s = clock.now_s()
 
     def begin(self, text: str) -> None:
+        """Print what begins."""
         self._last_s = clock.now_s()
         self._write(f"outlast drill: {text}\n")
 
     def show(self, seen: DrillView) -> None:
+        """Show how far the run has come, unless that was shown a moment ago."""
         now_s = clock.now_s()
         if now_s - self._last_s < (SHOWN_EACH_S if self._live else SAID_EACH_S):
             return
@@ -59,12 +61,14 @@ class DrillProgress:
         self._write(f"\r{line}\033[K" if self._live else f"{line}\n")
 
     def searching(self, count_of: int) -> None:
+        """Print that the run is over, and that causes are looked for."""
         self._write(
             "outlast drill: the run is over; the causes of"
             f" {count(count_of, 'interruption')} are looked for in its evidence\n"
         )
 
     def end(self, step: int, trained_s: float) -> None:
+        """Print how many steps the run made, in how many seconds."""
         line = f"  {count(step, 'step')} in {words.duration(trained_s)}"
         self._write(f"\r{line}\033[K\n" if self._live else f"{line}\n")
 

@@ -40,7 +40,7 @@ class LiveView:
     """The live view. Use it as a context manager, or call `close`.
 
     console         the console of stderr (see words.console_for)
-    status_every_s  seconds between status lines if stderr is no terminal; 0: no status lines
+    status_every_s  seconds between status lines if stderr is not a terminal; 0: no status lines
     quiet           True if only warnings and errors are printed
     """
 
@@ -71,7 +71,7 @@ class LiveView:
     def update(self, snapshot: Facts) -> None:
         """Show this snapshot from now on.
 
-        If stderr is no terminal, there is a line at the start, at each interruption and its end,
+        If stderr is not a terminal, there is a line at the start, at each interruption and its end,
         and from time to time.
         """
         snapshot = words.escaped_all(snapshot)

@@ -94,6 +94,7 @@ def of_node(options: RunOptions, zygote: ZygoteClient) -> NodeOptions:
 def open_folder(
     options: RunOptions, began_s: float, began_wall_s: float
 ) -> tuple[RunFolder, Ledger]:
+    """Make the folder and the ledger of a run, or open those of the run that is resumed."""
     release = version("outlast")
     name = Path(options.program.script).stem
     card = folder_card(options)
@@ -223,6 +224,7 @@ def _without_webhook(words: list[str], options: RunOptions) -> list[str]:
 
 
 def checkpoint_root(options: RunOptions, folder: RunFolder) -> Path:
+    """Return the folder of checkpoints: the given one, or that in the run's folder."""
     given = options.checkpoints.folder
     return Path(given) if given else folder.checkpoints
 

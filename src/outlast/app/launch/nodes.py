@@ -54,7 +54,7 @@ class NodeArguments:
 
 
 def is_several(asked: Mapping[str, Any]) -> bool:
-    """Return whether several nodes are asked for. Raises UsageError if --nnodes is no number."""
+    """Return whether several nodes are asked for. Raises UsageError unless --nnodes is a number."""
     return bool(_count(asked["nnodes"]) > 1 or asked["spare_nodes"])
 
 

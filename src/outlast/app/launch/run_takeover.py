@@ -118,7 +118,7 @@ class Leadership:
     `hand_run_over` or `resign`, another node leads the run on.
 
     led      what is open if this node leads or has led; None: it never has
-    standby  what this node does as a voter; None: it is no voter
+    standby  what this node does as a voter; None: it is not a voter
     """
 
     def __init__(self, place: LeaderPlace) -> None:

@@ -117,7 +117,7 @@ class StatusOptions:
     """The options of what outlast itself writes to stderr, such as its status line.
 
     quiet            True if outlast writes only warnings and errors
-    status_every_s   seconds between status lines if stderr is no terminal; 0: no status lines
+    status_every_s   seconds between status lines if stderr is not a terminal; 0: no status lines
     metrics          where the run's metrics are served, as [HOST:]PORT; "": they are not served
     page_command     the words of the command that sends a page; (): no command
     page_webhook     the URL to which a page is posted; "": none
@@ -207,7 +207,12 @@ def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str
 
 
 def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
-    """Judge the parser's answer (`parse` in runtime/worker/script/arguments.py)."""
+    """Return the options of a run, or the help text, from the answer of the parser.
+
+    The parser is `parse` in runtime/worker/script/arguments.py.
+
+    Raises UsageError if the options are wrong, or do not go together.
+    """
     if "help" in answer:
         return str(answer["help"])
     if "usage" in answer:

@@ -37,6 +37,10 @@ def add_table_flags(out: argparse.ArgumentParser) -> None:
 
 
 def fleet_of(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
+    """Return the fleet that the options describe, and whether its times are dates; or two Nones.
+
+    Raises UsageError if only some of the options are given.
+    """
     given = {"--units": args.units, "--from": args.begin, "--to": args.end}
     missing = [name for name, value in given.items() if value is None]
     if len(missing) == len(given):
@@ -58,6 +62,7 @@ def fleet_of(args: argparse.Namespace) -> tuple[Fleet | None, bool | None]:
 
 
 def classes_of(given: Sequence[str]) -> Mapping[str, FailureClass]:
+    """Return the class of failures for each NAME of --class. Raises UsageError."""
     known = tuple(one.value for one in FailureClass)
     out: dict[str, FailureClass] = {}
     for text in given:

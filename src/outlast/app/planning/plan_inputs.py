@@ -52,6 +52,7 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
 
 
 def preset(name: str) -> Cluster:
+    """Return the cluster of a preset. Raises UsageError if there is none of that name."""
     package, folder, suffix = PRESETS
     return parse(
         shipped.text(package, folder, name, suffix, what="preset"),

@@ -22,6 +22,7 @@ WATTS = ((1e6, "MW"), (1e3, "kW"), (1.0, "W"))
 
 
 def show(found: PlanFindings, *, inputs: bool, blocks: bool) -> list[str]:
+    """Return the lines of a plan. `inputs`: list all inputs; `blocks`: with block characters."""
     lines = answer_lines(found)
     for chart in charts(found):
         lines += ["", *drawn(chart, blocks=blocks)]
@@ -31,7 +32,7 @@ def show(found: PlanFindings, *, inputs: bool, blocks: bool) -> list[str]:
 
 
 def answer_lines(found: PlanFindings) -> list[str]:
-    """Yield the whole answer, without the charts and the list of inputs."""
+    """Return the lines of the whole answer, without the charts and the list of inputs."""
     lines = [*_answer(found.plan), *_assumed(found.plan), *_sensitive(found)]
     if found.optimum is not None:
         lines += ["", *_options(found)]
@@ -152,7 +153,7 @@ def _costs(plan: Plan) -> str:
 
 
 def _assumed(plan: Plan) -> Iterator[str]:
-    """Return the inputs that are assumed, those that make the largest difference first."""
+    """Yield the inputs that are assumed, those that make the largest difference first."""
     inputs = plan.resolved.inputs
     widths = {one.path: one.width for one in plan.sensitivity}
     assumed = [one for one in inputs.values() if one.is_assumed and not _is_idle(one)]

@@ -191,7 +191,7 @@ def _interruptions(view: RunView, books: Accounting) -> list[dict[str, typing.An
 
 
 def _events(view: RunView, kinds: tuple[str, ...]) -> Iterator[tuple[float, Event]]:
-    """Return the events of these kinds, each with its time since the run began."""
+    """Yield the events of these kinds, each with its time since the run began."""
     for part in view.records.sessions:
         for event in part.events:
             if event.kind in kinds:

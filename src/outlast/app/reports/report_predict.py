@@ -44,6 +44,8 @@ def predicted(facts: Facts, cluster_file: str) -> list[dict[str, typing.Any]]:
 
     Seconds are rank-seconds divided by the number of ranks. `low` and `high` are the 5th and the
     95th percentile of single runs. They are null if the planner has only a mean.
+
+    Raises UsageError if the run has not trained yet.
     """
     training_s = report_sums.training_s(facts)
     if training_s <= 0:

@@ -53,7 +53,11 @@ def sums(some: Sequence[Facts], given: Given) -> dict[str, typing.Any]:
 
 
 def balance(books: Accounting) -> dict[str, typing.Any]:
-    """Return whether all sums of the account are right."""
+    """Compare the sums of the account with what they should be.
+
+    sums    True if all are right
+    wrong   a sentence for each that is not
+    """
     expected_s = books.held_s
     taken_s = math.fsum(
         value for session in books.taken for one in session.values() for value in one.values()

@@ -4,7 +4,7 @@
     outlast top runs/x       another one; it may be over, or its launcher gone
 
 It reads the run's folder once a second. The arrow keys scroll the ranks, q ends it. If the output
-is no terminal, it prints the view once.
+is not a terminal, it prints the view once.
 """
 
 from __future__ import annotations

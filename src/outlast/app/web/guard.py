@@ -96,7 +96,7 @@ class Guard:
 
 
 def why_no_form(headers: Headers) -> tuple[int, str] | None:
-    """Return a status and a reason if a request is no form of a page of this server, else None."""
+    """Return a status and a reason if a request is not from a page of this server; else None."""
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdecimal()):
         return 411, "A form has a length."

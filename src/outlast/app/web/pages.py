@@ -58,11 +58,13 @@ def warm_up(site: Site) -> None:
 
 
 def site_of(request: Request) -> Site:
+    """Return the site that the server of this request shows."""
     found: Site = request.app.state.site
     return found
 
 
 def overview(request: Request, page: Annotated[int, Query(ge=1, le=10_000)] = 1) -> Response:
+    """Answer with a page of the overview; if only one run is shown, redirect to it."""
     site = site_of(request)
     if site.only is not None:
         return RedirectResponse(f"runs/{quote(site.only, safe='')}/")
@@ -92,6 +94,7 @@ def to_folder(run: str) -> Response:
 
 
 def run_page(request: Request, run: str) -> Response:
+    """Answer with the page of a run."""
     shown = site_of(request).shown(run)
     return html("run.html", page=shown.page, parts=shown.parts, names=PARTS, links=LINKS)
 

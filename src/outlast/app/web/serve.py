@@ -5,11 +5,10 @@
     outlast serve /data/runs      all runs in another folder
 
 The server only reads runs, and writes nothing. With a token (OUTLAST_TOKEN or --token-file), people
-who show it may ask things of a live run from its page, as `outlast stop` and `outlast drain` do:
-then the launcher is asked, over its control socket. It is a process of its own with the lowest
-priority.
-So training does not notice when the server ends or has many requests. What the first answers need
-is done before the priority is given up. Ctrl-C ends the server.
+who show it may send commands to a live run from its page, as `outlast stop` and `outlast drain` do:
+the server passes them to the launcher over its control socket. The server is a process of its own
+with the lowest priority, so training does not notice when it ends or has many requests. What the
+first answers need is done before the priority is given up. Ctrl-C ends the server.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class SignedIn:
 
     @property
     def is_locked(self) -> bool:
-        """Return whether so many wrong tokens came that none is accepted for a while."""
+        """Return whether no token is accepted for a while, because too many wrong ones came."""
         full = len(self._wrong_s) == TRIES_COUNT
         return full and self._now_s() - self._wrong_s[0] < TRIES_S
 
