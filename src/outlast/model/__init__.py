@@ -1,0 +1,1 @@
+"""Frozen data and arithmetic that all layers share: messages, records, terms, limits."""

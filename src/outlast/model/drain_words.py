@@ -1,7 +1,7 @@
 """The reason of an interruption in which ranks are moved off a node on purpose.
 
-The coordinator writes it, and reports read it: such an interruption is no failure, and its reason
-says who wanted it and why.
+The coordinator writes it, and reports read it: such an interruption is not a failure, and its
+reason says who wanted it and why.
 
 This module is pure.
 """
@@ -35,7 +35,7 @@ def drain_reason(node: str, why: str) -> str:
 
 
 def drain_of(mechanism: str, reason: str) -> Drain | None:
-    """Return the drain that was booked as this interruption, or None if it was no drain."""
+    """Return the drain that was booked as this interruption, or None if it was not a drain."""
     found = _DRAINED.match(reason)
     if found is None or mechanism != Mechanism.LOST_NODE.value:
         return None

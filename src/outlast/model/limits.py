@@ -234,7 +234,7 @@ NOTICE_DRAIN_S = 15.0
 
 # --- spares ---------------------------------------------------------------------------------------
 SPARE_PLAIN_WAIT_S = 5.0  # a script without a call of outlast.join by then gets warm spares
-SPARE_FAILURES_COUNT = 3  # after so many spares that ended before they parked, no more are made
+SPARE_FAILURES_COUNT = 3  # no more spares are made after this many ended before they parked
 SPARE_REFILL_DELAY_S = 1.0  # a used spare is replaced this long after training goes on
 
 # --- open files -----------------------------------------------------------------------------------
@@ -356,17 +356,17 @@ RECORD_MAX_BYTES = 1 << 30  # about five million chunks of tensors
 # Written bytes of a checkpoint after which the disk is told to begin writing.
 WRITEBACK_BYTES = 16 << 20
 READ_BLOCK_BYTES = 2 << 20  # bytes of a checkpoint that are read and summed at once
-# The process of a node that writes captured images to the disk carries out so many orders at once.
+# Orders that the process of a node that writes captured images to the disk carries out at once.
 WRITERS_COUNT = 2
 DIRECT_ALIGN_BYTES = 4096  # what direct writes to a disk have to be a multiple of
 DIRECT_BLOCK_BYTES = 8 << 20  # bytes of an image that are written at once
 SYNC_EVERY_BYTES = 64 << 20  # bytes of an image in the kernel's cache, after which it is synced
 WRITER_MOVED_S = 0.25  # at least between two of its reports that bytes were written
-# It is replaced if it does not answer, or writes nothing though it has an order, for so long.
+# It is replaced if it does not answer, or writes nothing though it has an order, for this long.
 WRITER_SILENT_S = 120.0
 WRITER_AGAIN_S = 0.5  # the first pause before it is started again; later ones are longer
-WRITER_BACK_S = 5.0  # a rank waits so long for it to come back, and then writes its image itself
-# A rank gives a save up if nothing of the save before was written for so long.
+WRITER_BACK_S = 5.0  # a rank waits this long for it to come back, and then writes its image itself
+# A rank gives up a save if nothing of the save before was written for this long.
 SAVE_STUCK_S = 30.0
 # Replicated state is split among the ranks in shares of at least this size. Smaller tensors are not
 # cut.

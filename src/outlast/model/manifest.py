@@ -109,6 +109,7 @@ class Manifest:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self) -> bytes:
+        """Return the manifest as the bytes of its file."""
         body = {
             "schema": MANIFEST_VERSION,
             "run": self.run,

@@ -43,6 +43,7 @@ class Code:
 
     @property
     def size(self) -> int:
+        """The number of members of a group: those with data and those with parity."""
         return self.data + self.parity
 
     @property
@@ -107,6 +108,8 @@ def loss_bound_gemini(*, nodes: int, copies: int, failed: int) -> float:
     GEMINI (SOSP 2023) gives 1 minus this as a lower bound of the chance to recover from memory. It
     is the union bound over groups: exact up to failed < 2 m, where no two groups can be lost at
     once. Independent failures only.
+
+    Raises UsageError if the nodes do not divide into groups of `copies`.
     """
     need(copies=copies, least=1)
     need(failed=failed, least=0, most=nodes)

@@ -139,6 +139,8 @@ def rate_quantile_per_s(chance: float, *, failures: float, exposure_s: float) ->
 
     Without failures the rate is not 0. On average it is half a failure in the exposure. With a
     probability of 95 % it is below 1.92 failures in the exposure.
+
+    Raises UsageError if `chance` is not between 0 and 1.
     """
     need(failures=failures, least=0.0)
     need(exposure_s=exposure_s, above=0.0)
@@ -156,6 +158,8 @@ def rate_interval_per_s(
     """Return the central credible interval of the rate.
 
     The rate is above it with a probability of (1 - level) / 2, and below it with the same one.
+
+    Raises UsageError if `level` is not between 0 and 1.
     """
     if not 0 < level < 1:
         raise UsageError(

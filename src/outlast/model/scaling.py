@@ -60,6 +60,7 @@ class Growth:
 
 
 def fixed_model(state_bytes: float) -> Growth:
+    """Return a growth in which the model and its state keep their size, in bytes."""
     return Growth("fixed model", state_bytes)
 
 

@@ -65,6 +65,7 @@ def span(low_s: float, high_s: float) -> str:
 
 
 def count(number: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: "1 step", "2 steps". `many` is an irregular plural."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 

@@ -1,0 +1,1 @@
+"""The simulator: the real state machines in a simulated world, checked against rules."""

@@ -412,7 +412,7 @@ NOT_HERE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A part of a plan: so many faults of one class, by these kinds and their weights."""
+    """A part of a plan: a number of faults of one class, by these kinds and their weights."""
 
     stands_for: FailureClass
     count: float

@@ -11,11 +11,11 @@ each fault what there was at that moment, and a lost step counts against the run
                      one of these images is damaged         the steps since the newest checkpoint
                      the images went with their host        the same
 
-The image before the newest one is no redundancy. Each rank has two slots. It seals a new image over
-its older one, while other ranks may still work on the step before. So between the first seal of a
-step and the last, there is only one step of which all ranks have an image. If one of these images
-is damaged, no such step is left. A check before a slot is overwritten would not help, because an
-image may be damaged after it.
+The image before the newest one is not redundancy. Each rank has two slots. It seals a new image
+over its older one, while other ranks may still work on the step before. So between the first seal
+of a step and the last, there is only one step of which all ranks have an image. If one of these
+images is damaged, no such step is left. A check before a slot is overwritten would not help,
+because an image may be damaged after it.
 
 Limits     A rank that was struck before, and has no new process yet, holds nothing here. Replicas
            of sharded state on other hosts (HSDP) are not counted: only copies and parity are.

@@ -240,10 +240,11 @@ def _judged(kind: FaultKind, said: str, reason: str) -> str:
 
 
 def silent_facts(found: Sequence[Outcome], ended: Ended) -> dict[str, Any] | None:
-    """Return whether a flipped bit was found, or None if none was flipped.
+    """Return what became of a flipped bit, or None if none was flipped.
 
-    after_steps   from the step in which it flipped to the one in which that was found
-    named_rank    the run has named the rank, and no other
+    found         True if the run noticed it
+    after_steps   steps from the one in which it flipped to the one in which the run noticed it
+    named_rank    True if the run named the rank, and no other
     """
     flipped = next((one.struck for one in found if one.struck.kind.is_silent), None)
     if flipped is None:

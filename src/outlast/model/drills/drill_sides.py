@@ -30,7 +30,7 @@ from typing import Any
 from outlast.model import intervals
 from outlast.model.drills.drill_score import spread
 
-FIRST_STEPS = 3  # a run that has done so many trains
+FIRST_STEPS = 3  # a run that has done this many steps trains
 STALL_LEAST_S = 1e-4  # of a save, in the choice of an interval
 OFTEN = 0.2  # the share of faults that find a run down from which the pace is too fast for it
 ROOM = 3.0  # times the MTTR: the distance of faults that a launcher can be measured at

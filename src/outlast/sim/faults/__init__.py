@@ -1,0 +1,1 @@
+"""The faults of a simulated run: drawn from its seed, or scripted."""

@@ -1,0 +1,1 @@
+"""The simulated world: nodes, links, processes and disks, in virtual time."""
