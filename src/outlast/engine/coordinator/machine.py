@@ -209,7 +209,7 @@ class Coordinator:
         return self.regroup.stop.ask(now_s=now_s, reason=reason, exit_code=exit_code)
 
     def on_request(self, *, now_s: float, request: RunRequest) -> list[Output]:
-        """Handle a person's request; see `Requests`. The driver shows each `Answered`."""
+        """Handle a person's request; see `Requests`. The driver shows each `AnswerRequest`."""
         return self.requests.take(now_s, request)
 
     def on_verdict(self, *, now_s: float, interruption: int, verdict: Verdict) -> list[Output]:

@@ -72,8 +72,8 @@ class Tiers:
     survives  for each tier, the largest extent of a failure that it survives
 
     `held` and `sealed` differ in one case. A rank that takes sharded state from elsewhere seals it
-    in its own memory before it trains (`ready` in runtime/worker/steps/attach.py). In a scenario,
-    that memory is empty until the next save.
+    in its own memory before it trains (`Attachment.attach` in runtime/worker/steps/attach.py). In a
+    scenario, that memory is empty until the next save.
     """
 
     def __init__(self, scenario: Scenario) -> None:
