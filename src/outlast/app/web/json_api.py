@@ -120,7 +120,7 @@ def rank_health(
     run: Run,
     rank: Annotated[int, Path(ge=0, le=10_000_000)],
 ) -> RankHealth:
-    """Return one rank. Raises NotHereError if the run has no such rank."""
+    """Return one rank."""
     page = site_of(request).shown(run).page
     for node in page.nodes:
         for one in node.ranks:

@@ -50,8 +50,7 @@ class Shown:
 class Card:
     """One row of the overview. `problem` says why the run cannot be read, or is "".
 
-    `damage` says what a damaged ledger lacks, or is "". A number that cannot be computed without it
-    is None.
+    `damage` says what a damaged ledger lacks, or is "". A number that needs this is None.
     """
 
     name: str
