@@ -218,9 +218,9 @@ class Run:
                      `first - 1` from a file of its own. It is ignored once the run has state of its
                      own
         accumulate   the number of micro-batches in a step: `step.batches` has that many
-        log_every    rank 0 prints the values of `step.log` every so many steps; 0 means never
+        log_every    rank 0 prints the values of `step.log` once in this many steps; 0 means never
 
-        It may be called again with the same state. Step numbers go on: a call with `until=100`
+        `steps` may be called again with the same state. Step numbers go on: a call with `until=100`
         after one with `until=40` yields the steps 41 to 100. A process that replaces another runs
         the script from its beginning, and skips the calls that the run has finished. What the
         script does between two calls must therefore have the same result each time.
@@ -348,8 +348,9 @@ def main(function: Callable[[Run], T]) -> T:
     So create everything that belongs to the training inside the function: model, optimizer, loader
     and meshes.
 
-    If the function raises, the launcher decides whether to recover. If it does not, `main` raises
-    that error. Effects of the function outside of `run.state(...)`, such as files, are not undone.
+    If the function raises, the launcher decides whether to recover. If the launcher does not
+    recover, `main` raises that error. Effects of the function outside of `run.state(...)`, such as
+    files, are not undone.
     """
     global _in_main
     _in_main = True
