@@ -51,14 +51,14 @@ def ring_of(homes: Mapping[int, str], domains: Mapping[str, str], *, size: int) 
     domains   the domain of each node; "": it names none
     size      nodes in a row that depend on each other
 
-    Any `size` nodes in a row are of as many domains, if that is possible: if the largest domain has
-    no more than one of `size` nodes. Otherwise those of one domain are as far apart as possible.
-    The order is that of the lowest ranks if it serves as well.
+    Any `size` nodes in a row are of `size` different domains, if no domain has more than one in
+    `size` of all nodes. Otherwise nodes of one domain are as far apart as possible. If the order of
+    the nodes' lowest ranks has this property, it is kept.
 
-    Method: the nodes are listed by domain, the largest first, and dealt out to as many rounds as
-    the largest domain has nodes, or more if all rounds have `size` nodes even so. No round gets two
-    of a domain. A domain that has a node in each round has all of them at the same place, so two
-    rounds in a row never bring two of them too close to each other.
+    Method: the nodes are listed by domain, the largest domain first. They are then dealt out in
+    turn to a number of rounds: as many as the largest domain has nodes, or more if each round still
+    gets `size` nodes. So no round gets two nodes of one domain. A domain with a node in each round
+    has it at the same place of each, so that nodes of two rounds are never too close.
     """
     nodes = list(dict.fromkeys(homes[rank] for rank in sorted(homes)))
     by_domain: dict[tuple[bool, str], list[str]] = {}
