@@ -98,8 +98,9 @@ def near_the_fault(lines: Sequence[Finding]) -> tuple[Finding, ...]:
 def _ends_of_the_link(lines: Sequence[Finding]) -> Counter[str]:
     """Return the end of a link that its lines show to be at fault; empty where they show none.
 
-    That is the host whose own port or adapter failed, or else the one peer that several hosts lost,
-    or the one host that lost several peers, which lost nobody but it.
+    It is the host whose own port or adapter failed. If no line shows that, it is the only host that
+    lost several peers, if the other hosts together lost one peer at most. If no host lost several
+    peers, it is the only peer that was lost, if several hosts lost it.
     """
     own = Counter(one.node for one in lines if one.rule in OF_THE_OWN_END and one.node)
     if own:
