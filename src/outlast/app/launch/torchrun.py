@@ -209,9 +209,7 @@ def read_command_line(argv: list[str], zygote: ZygoteClient) -> RunOptions | str
 def understand(answer: dict[str, Any], *, prefix: str = "") -> RunOptions | str:
     """Return the options of a run, or the help text, from the answer of the parser.
 
-    The parser is `parse` in runtime/worker/script/arguments.py.
-
-    Raises UsageError if the options are wrong, or do not go together.
+    The parser is `parse` in runtime/worker/script/arguments.py. Raises UsageError.
     """
     if "help" in answer:
         return str(answer["help"])
