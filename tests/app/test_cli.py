@@ -194,7 +194,7 @@ def test_every_command_of_the_table_explains_itself(name: str) -> None:
 
 @pytest.mark.parametrize("command", ["status", "report", "top", "serve", "export"])
 def test_a_file_in_place_of_a_run_folder_is_called_a_file(tmp_path: Path, command: str) -> None:
-    """It was said that there is no run of this name, although something was there."""
+    """The error said that there is no run of this name, although a file was there."""
     file = tmp_path / "train.log"
     file.write_text("step 1\n")
     further = (tmp_path / "tables",) if command == "export" else ()

@@ -137,7 +137,7 @@ def test_an_older_ledger_is_read_and_brought_up_to_date_by_a_resume(
 def test_what_a_page_does_not_show_is_refused_beside_it(
     tmp_path: Path, given: tuple[str, ...]
 ) -> None:
-    """It was left out without a word."""
+    """Before, such an option was ignored without a word."""
     path = a_run.ended_run(tmp_path)
     said = outlast("report", path, "--html", tmp_path / "page.html", *given)
     assert said.returncode == 2

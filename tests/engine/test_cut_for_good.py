@@ -247,7 +247,7 @@ def test_a_node_stays_if_state_is_sharded() -> None:
 
 
 def test_a_node_is_not_given_up_while_it_is_not_heard() -> None:
-    """It may be lost, and then its lease decides."""
+    """The node may be lost, and then its lease decides."""
     run = CutRun()
     at_s = run.fails_until(2.0 + CUT_S)
     run.one.nodes.note_connection_lost("b")
@@ -307,7 +307,7 @@ def test_ranks_leave_a_link_that_has_carried_nothing_for_long() -> None:
 
 @pytest.mark.parametrize("mends", ["link", "step"])
 def test_a_flap_is_not_counted_together_with_the_next(mends: str) -> None:
-    """In between the link has carried data, or the run has come to another step."""
+    """Between the two the link has carried data, or the run has come to another step."""
     run = CutRun()
     asked(run, 10.0)
     if mends == "link":

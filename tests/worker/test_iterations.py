@@ -67,7 +67,7 @@ def test_optimizers_that_take_turns_make_one_iteration(calls: str, count: int) -
 
 
 def test_an_optimizer_that_takes_over_is_seen_with_its_second_step() -> None:
-    """Its first one may be that of a second optimizer in the same iteration."""
+    """Its first step may be that of a second optimizer in the same iteration."""
     assert counted("AAABBB") == [1, 2, 3, 3, 5, 6]
     assert counted("AAA*BBB") == [1, 2, 3, 4, 5, 6]
 

@@ -437,7 +437,7 @@ def test_two_optimizers_that_take_turns_make_one_step(watched: Callable[..., See
 def test_an_optimizer_that_takes_over_goes_on_counting(
     watched: Callable[..., Seen], kept: bool
 ) -> None:
-    """It has a count of its own, which begins with one. The old one may still exist."""
+    """The new optimizer counts from one. The old one may still exist."""
     seen, net, old = watched(), nn.Linear(2, 1), []
     for count in (5, 10, 15):
         optimizer = torch.optim.AdamW(net.parameters())
@@ -453,7 +453,7 @@ def test_an_optimizer_that_takes_over_goes_on_counting(
 def test_the_count_of_one_of_several_optimizers_is_not_the_run_s(
     watched: Callable[..., Seen], tmp_path: Path, seen_file: bool, saved: int
 ) -> None:
-    """After it is loaded, only the file shows the step of the run. 0: it is not known.
+    """After it is loaded, only the file shows the step of the run. 0: that step is not known.
 
     Method: the second optimizer takes over after four steps, for three. Then the first one goes on.
     The script saves one of them after ten steps in all.

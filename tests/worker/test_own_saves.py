@@ -77,7 +77,7 @@ def test_a_file_that_was_saved_through_a_file_object_shows_its_step(
 
 
 def test_what_is_loaded_from_memory_leaves_the_step_unknown(tmp_path: Path) -> None:
-    """It may be the file that the script has saved in the same way."""
+    """The loaded bytes may be those of a file that the script has saved in the same way."""
     first_process(tmp_path, saves=lambda one: one.on_save(io.BytesIO(), step=7))
     one, weights = OwnSaves(str(tmp_path)), {"weight": Part()}
     one.on_load(io.BytesIO(b"bytes of own.pt"), weights)
@@ -179,7 +179,7 @@ def test_the_first_step_of_a_run_is_recorded_once(
 
 
 def test_an_unknown_file_beside_an_own_one_leaves_it_unknown(tmp_path: Path) -> None:
-    """It is not known which of the two the script goes on from."""
+    """Nothing shows from which of the two files the script goes on."""
     path = tmp_path / "own.pt"
     first_process(tmp_path, saves=at_step(path, 7))
     one = OwnSaves(str(tmp_path))
