@@ -18,9 +18,10 @@ the current iteration. That call is counted later, if two things show that there
 next call is of the same optimizer, and the optimizer before it had trained alone, which means that
 it had stepped at least three times in a row.
 
-Limits   If two optimizers each step three times or more in a row in every iteration, they count as
-         taking over from each other: DDD GGG counts as 6. If two optimizers take over from two
-         others that still exist, they are counted from their second iteration on.
+Limits   If one optimizer steps three times or more in a row in every iteration, and another one
+         then twice or more, the second counts as taking over from the first: DDD GG counts as 5,
+         and DDD GGG as 6. If two optimizers take over from two others that still exist, they are
+         counted from their second iteration on.
 """
 
 from __future__ import annotations
