@@ -11,7 +11,8 @@ all ranks there. The others go on, and wait for it in the store.
 Limits   A link that carries only some ports may answer here. Then no node is named. A link that is
          cut after this check holds the group up, and its ranks may be killed. With more than
          LINK_PROBE_RANKS_COUNT ranks no node is asked, because each rank reads the addresses of all
-         ranks from the store.
+         ranks from the store. A rank asks LINK_PROBE_NODES_COUNT nodes at most: those of the lowest
+         ranks. A node whose queue of connections is full seems silent, too.
 """
 
 from __future__ import annotations
