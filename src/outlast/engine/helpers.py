@@ -5,7 +5,7 @@ and the hosts of the stores that process groups are built with. The beacon of a 
 hangs, and helpers have none. So each process is checked several times a second, and pinged once a
 second while it has nothing else to do:
 
-    stopped    the kernel holds it (SIGSTOP, a debugger) for HELPER_STOPPED_S     -> replace it
+    stopped    the kernel holds it (SIGSTOP) for HELPER_STOPPED_S                 -> replace it
     silent     it has not answered for HELPER_ANSWER_S in which it had a processor -> replace it
 
 If a check is late, both times move by its lateness. So a launcher that was held up itself does not

@@ -27,7 +27,7 @@ class Reading:
     """The readings of one worker at one tick.
 
     beacon      the worker's beacon. The same object as before means that nothing has changed
-    stopped     the kernel holds the process stopped (SIGSTOP, a debugger)
+    stopped     the kernel holds the process stopped (SIGSTOP)
     starved_s   for how many seconds since the beacon moved some thread was ready to run and had no
                 processor. It is read only while `Agent.looks_closely` is True
     """
