@@ -85,7 +85,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     before the optimizer's step, and when a log, an evaluation or a save is due.
 
     `train` raises UsageError for what outlast cannot repeat: DeepSpeed, FSDP through accelerate, an
-    IterableDataset, a custom sampler, `auto_find_batch_size`, hyper-parameter search.
+    IterableDataset, `auto_find_batch_size`, hyper-parameter search. A sampler of a subclass
+    (`_get_train_sampler`) and grouping by length are not used.
     """
 
     control: Any
