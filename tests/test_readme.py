@@ -16,7 +16,12 @@ import pytest
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text()
 PAGES = sorted(
-    [*HOME.glob("*.md"), *(HOME / "docs").rglob("*.md"), *(HOME / "benchmarks").glob("*.md")]
+    [
+        *HOME.glob("*.md"),
+        *(HOME / "docs").rglob("*.md"),
+        *(HOME / "benchmarks").glob("*.md"),
+        *(HOME / "benchmarks" / "results").glob("*.md"),
+    ]
 )
 OUTLAST = str(Path(sys.executable).with_name("outlast"))
 OPTIONS = (HOME / "docs/reference/options.md").read_text()

@@ -32,6 +32,10 @@ TAKEN_IN = {
     "CHANGELOG.md": "project/CHANGELOG.md",
     "benchmarks/RESULTS.md": "project/RESULTS.md",
     "benchmarks/simulator.svg": "project/simulator.svg",
+    **{
+        f"benchmarks/results/{path.name}": f"project/results/{path.name}"
+        for path in sorted((HOME / "benchmarks" / "results").glob("*.md"))
+    },
 }
 MADE = {
     "command-line": "reference/command-line.md",
