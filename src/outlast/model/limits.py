@@ -129,7 +129,7 @@ TRIES_TOLD_S = 60.0
 STRANGE_ANSWERS_COUNT = 3
 # The lease of an agent, in runs with up to LEASE_NODES_COUNT nodes. Packets that get lost for 0.3 s
 # silence a TCP connection for 0.75 s: the kernel sends again after 0.2 s, and then after another
-# 0.4 s. A lease of 0.5 s would be over by then (benchmarks/RESULTS.md).
+# 0.4 s. A lease of 0.5 s would be over by then (benchmarks/results/nodes.md).
 LEASE_S = 1.0
 LEASE_NODES_COUNT = 64  # with more nodes, leases are longer, so that they cost less
 VOTERS_COUNT = 5  # number of agents that keep copies of the ledger, and may take over the run
