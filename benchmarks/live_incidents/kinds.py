@@ -1,10 +1,10 @@
 """The kinds of live incidents, and what the evidence of each allows a diagnosis to say.
 
 This table is written before anything runs. `SEEN` kinds may be looked at while rules change, and
-those of `EARLIER` were held back once: their first look is in RESULTS.md, so they count as seen
-since. `HELD_BACK` kinds are made beside them and judged once the rules are frozen; that first look
-is what is reported. `LATER` kinds were written when those had been seen too, and `LAST` and
-`RECENT` ones after those.
+those of `EARLIER` were held back once: their first look is in results/diagnosis.md, so they count
+as seen since. `HELD_BACK` kinds are made beside them and judged once the rules are frozen; that
+first look is what is reported. `LATER` kinds were written when those had been seen too, and `LAST`
+and `RECENT` ones after those.
 
 classes     the classes that count as right
 class_in    the parts of the folder, any of which tells the class; without them UNKNOWN is right
