@@ -48,7 +48,7 @@ from outlast.planner.scenario import Extent, Unit
 RUNGS = (Rung.SPARE, Rung.RESPAWN)
 ENOUGH = 3  # recoveries of each rung
 LOAD_MAX = 1e6
-ROOM = 1  # from runs of two, three and four ranks that are not judged, see benchmarks/RESULTS.md
+ROOM = 1  # from runs of 2, 3 and 4 ranks that are not judged: benchmarks/results/planner.md
 Samples = tuple[float, ...]
 
 
