@@ -9,9 +9,9 @@ Known      the calendar; the length of a step and the ETTR of the undisturbed ru
            has just made; the deadlines after which outlast gives a silent rank or host up
            (model/limits.py).
 Assumed    how long a recovery takes: `RECOVERY_S`, in seconds, measured on two busy cores in the
-           drills of benchmarks/RESULTS.md (2026-11-27). Another machine, a larger state and a
-           higher load change that. So the prediction has a range: recoveries that take a quarter
-           of it, and four times as long.
+           drills of benchmarks/results/drills.md (2026-11-27). Another machine, a larger state
+           and a higher load change that. So the prediction has a range: recoveries that take a
+           quarter of it, and four times as long.
 Naive      the same, as if every fault ended a process. This is what a predictor says that counts
            faults and ignores their kinds.
 Limits     A rank that is slow costs throughput, and no ETTR. Steps that a script without outlast
