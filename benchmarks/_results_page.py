@@ -1,5 +1,7 @@
 """The sections of RESULTS.md: some are written by `make bench`, and all others by hand.
 
+The goals and the comparison at its head are written by hand, as are the pages in results/.
+
 A section begins with a line `## Title` and goes on to the next one. A section that was measured
 again takes the place of the one with the same title. All others stay as they are.
 """

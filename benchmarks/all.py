@@ -6,7 +6,8 @@
     make bench ARGS="--only overhead-4 stall"
 
 Each benchmark has a section of its own there, which takes the place of the one before. Sections of
-benchmarks that were not run, or that were written by hand, stay as they are.
+benchmarks that were not run, or that were written by hand, stay as they are. So do the pages in
+results/, which are written by hand; the figures that `make bench` keeps lie beside them.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_a_hang_costs_more_than_a_naive_predictor_thinks() -> None:
 
 
 def test_a_day_of_llama_3_is_predicted_near_what_was_measured() -> None:
-    """One host and steps of 0.16 s, in benchmarks/results/drills.md: 95.9 % came, in 2.3 minutes."""
+    """One host, steps of 0.16 s, in benchmarks/results/drills.md: 95.9 % came, in 2.3 minutes."""
     plan = named("llama3-day")
     assert plan is not None
     calendar = draw(plan, seed=1, world_size=4, spares=1)
