@@ -25,9 +25,9 @@ called no module's `load_state_dict`. Weights that it copies from one of its mod
 `state_dict` has returned these tensors, and nothing has been written to them since.
 
 Not seen: saves to other file objects (io.BytesIO), saves by other libraries, weights that come into
-a model without `load_state_dict`, and writes to a tensor that torch does not count (through `.data`,
-or through an array of numpy that shares its memory). Copies of the tensors that a `state_dict` has
-returned (a deep copy) count as loaded weights.
+a model without `load_state_dict`, and writes to a tensor that torch does not count (by `.data`, or
+by an array of numpy that shares its memory). Copies of the tensors that a `state_dict` has returned
+(a deep copy) count as loaded weights.
 """
 
 from __future__ import annotations

@@ -356,17 +356,11 @@ class Attachment:
         elif plan.private == "none" and plan.step and donated is not None:
             self._take_stand_in(donated, plan.step)
         elif plan.private == "none" and plan.step and self.state.sharded:
-            # To go on would train with a shard that the script has just made, without a word.
-            raise OutlastError(
-                f"the launcher names no image of step {plan.step} for rank {self.member.rank()}, whose"
-                " shard no other rank holds",
-                hint="this is a fault of outlast: please report it. `outlast run --resume` goes on from"
-                " the newest checkpoint",
-            )
+            # to go on would be to train with a shard that the script has just made
+            why = f"the launcher names no image of step {plan.step} for this rank's shard"
+            raise OutlastError(why, hint="please report it; --resume begins from a checkpoint")
         for wrapped in self.replicas:
-            ddp.restore_views(
-                wrapped
-            )  # loading may have replaced gradients that DDP holds as views
+            ddp.restore_views(wrapped)  # loading may have replaced gradients that DDP views
 
     def begin_steps_call(self, step: int) -> None:
         """Begin another call of run.steps, after `step`.
@@ -439,8 +433,7 @@ class Attachment:
     def _take_copy(self, plan: Regroup) -> None:
         """Load this rank's image from another node, or rebuild it: its own was lost, or refused.
 
-        A copy that cannot be read is reported (CopyRefused), and the next plan names another
-        source.
+        A copy that cannot be read is reported (CopyRefused). The next plan names another source.
         """
         session, rank = self.member.session, self.member.rank()
         assert session is not None
