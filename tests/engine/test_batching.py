@@ -17,7 +17,7 @@ from outlast.engine.cluster.batching import MessageBatch
 from outlast.engine.coordinator.machine import Coordinator
 from outlast.engine.coordinator.options import CoordinatorOptions
 from outlast.engine.coordinator.restore_sources import Restart
-from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
+from outlast.engine.coordinator.shared_plans import RankFields, SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage
 from outlast.engine.protocol.outputs import Kill, Output, SendOverLink, SetTimer
 from outlast.model import limits
@@ -308,8 +308,6 @@ def test_a_registration_that_comes_twice_keeps_its_place() -> None:
 
 def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
     plans = SharedPlans(
-        "private",
-        "high_water",
         generation=2,
         rank=-1,
         world_size=3,
@@ -321,11 +319,11 @@ def test_ranks_share_a_plan_and_each_worker_gets_its_own_rank() -> None:
         donor=-1,
         donate=False,
         replicated="none",
-        checkpoint="",
         fault_s=None,
         detected_s=None,
     )
-    first, second, third = plans.of("slot", 4), plans.of("slot", 4), plans.of("slot", 5)
+    first, second = (plans.of(RankFields("slot", "", 4)) for _ in range(2))
+    third = plans.of(RankFields("slot", "", 5))
     assert first is second
     assert third == replace(first, high_water=5)
     sent = with_store((first, second, third), host="here", port=9)

@@ -333,20 +333,20 @@ def test_a_rank_that_has_sealed_nothing_reads_its_checkpoint_again() -> None:
     """
     one = clearing()
     one.on_manifest(now_s=1.0, step=5, folder="five", error="")
-    assert one.regroup.plans.of_rank(0, "slot", 5)[:2] == (
-        "slot",
-        "",
-    ), "nobody has read it as a whole"
+    before = one.regroup.plans.of_rank(0, "slot", 5)
+    assert (before.private, before.checkpoint) == ("slot", ""), "nobody has read it as a whole"
     one.on_checkpoint_found(now_s=1.0, step=5, folder="five", refused=())
     one.roster.clear()
     one.roster.remains.find_images(0, (9, 8))
     one.roster.remains.find_images(1, (6, 5))
     plans = [one.regroup.plans.of_rank(rank, "slot", 5) for rank in range(RANKS)]
-    assert [plan[:2] for plan in plans] == [("checkpoint", "five"), ("slot", "")]
+    assert [(plan.private, plan.checkpoint) for plan in plans] == [
+        ("checkpoint", "five"),
+        ("slot", ""),
+    ]
     one.roster.script.sharded = True
-    assert one.regroup.plans.of_rank(0, "slot", 5)[0] == "slot", (
-        "all have sealed what they go on from"
-    )
+    again = one.regroup.plans.of_rank(0, "slot", 5)
+    assert again.private == "slot", "all have sealed what they go on from"
 
 
 def test_a_run_stopped_while_checkpoints_are_read_starts_no_process() -> None:

@@ -777,7 +777,8 @@ def test_a_rank_does_not_begin_from_slots_that_hold_another_step() -> None:
     one = coordinator_sessions().coordinator
     one.roster.remains.find_images(0, (3,))
     one.roster.remains.find_images(1, (9, 8))
-    assert [one.regroup.plans.of_rank(rank, "slot", 9)[0] for rank in (0, 1)] == ["none", "slot"]
+    plans = [one.regroup.plans.of_rank(rank, "slot", 9) for rank in (0, 1)]
+    assert [plan.private for plan in plans] == ["none", "slot"]
 
 
 def test_a_quiesced_rank_finds_its_state_though_its_join_was_not_received() -> None:

@@ -226,13 +226,13 @@ def test_a_damaged_image_is_rebuilt_from_parity_and_counts_as_missing(rows: int,
     named = "rank 1's own image of step 8 was refused (CorruptError: checksum)"
     assert found.step == 8
     assert found.reason.endswith(f"{named}, and it is rebuilt from parity"), found.reason
-    private, *_, sources, refused = plans.of_rank(1, "slot", 8)
-    assert (private, refused) == ("parity", True)
-    assert sources
+    rebuilt = plans.of_rank(1, "slot", 8)
+    assert (rebuilt.private, rebuilt.refused) == ("parity", True)
+    assert rebuilt.sources
     remains.lose_images("c")
     assert plans.restore().step == left
     for rank in (1, 2):
-        used = {source.rank for source in plans.of_rank(rank, "slot", 8)[5]}
+        used = {source.rank for source in plans.of_rank(rank, "slot", 8).sources}
         assert used.isdisjoint({1, 2})
         assert used or rows == 1
 

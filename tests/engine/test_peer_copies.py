@@ -18,6 +18,7 @@ from outlast.engine.coordinator.peer_copies import PeerCopies
 from outlast.engine.coordinator.plans import Plans
 from outlast.engine.coordinator.restore_sources import Checkpoint, Restart
 from outlast.engine.coordinator.run_parts import RunParts
+from outlast.engine.coordinator.shared_plans import RankFields
 from outlast.engine.placement import keepers
 from outlast.engine.protocol.outputs import Record, Tell
 from outlast.engine.restore import Holding, decide_sharded
@@ -294,9 +295,10 @@ def test_a_damaged_image_is_replaced_by_a_copy_and_named_in_the_verdict() -> Non
     named = "rank 1's own image of step 8 was refused (CorruptError: checksum)"
     assert found.reason.endswith(f"{named}, and another node keeps a copy"), found.reason
     assert "whose node is lost" not in found.reason
-    assert plans.of_rank(1, "slot", 8) == ("copy", "", 0, -1, "a:1", (), True)
-    assert plans.of_rank(1, "slot", 7)[0] == "slot"
-    assert plans.of_rank(0, "slot", 8)[0] == "slot"
+    copied = RankFields("copy", "", 0, twin_source="a:1", refused=True)
+    assert plans.of_rank(1, "slot", 8) == copied
+    assert plans.of_rank(1, "slot", 7).private == "slot"
+    assert plans.of_rank(0, "slot", 8).private == "slot"
 
 
 def test_a_damaged_image_without_a_copy_costs_a_step_and_is_named() -> None:
@@ -308,7 +310,8 @@ def test_a_damaged_image_without_a_copy_costs_a_step_and_is_named() -> None:
         found = Plans(run).restore()
         assert found.step == 7
         assert found.reason.endswith("image of step 8 was refused (CorruptError: checksum)")
-        assert Plans(run).of_rank(1, "slot", 8)[0] == "slot", "it is read once more, and refused"
+        again = Plans(run).of_rank(1, "slot", 8)
+        assert again.private == "slot", "it is read once more, and refused"
 
 
 def test_a_refusal_counts_until_the_rank_has_its_state_again() -> None:
@@ -373,4 +376,4 @@ def test_a_step_is_chosen_only_if_each_rank_has_a_source_for_it(
     step = plans.restore().step
     assert step == max((*on_a, *on_d), default=None)
     if step is not None:
-        assert plans.of_rank(1, "slot", step)[0] == "copy"
+        assert plans.of_rank(1, "slot", step).private == "copy"

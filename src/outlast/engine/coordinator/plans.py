@@ -14,6 +14,7 @@ This is the second half of the story that regroup.py begins. This module is pure
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from outlast.engine.coordinator.decisions import (
@@ -29,7 +30,7 @@ from outlast.engine.coordinator.member import Member
 from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.restore_sources import Restart, SourceFacts, Transfer
 from outlast.engine.coordinator.run_parts import RunParts
-from outlast.engine.coordinator.shared_plans import SharedPlans, with_store
+from outlast.engine.coordinator.shared_plans import RankFields, SharedPlans, with_store
 from outlast.engine.coordinator.stages import Stage, Timer, cancel, set_timer
 from outlast.engine.placement import place
 from outlast.engine.protocol.outputs import FindCheckpoint, Output, Tell, ToAgent
@@ -102,13 +103,6 @@ class Plans:
         replays = restore.replay and verdict.survivors == "in_place"
         plans = self._shared(
             Restart(step),
-            "keepers",
-            "shares",
-            "replicated",
-            "settle",
-            "then",
-            "donate",
-            "replay",
             donor=restore.donor,
             phases=restore.phases,
             source=self._source_of(restore.donor if donates else -1),
@@ -123,11 +117,16 @@ class Plans:
             healed = _replicated_from(sharded=sharded, reenter=reenter, is_healed=rank in heal)
             then = "start" if fresh and not (reenter and in_step) else verdict.survivors
             private = "slot" if fresh or reenter or sharded else "keep"
-            own = self.of_rank(rank, private, step)
-            gives = donates and rank == restore.donor
-            replay = fresh and replays
+            keepers, shares = sent_to.of_rank(rank)
             member.path.plan = plans.of(
-                *own, *sent_to.of_rank(rank), healed, settle, then, gives, replay
+                self.of_rank(rank, private, step),
+                keepers=keepers,
+                shares=shares,
+                replicated=healed,
+                settle=settle,
+                then=then,
+                donate=donates and rank == restore.donor,
+                replay=fresh and replays,
             )
             member.path.joined, member.script.finished, member.path.committed_s = False, False, None
         return donates
@@ -173,7 +172,7 @@ class Plans:
         plans = self._shared(Restart(step), settle=settle, then="stand")
         for rank in ranks:
             member = run.roster.holder(rank)
-            member.path.plan = plans.of(*self.of_rank(rank, "keep", step))
+            member.path.plan = plans.of(self.of_rank(rank, "keep", step))
             member.path.note_sent(member.path.plan)
             told.append((member, member.path.plan))
         deadline = set_timer(Timer.LEAVE, now_s + limits.REGROUP_DEADLINE_S)
@@ -204,7 +203,7 @@ class Plans:
         settle = restore.settle[donor.rank]
         plans = self._shared(start, settle=settle, then="exit", donor=donor.rank, donate=True)
         donor.path.plan = plans.of(
-            *self.of_rank(donor.rank, start.private, restore.step, start.checkpoint)
+            self.of_rank(donor.rank, start.private, restore.step, start.checkpoint)
         )
         noted = [*run.record_places(now_s), run.record_generation(now_s)]
         orders = self.send([donor])
@@ -292,17 +291,19 @@ class Plans:
         self._next_generation(start.step)
         run.lifecycle.enter(Stage.STARTING)
         out: list[Output] = []
-        plans = self._shared(start, "keepers", "shares", source=self._source_of(-1))
+        plans = self._shared(start, source=self._source_of(-1))
         homes = place(ranks, homes=run.roster.homes, room=run.room(()))
         sent_to = SentTo(run, homes)
         out += self._warn(sent_to)
         for rank in ranks:
             member = run.roster.add(rank=rank, kind="rank", home=homes[rank], now_s=now_s)
+            keepers, shares = sent_to.of_rank(rank)
             # The plan is made after the member is added, because images of a rank that has moved
             # to another node do not count any more.
             member.path.plan = plans.of(
-                *self.of_rank(rank, start.private, start.step, start.checkpoint),
-                *sent_to.of_rank(rank),
+                self.of_rank(rank, start.private, start.step, start.checkpoint),
+                keepers=keepers,
+                shares=shares,
             )
             order = StartWorker(member.worker, rank, "rank", run.lifecycle.generation)
             out.append(ToAgent(order, member.home))
@@ -418,25 +419,16 @@ class Plans:
         run.roster.remains.copies.note_rollback(generation=run.lifecycle.generation, step=step)
         run.roster.remains.parity.note_rollback(generation=run.lifecycle.generation, step=step)
 
-    def _shared(self, start: Restart, *own: str, **common: Any) -> SharedPlans:
+    def _shared(self, start: Restart, **common: Any) -> SharedPlans:
         """Return the maker of this generation's plans, which begin from `start`.
 
-        own      the fields in which plans differ, beside those of `of_rank`
-        common   the values of fields that all plans share
+        common   the values of fields that all plans share, beside those that are set here
         """
         run = self.run
         host, port = run.store.address or ("", 0)
         plain = {"settle": "none", "then": "start", "donor": -1, "donate": False}
         plain |= {"replicated": start.replicated} | common
         return SharedPlans(
-            "private",
-            "checkpoint",
-            "high_water",
-            "twin",
-            "twin_source",
-            "sources",
-            "refused",
-            *own,
             generation=run.lifecycle.generation,
             rank=-1,
             world_size=run.options.world_size,
@@ -445,13 +437,11 @@ class Plans:
             step=start.step,
             fault_s=run.faults.fault_s,
             detected_s=run.faults.detected_s,
-            **{name: value for name, value in plain.items() if name not in own},
+            **plain,
         )
 
-    def of_rank(
-        self, rank: int, private: str, step: int, folder: str = ""
-    ) -> tuple[str, str, int, int, str, tuple[PartSource, ...], bool]:
-        """Return the fields of a plan in which ranks differ, in the order of `_shared`."""
+    def of_rank(self, rank: int, private: str, step: int, folder: str = "") -> RankFields:
+        """Return the fields of a rank's plan in which it may differ from the plans of others."""
         run, remains = self.run, self.run.roster.remains
         twin, keeps, sources = -1, "", self._sources(rank, step) if private == "slot" else ()
         refused = remains.is_refused(rank, step)
@@ -473,14 +463,15 @@ class Plans:
             private, folder = own.private, own.checkpoint
         before = max(run.options.start.step, run.options.committed_before)
         high_water = max(remains.done(rank), before)
+        fields = RankFields(private, folder, high_water)
         if private == "copy":
-            return private, folder, high_water, -1, run.nodes.serves(keeps), (), refused
+            return replace(fields, twin_source=run.nodes.serves(keeps), refused=refused)
         if private == "parity":
-            return private, folder, high_water, -1, "", sources, refused
-        if private != "twin":
-            return private, folder, high_water, -1, "", (), False
-        at = run.nodes.serves(remains.homes.get(twin, ""))
-        return private, folder, high_water, twin, at, (), False
+            return replace(fields, sources=sources, refused=refused)
+        if private == "twin":
+            at = run.nodes.serves(remains.homes.get(twin, ""))
+            return replace(fields, twin=twin, twin_source=at)
+        return fields
 
     def _sources(self, rank: int, step: int) -> tuple[PartSource, ...]:
         """Return from what parity rebuilds the image of `rank`; empty: it has one, or cannot be."""

@@ -6,33 +6,57 @@ A node is sent such a plan once, for all its ranks. This module is pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from outlast.model.messages import Regroup
+from outlast.model.messages import PartSource, Regroup
+
+
+@dataclass(frozen=True, slots=True)
+class RankFields:
+    """The fields of a plan that differ from rank to rank. `Regroup` says what they mean.
+
+    All but `high_water` say where the rank's private state comes from.
+    """
+
+    private: str
+    checkpoint: str
+    high_water: int
+    twin: int = -1
+    twin_source: str = ""
+    sources: tuple[PartSource, ...] = ()
+    refused: bool = False
 
 
 class SharedPlans:
     """Make the plans of one generation. Equal plans are one object.
 
-        plans = SharedPlans("private", "then", generation=7, step=41, ...)
-        plan = plans.of("keep", "in_place")
+        plans = SharedPlans(generation=7, step=41, then="start", ...)
+        plan = plans.of(RankFields("keep", "", 41), then="in_place")
 
-    own      the names of the fields in which plans differ, in the order of the arguments of `of`
-    common   the values of all other fields
+    common   the values of the fields that plans share, unless `of` is given another value
     """
 
-    def __init__(self, *own: str, **common: Any) -> None:
-        self._own = own
+    def __init__(self, **common: Any) -> None:
         self._common = common
-        self._made: dict[tuple[object, ...], Regroup] = {}
+        self._made: dict[tuple[RankFields, tuple[tuple[str, object], ...]], Regroup] = {}
 
-    def of(self, *values: object) -> Regroup:
-        """Return the plan whose own fields have these values."""
-        plan = self._made.get(values)
+    def of(self, rank: RankFields, **own: Any) -> Regroup:
+        """Return the plan with the fields of a rank, and with these values of other fields."""
+        key = rank, tuple(own.items())
+        plan = self._made.get(key)
         if plan is None:
-            own: dict[str, Any] = dict(zip(self._own, values, strict=True))
-            plan = self._made[values] = Regroup(**self._common, **own)
+            others = self._common | own
+            plan = self._made[key] = Regroup(
+                private=rank.private,
+                checkpoint=rank.checkpoint,
+                high_water=rank.high_water,
+                twin=rank.twin,
+                twin_source=rank.twin_source,
+                sources=rank.sources,
+                refused=rank.refused,
+                **others,
+            )
         return plan
 
 
