@@ -181,20 +181,22 @@ class CutForGood:
         ends: list[CutEnd] = []
         for node in sorted({node for pair in pairs for node in pair}):
             ranks = self._ranks_on(node)
-            why = (
-                "it leads the run"
-                if node == run.options.leads_on
-                else "no rank lives there"
-                if not ranks
-                else "its connection is lost"
-                if node in run.nodes.silent
-                else "state is sharded"  # the images would have to be sent
-                if run.roster.sharded
-                else why_stays(ranks)
-            )
+            why = self._why_it_stays(node, ranks) or why_stays(ranks)
             ends.append(CutEnd(node, run.links.missed(node), len(ranks), why))
         lasted = f"{reason_of(pairs)}, for {run.options.cut_for_good_s:g} s"
         return decide_given_up(links=lasted, ends=ends)
+
+    def _why_it_stays(self, node: str, ranks: Ranks) -> str:
+        """Return why `node`, on which `ranks` live, stays for its own sake; "": it need not."""
+        run = self.run
+        if node == run.options.leads_on:
+            return "it leads the run"
+        if not ranks:
+            return "no rank lives there"
+        if node in run.nodes.silent:
+            return "its connection is lost"
+        # Under sharded state the images of its ranks would have to be sent first.
+        return "state is sharded" if run.roster.sharded else ""
 
     def _ranks_on(self, node: str) -> Ranks:
         return frozenset(m.rank for m in self.run.roster.live() if m.home == node)

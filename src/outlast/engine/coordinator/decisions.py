@@ -320,22 +320,17 @@ def decide_drain(*, seen: Quiesced, fits_elsewhere: bool, why_not: str = "") -> 
 
 def why_no_drain(*, seen: Quiesced, fits_elsewhere: bool) -> str:
     """Return what stands in the way of a drain of `seen.drained`; "": nothing does."""
-    settle, sharded = seen.restore.settle, seen.sharded
-    return (
-        "a rank is lost"
-        if seen.lost
-        else "a rank raised"
-        if seen.raised
-        else "a rank is past the last step"
-        if seen.finished
-        else "only ranks of the node hold the step"
-        if not sharded and seen.drained.issuperset(settle)
-        else "no image of one step is sealed by all ranks"
-        if sharded and seen.restore.step is None
-        else "the other nodes have too little room"
-        if not fits_elsewhere
-        else ""
-    )
+    if seen.lost:
+        return "a rank is lost"
+    if seen.raised:
+        return "a rank raised"
+    if seen.finished:
+        return "a rank is past the last step"
+    if not seen.sharded and seen.drained.issuperset(seen.restore.settle):
+        return "only ranks of the node hold the step"
+    if seen.sharded and seen.restore.step is None:
+        return "no image of one step is sealed by all ranks"
+    return "" if fits_elsewhere else "the other nodes have too little room"
 
 
 def decide_recovery(

@@ -134,15 +134,7 @@ class ProcessExits:
         # A kill that may have been for memory may come again, so it is charged as other faults.
         if message.signal == _SIGKILL and not (message.oom or message.oom_near):
             run.faults.note_killed(rank)
-        mechanism = (
-            Mechanism.EXCEPTION
-            if member.path.raised
-            else Mechanism.SIGNAL
-            if message.signal is not None
-            else Mechanism.LOST_CONTACT
-            if member.path.collateral
-            else Mechanism.EXIT
-        )
+        mechanism = _mechanism_of(member, message)
         error, traceback = member.path.raised or (message.error or _how(message), "")
         why = f"rank {rank} (pid {member.process.pid}) ended: {_how(message)}"
         out = self.regroup.fault(now_s, member, mechanism, message.fault_s, error, traceback, why)
@@ -173,6 +165,15 @@ def lost_with_node(member: Member, now_s: float, reason: str) -> WorkerExited:
     return WorkerExited(
         member.worker, member.process.pid, None, None, False, -1, (), (), "", now_s, None, reason
     )
+
+
+def _mechanism_of(member: Member, message: WorkerExited) -> Mechanism:
+    """Return how the process failed. An error that its script raised comes before its exit."""
+    if member.path.raised:
+        return Mechanism.EXCEPTION
+    if message.signal is not None:
+        return Mechanism.SIGNAL
+    return Mechanism.LOST_CONTACT if member.path.collateral else Mechanism.EXIT
 
 
 def _how(message: WorkerExited) -> str:
