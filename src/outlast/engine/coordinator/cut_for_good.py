@@ -120,11 +120,9 @@ class CutForGood:
         why_stays   returns why the given ranks cannot be moved; "": they can be moved
         """
         run, links = self.run, self.run.links
-        if not links:
-            return GOES_ON
-        if links.given_up and (going := self._going()):
-            return going
-        if not links:
+        self._drop_given_up()
+        if not links or links.given_up:
+            # No link is cut any more, or the ranks of a given-up node still move away.
             return GOES_ON
         if links.is_out(now_s=now_s):
             why = f"{links.reason}, for {limits.NODE_WAIT_S:g} s"
@@ -148,19 +146,15 @@ class CutForGood:
             told += run.order_store(now_s, links.reason)
         return LinkWait(told)
 
-    def _going(self) -> LinkWait | None:
-        """Return how to go on while the ranks of a given-up node move away; None: that is over.
-
-        It is over once the ranks have left the node, or once their drain was called off.
-        """
+    def _drop_given_up(self) -> None:
+        """Forget which node is given up, once its ranks do not move any more."""
         links = self.run.links
-        if self.drains.ranks:
-            return GOES_ON
+        if not links or not links.given_up or self.drains.ranks:
+            return
         if self._ranks_on(links.given_up):
             links.keep()  # the drain was called off, so wait for the link again
         else:
-            links.lose(links.given_up)
-        return None
+            links.lose(links.given_up)  # its ranks have left it
 
     def would_give_up(self, pairs: Sequence[Pair]) -> CutVerdict:
         """Decide which node would be given up for these links, before a regroup has begun."""
