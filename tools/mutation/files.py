@@ -85,5 +85,6 @@ FLIPPED = (
     TAKEOVER,
     NODES,
     INQUIRY,
+    f"{COORDINATOR}/stalled_links.py",
     "engine/placement.py",
 )

@@ -14,17 +14,14 @@ This module is pure.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
-from outlast.engine.coordinator import unacknowledged
-from outlast.engine.coordinator.cut_links import Pair, pair_of
 from outlast.engine.coordinator.fault_reports import FaultReports
-from outlast.engine.coordinator.orders import event
 from outlast.engine.coordinator.run_parts import RunParts
-from outlast.engine.coordinator.stages import IN_A_GENERATION, Stage, Timer, cancel, set_timer
+from outlast.engine.coordinator.stages import IN_A_GENERATION, Timer, cancel, set_timer
+from outlast.engine.coordinator.stalled_links import StalledLinks
 from outlast.engine.hang import HangVerdict, MemberReport, find_culprits, find_longest
-from outlast.engine.protocol.outputs import Output, Tell, ToAgent
+from outlast.engine.protocol.outputs import Output, ToAgent
 from outlast.model import limits
 from outlast.model.messages import (
     AskProgressReport,
@@ -55,17 +52,17 @@ class Inquiry:
 
 
 class HangInquiry:
-    """Ask all nodes for the places of their ranks, and judge the answers."""
+    """Ask all nodes for the places of their ranks, and judge the answers.
 
-    def __init__(self, run: RunParts, reports: FaultReports) -> None:
+    If no rank is to blame, a link may be: `links` looks at what ranks report of them.
+    """
+
+    def __init__(self, run: RunParts, reports: FaultReports, links: StalledLinks) -> None:
         self.run = run
         self.reports = reports
+        self.links = links
         self._open: Inquiry | None = None
         self._asked = 0  # inquiries so far
-        self._cut_at = (-1, frozenset[tuple[int, int]]())  # step and links of the newest warning
-        self._warned: set[str] = set()  # warnings that the ledger has already
-        self._apart: dict[Pair, float] = {}  # pair -> since when it carries nothing
-        self._apart_at = (-1, -1)  # the generation and the step at which that was seen
 
     def on_report(self, now_s: float, node: str, message: ProgressReport) -> list[Output]:
         """Handle an agent's report: an answer to an inquiry, or (nonce 0) a reason to begin one."""
@@ -124,65 +121,11 @@ class HangInquiry:
             if verdict.awaited:
                 judged = Judged("awaited", again_s(reported, all_spoke=not inquiry.awaited))
             members = [one for one, _ in reported]
-            told = [*self._warn_of_cut(now_s, members), *self._look_at_links(now_s, members)]
+            told = self.links.look(now_s, members)
             return [*out, *told, *(ToAgent(judged, node) for node in sorted(inquiry.reports))]
         if run.roster.outlast and not inquiry.accused:
             return [*out, *self._look_once_more(now_s, verdict, reported)]
         return [*out, *self._give_up(now_s, verdict, reported)]
-
-    def _warn_of_cut(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
-        """Warn of links that carry nothing: once while the run stands at a step for the same ones.
-
-        The ledger gets each text once.
-        """
-        cut = frozenset((one.rank, other) for one in members for other in one.cut_off)
-        stands = self.run.progress.step, cut
-        said = [(one.rank, one.cut_off, one.cut_off_bytes) for one in members]
-        found = unacknowledged.reasons(said, self.run.roster.homes)
-        if not found or stands == self._cut_at:
-            return []
-        self._cut_at = stands
-        text = (
-            f"{'; '.join(found)}: all ranks wait for that link. The node that leads hears from all"
-            " nodes, so no process is killed, and training goes on once the link carries data"
-        )
-        options = self.run.options
-        if math.isfinite(options.cut_for_good_s) and not self.run.roster.sharded:
-            after = f"{options.cut_for_good_s:g} s"
-            text += f"; after {after} the ranks of one node move, if they have room elsewhere"
-        kept = [] if text in self._warned else [event(now_s, "warning", {"text": text})]
-        self._warned.add(text)
-        return [*kept, Tell(f"warning: {text}")]
-
-    def _look_at_links(self, now_s: float, members: list[ReportedMember]) -> list[Output]:
-        """Begin a regroup if a link has carried nothing for `cut_for_good_s`.
-
-        No regroup is begun if no node could be given up for that link: it may carry data again.
-        """
-        run = self.run
-        homes, known = run.roster.homes, self._apart
-        stands = run.lifecycle.generation, run.progress.step
-        if stands != self._apart_at:
-            self._apart_at, known = stands, {}
-        ends = [
-            (homes.get(one.rank, ""), homes.get(far, "")) for one in members for far in one.cut_off
-        ]
-        pairs = {pair_of(a, b) for a, b in ends if a != b and a in run.nodes and b in run.nodes}
-        # A node that has not answered this time says nothing about its links.
-        heard = {homes.get(one.rank, "") for one in members if one.collectives is not None}
-        unheard = {pair: at_s for pair, at_s in known.items() if not heard.issuperset(pair)}
-        self._apart = unheard | {pair: known.get(pair, now_s) for pair in pairs}
-        for_s = run.options.cut_for_good_s
-        lasting = {pair: at_s for pair, at_s in self._apart.items() if now_s >= at_s + for_s}
-        if not lasting or not run.lifecycle.is_in(Stage.TRAINING):
-            return []
-        cuts = self.reports.regroup.cuts
-        verdict = cuts.would_give_up(sorted(lasting))
-        if not verdict.node:
-            return cuts.say(now_s, verdict)
-        self._apart = {}
-        waiting = next(m for m in run.roster.live() if m.home == verdict.node)
-        return self.reports.on_cut_for_good(now_s, waiting, lasting)
 
     def _look_once_more(
         self, now_s: float, verdict: HangVerdict, reported: list[tuple[ReportedMember, float]]

@@ -36,6 +36,7 @@ from outlast.engine.coordinator.run_parts import RunParts
 from outlast.engine.coordinator.script_reports import ScriptReports
 from outlast.engine.coordinator.spares import SparePool
 from outlast.engine.coordinator.stages import Stage, Timer
+from outlast.engine.coordinator.stalled_links import StalledLinks
 from outlast.engine.coordinator.stop import StopRequest
 from outlast.engine.coordinator.takeover import RecoveredState, Takeover
 from outlast.engine.exhaustive import assert_never
@@ -129,7 +130,8 @@ class Coordinator:
         self._spares = SparePool(run)
         self._exits = ProcessExits(run, stop, self.regroup, self._spares)
         self._reports = FaultReports(run, stop, self.regroup)
-        self._inquiry = HangInquiry(run, self._reports)
+        links = StalledLinks(run, self._reports, self.regroup.cuts)
+        self._inquiry = HangInquiry(run, self._reports, links)
         self.requests = Requests(run, stop, PolicyActions(run, stop, self.regroup))
         self._changes = NodeChanges(run, stop, self.regroup, self._exits, self._reports)
         self._takeover = Takeover(
