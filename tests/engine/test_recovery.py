@@ -392,7 +392,7 @@ def test_what_all_ranks_raise_twice_is_not_tried_a_third_time() -> None:
     for other in (replace(raised, error="OSError: full"), replace(raised, reached=11)):
         verdict = decide_rung(situation=other, spares=(), budgets=left_by(first), world_size=4)
         assert verdict.rung is Rung.RESPAWN, other
-    in_phase = replace(raised, in_phase=True)
+    in_phase = replace(raised, ended_in_run_phase=True)
     verdict = decide_rung(situation=in_phase, spares=(), budgets=default_budgets(3), world_size=4)
     assert verdict.rung is Rung.STOP, "a restart would leave the phase out"
     paid = again_and_again(raised, default_budgets(3), 3)

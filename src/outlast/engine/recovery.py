@@ -32,25 +32,26 @@ RECOVERY_MODES = ("in_place", "reenter", "respawn", "plain")  # cheapest first
 class Situation:
     """The facts by which the rung is chosen.
 
-    lost            ranks whose process is gone or was killed
-    raised          ranks that are alive and raised in user code, not because a collective failed
-    recovery_mode   the costliest of the members' modes
-    state           there is live or sealed state to go on from (engine/restore.py found a step)
-    committed       the newest step that some rank has committed
-    reached         the newest step that some rank has executed since the newest plan; if none, the
-                    step from which that plan goes on
-    error           the newest error, for a verdict of stop
-    trained         a step was committed in this run
-    free            no process has failed: a link between nodes has, or the run itself takes a node
-                    out. No budget is charged
-    all_raised      the script of every rank has ended by an error that it raised
-    in_phase        at least one of these scripts has ended in a phase (run.phase). The errors
-                    before that one only repeated the phase
-    outside         every lost rank was killed by SIGKILL, and the kernel has counted no lack of
-                    memory. A script cannot cause that by its own mistake
-    now_s           the time of the decision
-    state_is_live   some process stands in a step with the state. Otherwise the state is only
-                    sealed, and `recovery_mode` is "respawn" for every script
+    lost                ranks whose process is gone or was killed
+    raised              ranks that are alive and raised in user code, not because a collective
+                        failed
+    recovery_mode       the costliest of the members' modes
+    state               there is live or sealed state to go on from (engine/restore.py found a step)
+    committed           the newest step that some rank has committed
+    reached             the newest step that some rank has executed since the newest plan; if none,
+                        the step from which that plan goes on
+    error               the newest error, for a verdict of stop
+    trained             a step was committed in this run
+    free                no process has failed: a link between nodes has, or the run itself takes a
+                        node out. No budget is charged
+    all_raised          the script of every rank has ended by an error that it raised
+    ended_in_run_phase  at least one of these scripts has ended in a phase (run.phase). The errors
+                        before that one only repeated the phase
+    outside             every lost rank was killed by SIGKILL, and the kernel has counted no lack of
+                        memory. A script cannot cause that by its own mistake
+    now_s               the time of the decision
+    state_is_live       some process stands in a step with the state. Otherwise the state is only
+                        sealed, and `recovery_mode` is "respawn" for every script
     """
 
     lost: tuple[int, ...]
@@ -63,7 +64,7 @@ class Situation:
     trained: bool
     free: bool = False
     all_raised: bool = False
-    in_phase: bool = False
+    ended_in_run_phase: bool = False
     outside: bool = False
     state_is_live: bool = True
     now_s: float = 0.0
@@ -236,7 +237,7 @@ def _restart(situation: Situation, budgets: Budgets, *, left: int) -> RecoveryVe
 
     left   how many processes are alive and have not failed
     """
-    if situation.all_raised and situation.in_phase:
+    if situation.all_raised and situation.ended_in_run_phase:
         # Ranks that all start again go on with the next step, as if the phase had been done.
         return _stop(
             "every rank raised in a phase until its script ended, and a restart of all ranks would"

@@ -236,22 +236,22 @@ def decide_own_state(
 class Quiesced:
     """The facts once all survivors stand still.
 
-    lost          ranks whose process is gone, in rising order
-    raised        ranks that are alive and raised in user code
-    drained       ranks of a node that is being drained
-    mode          the costliest recovery mode of the members
-    attached      some live process has attached its state
-    finished      some member is past the last step
-    start         what all ranks begin from if they restart; None: a survivor hands over first
-    links_cut     some nodes cannot reach each other
-    committed     the newest step committed
-    reached       the newest step executed since the newest plan
-    error         the newest error, for a verdict of stop
-    trained       a step was committed in this run
-    outside       every lost rank was killed by SIGKILL, and not for memory
-    sharded       the state is sharded
-    stood         the step at which ranks of a drained node stand still once more; -1: none do
-    in_phase      a lost rank has ended in a phase (run.phase)
+    lost                ranks whose process is gone, in rising order
+    raised              ranks that are alive and raised in user code
+    drained             ranks of a node that is being drained
+    mode                the costliest recovery mode of the members
+    attached            some live process has attached its state
+    finished            some member is past the last step
+    start               what all ranks begin from if they restart; None: a survivor hands over first
+    links_cut           some nodes cannot reach each other
+    committed           the newest step committed
+    reached             the newest step executed since the newest plan
+    error               the newest error, for a verdict of stop
+    trained             a step was committed in this run
+    outside             every lost rank was killed by SIGKILL, and not for memory
+    sharded             the state is sharded
+    stood               the step at which ranks of a drained node stand still once more; -1: none do
+    ended_in_run_phase  a lost rank has ended in a phase (run.phase)
     """
 
     world_size: int
@@ -272,7 +272,7 @@ class Quiesced:
     now_s: float = 0.0
     sharded: bool = False
     stood: int = -1
-    in_phase: bool = False
+    ended_in_run_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +375,7 @@ def decide_recovery(
         outside=seen.outside,
         now_s=seen.now_s,
         all_raised=len(seen.raised) == len(lost) == seen.world_size,
-        in_phase=seen.in_phase,
+        ended_in_run_phase=seen.ended_in_run_phase,
         free=not seen.raised and not to_blame,
     )
     return decide_rung(

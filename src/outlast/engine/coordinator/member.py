@@ -108,18 +108,18 @@ class MemberPath:
 class MemberLife:
     """The state of a process: alive, or how it has ended.
 
-    condemned   its death was ordered, and its fault is booked
-    dead        it is confirmed to have ended
-    done        it has ended well
-    node_lost   why its node was lost, if it died with its node; else ""
-    in_phase    it has ended in a phase (run.phase)
+    condemned           its death was ordered, and its fault is booked
+    dead                it is confirmed to have ended
+    done                it has ended well
+    node_lost           why its node was lost, if it died with its node; else ""
+    ended_in_run_phase  it has ended in a phase (run.phase)
     """
 
     condemned: bool = False
     dead: bool = False
     done: bool = False
     node_lost: str = ""
-    in_phase: bool = False
+    ended_in_run_phase: bool = False
 
 
 @dataclass(slots=True)

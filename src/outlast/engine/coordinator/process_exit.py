@@ -46,7 +46,7 @@ class ProcessExits:
         if member is None or member.life.dead:
             # The end was reported before, or the rank has another holder.
             return []
-        member.life.dead, member.life.in_phase = True, message.phase == Phase.EVALUATION
+        member.life.dead, member.life.ended_in_run_phase = True, message.phase == Phase.EVALUATION
         if member.rank < 0:
             return self._on_spare_exit(now_s, member, message)
         run.note_of_rank(message.committed, max(message.committed, *message.prepared, 0))

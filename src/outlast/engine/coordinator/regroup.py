@@ -295,7 +295,8 @@ class RegroupMachine:
             restore=restore, start=start, links_cut=bool(run.links), committed=run.progress.step,
             reached=run.progress.since_plan.executed, error=self._last_error(),
             trained=run.progress.trained, outside=self._struck_from_outside(),
-            now_s=now_s, in_phase=any(m.life.in_phase for m in run.roster.members()),
+            now_s=now_s,
+            ended_in_run_phase=any(m.life.ended_in_run_phase for m in run.roster.members()),
         )  # fmt: skip  # one argument a line would hide the story
 
     def _last_error(self) -> str:

@@ -234,7 +234,8 @@ class WorkerSession:
             self.enter(Phase.EXIT, cause=Cause.SHUTDOWN)
             return
         self._report_failed_script(exit_code)
-        # The coordinator has to know that a script has ended in a phase (`Situation.in_phase`).
+        # The coordinator has to know that a script has ended in a phase
+        # (`Situation.ended_in_run_phase`).
         in_phase = self.beacon.phase is Phase.EVALUATION
         last = Phase.EVALUATION if in_phase else Phase.EPILOGUE
         self.enter(last, cause=Cause.SHUTDOWN)

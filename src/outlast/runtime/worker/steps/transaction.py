@@ -428,7 +428,8 @@ class Transaction:
             )
         self._batches.close_at_exit()
         self.attachment.checkpoints.wait()
-        # The coordinator has to know that a script ends in a phase (`Situation.in_phase`).
+        # The coordinator has to know that a script ends in a phase
+        # (`Situation.ended_in_run_phase`).
         last = Phase.EVALUATION if in_phase else Phase.EPILOGUE
         session.enter(last, cause=Cause.SHUTDOWN)
 
