@@ -173,7 +173,7 @@ def test_the_length_of_first_steps_is_learned_from_phases_of_steps_only(
 
 def test_an_agent_reports_progress_when_asked_though_no_rank_is_late() -> None:
     """With several nodes, the coordinator asks because a rank on another node is waiting."""
-    node = Node(alone=False)
+    node = Node(only_node=False)
     for worker in (1, 2):
         set_beacon(node, worker, rank=worker - 1, step=7)
     progress(node)
@@ -215,7 +215,7 @@ def test_deadlines_grow_past_the_time_for_which_all_ranks_have_stood(
     """No rank on any node is to blame. If the deadlines did not grow, all ranks of this node would
     stay overdue, and the agent would ask again at once.
     """
-    node = Node(alone=False)
+    node = Node(only_node=False)
     for worker, phase in enumerate(phases, 1):
         set_beacon(node, worker, rank=worker - 1, step=0, phase=Phase.BODY)
         progress(node)

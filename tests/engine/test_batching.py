@@ -53,7 +53,7 @@ def an_agent_session() -> AgentSession:
     welcomed.
     """
     agent_session = AgentSession(
-        Agent(now_s=0.0, alone=False), offer=NodeOffer("a", 3), beat_s=100.0
+        Agent(now_s=0.0, only_node=False), offer=NodeOffer("a", 3), beat_s=100.0
     )
     agent_session.on_connected(images=(), transfer=(), session=1, now_s=0.0)
     agent_session.on_link(Welcome(1, 0, LEASE_S, False, ()), now_s=0.0)

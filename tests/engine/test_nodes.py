@@ -286,7 +286,7 @@ class AgentSite:
     def make(cls, node: str = "a", capacity: int = 2) -> AgentSite:
         return cls(
             AgentSession(
-                Agent(now_s=10.0, alone=False), offer=NodeOffer(node, capacity), beat_s=1.0
+                Agent(now_s=10.0, only_node=False), offer=NodeOffer(node, capacity), beat_s=1.0
             )
         )
 

@@ -84,7 +84,11 @@ class Pair:
         self.now_s = 100.0
         self.session_numbers: Iterator[int] = count(1_000)
         self.twins = tuple(
-            Twin(AgentSession(Agent(now_s=100.0, alone=False), offer=NodeOffer("a", 1), beat_s=1.0))
+            Twin(
+                AgentSession(
+                    Agent(now_s=100.0, only_node=False), offer=NodeOffer("a", 1), beat_s=1.0
+                )
+            )
             for _ in TWO
         )
         self.line: Twin | None = None

@@ -325,7 +325,7 @@ NAMED = (
     Mutant(
         "an_agent_judges_alone",
         HANG_WATCH,
-        "if not self._alone:\n    self._question = None",
+        "if not self._only_node:\n    self._question = None",
         "if False:\n            self._question = None",
     ),
     Mutant("a_node_has_room_for_any_number", NODES, " - taken[node] for", " for"),

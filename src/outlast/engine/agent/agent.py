@@ -87,16 +87,16 @@ class Agent:
     """
 
     def __init__(
-        self, *, now_s: float, hang_after_s: float | None = None, alone: bool = True
+        self, *, now_s: float, hang_after_s: float | None = None, only_node: bool = True
     ) -> None:
         """Begin with no workers.
 
         hang_after_s   for a plain script: the seconds of silence after which it counts as hung;
                        None: it never does
-        alone          this is the only node; otherwise the coordinator judges which rank hangs
+        only_node      this is the only node; otherwise the coordinator judges which rank hangs
         """
         self._watch = WorkerWatch()
-        self._hangs = HangWatch(self._watch, silence_s=hang_after_s, alone=alone)
+        self._hangs = HangWatch(self._watch, silence_s=hang_after_s, only_node=only_node)
         self._exits = ExitWatch(self._watch)
         self._ticked_s = now_s
         self._store_number = 0  # of the newest order for a store

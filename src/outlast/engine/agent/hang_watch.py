@@ -56,16 +56,16 @@ class HangWatch:
     patient_until_s   no round of pings begins before that, unless a beacon moves
     """
 
-    def __init__(self, watch: WorkerWatch, *, silence_s: float | None, alone: bool) -> None:
+    def __init__(self, watch: WorkerWatch, *, silence_s: float | None, only_node: bool) -> None:
         """Watch nothing yet.
 
         silence_s   how much silence of a plain script counts as a hang; None: none does
-        alone       this is the only node of the run
+        only_node   this is the only node of the run
         """
         self.watch = watch
         self.patient_until_s = 0.0
         self._silence_s = silence_s
-        self._alone = alone
+        self._only_node = only_node
         self._question: Question | None = None
         self._nonce = 0
 
@@ -136,7 +136,7 @@ class HangWatch:
         heard_s = max(one.heard_s for one in members)
         if now_s - heard_s <= self._silence_s:
             return []
-        if not self._alone:  # workers on another node may have printed something
+        if not self._only_node:  # workers on another node may have printed something
             self.patient_until_s = now_s + limits.AWAITED_LOOK_S
             read = [one for one in members if one.reading is not None]
             return [
@@ -214,7 +214,7 @@ class HangWatch:
             for one in members
         ):
             return []
-        if not self._alone:  # the coordinator judges over all nodes
+        if not self._only_node:  # the coordinator judges over all nodes
             self._question = None
             self.patient_until_s = now_s + 2 * limits.INQUIRY_DEADLINE_S
             return [self._report_progress(members, asked_by, now_s)]

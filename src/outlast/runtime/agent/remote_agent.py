@@ -113,7 +113,7 @@ class RemoteAgent:
         self.over: RunOver | None = None
         self._parts = parts
         self._outside = outside
-        agent = Agent(now_s=clock.now_s(), hang_after_s=parts.options.hang_after_s, alone=False)
+        agent = Agent(now_s=clock.now_s(), hang_after_s=parts.options.hang_after_s, only_node=False)
         self._session = AgentSession(
             agent, offer=outside.offer, beat_s=outside.facts.lease_s / BEATS_PER_LEASE
         )

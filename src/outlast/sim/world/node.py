@@ -111,9 +111,8 @@ class Node:
     def _boot(self, number: int) -> AgentSeat:
         """Return a new agent with nothing in memory."""
         options, world = self._frame.options, self._world
-        agent = Agent(
-            now_s=self.now_s, hang_after_s=options.hangs_after_s or None, alone=options.nodes == 1
-        )
+        silence_s, only_node = options.hangs_after_s or None, options.nodes == 1
+        agent = Agent(now_s=self.now_s, hang_after_s=silence_s, only_node=only_node)
         ticks = AgentTicks(
             self._frame.timeline,
             agent,
