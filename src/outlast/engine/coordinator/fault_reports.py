@@ -89,11 +89,11 @@ class FaultReports:
         if message.mechanism == "corrupt":
             why = f"rank {rank}'s image is corrupt: it was refused"
             return self.regroup.fault(now_s, member, Mechanism.CORRUPT, at_s, error, "", why)
-        if member.path.alone:
-            return self._on_alone(now_s, member, error)
+        if member.path.needs_all_ranks:
+            return self._on_needs_all_ranks(now_s, member, error)
         return self._on_collective_failed(now_s, member, error)
 
-    def _on_alone(self, now_s: float, member: Member, error: str) -> list[Output]:
+    def _on_needs_all_ranks(self, now_s: float, member: Member, error: str) -> list[Output]:
         """Begin another regroup for the open interruption, because its rung was too cheap.
 
         This is not another fault. `member` has reported that it cannot be replaced in place, so the

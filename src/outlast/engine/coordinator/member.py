@@ -74,7 +74,7 @@ class MemberPath:
     newest_report     generation and step of its newest report. Older reports are late copies
     raised            error and traceback, if its script raised in this generation; else None
     collateral        it reports that a collective failed, so a peer may be the cause
-    alone             it cannot replace a rank in place: its script needs all ranks before run.steps
+    needs_all_ranks   it cannot replace a rank in place: its script needs all ranks before run.steps
     """
 
     plan: Regroup | None = None
@@ -86,11 +86,12 @@ class MemberPath:
     newest_report: tuple[int, int] = (0, -1)
     raised: tuple[str, str] | None = None
     collateral: bool = False
-    alone: bool = False
+    needs_all_ranks: bool = False
 
     def note_break(self, mechanism: str) -> None:
         """Note why the process cannot go on in this generation: the `mechanism` of its Broke."""
-        self.collateral, self.alone = mechanism == "collective", mechanism == "alone"
+        self.collateral = mechanism == "collective"
+        self.needs_all_ranks = mechanism == "alone"
 
     def come_to(self, place: int) -> None:
         """Note a waypoint, given by its value. A lower one is a late message, and is ignored."""
@@ -101,7 +102,7 @@ class MemberPath:
         """Note that the process was sent `plan`: its way into that generation begins."""
         self.plan_generation, self.inventory = plan.generation, None
         self.waypoint = Waypoint.BEGINS
-        self.collateral = self.alone = False  # these were about the last generation
+        self.collateral = self.needs_all_ranks = False  # these were about the last generation
 
 
 @dataclass(slots=True)

@@ -228,14 +228,15 @@ class Roster:
     def recovery_mode(self) -> str:
         """Return the most expensive recovery mode that members have registered at run.steps.
 
-        A member that is not there yet follows the others, unless it cannot get there alone.
+        A member that is not there yet follows the others, unless it cannot get there without all
+        ranks.
         """
         if not self.outlast:
             return "plain"
         attached = {
             m.script.recovery_mode
             for m in self._ranks.values()
-            if m.script.attached or (m.path.alone and not m.life.dead)
+            if m.script.attached or (m.path.needs_all_ranks and not m.life.dead)
         }
         modes = attached or {
             m.script.recovery_mode
