@@ -31,7 +31,7 @@ _FLOORS: dict[Phase, float] = {
 }
 _EXEMPT = (Phase.PARKED, Phase.WAIT, Phase.REGROUP)  # the coordinator has deadlines for these
 # phases in which a rank waits for no other rank
-_ALONE = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)
+_WITHOUT_PEERS = (Phase.BOOT, Phase.DATA, Phase.APPLY, Phase.SNAPSHOT, Phase.CHECKPOINT)
 # those of them after which a rank enters the collectives of its step
 _BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 
@@ -198,10 +198,10 @@ def _find_by_itself(
             deaf,
             "do not answer: stopped, held by a debugger, or a thread holds the interpreter lock",
         )
-    alone = [m for m in members if m.phase in _ALONE and m.worker in overdue]
-    if alone:
+    hung = [m for m in members if m.phase in _WITHOUT_PEERS and m.worker in overdue]
+    if hung:
         # It is at a place where a rank waits for no peer.
-        return _verdict(alone, f"stand in {alone[0].phase.value}, where no peer is waited for")
+        return _verdict(hung, f"stand in {hung[0].phase.value}, where no peer is waited for")
     return None
 
 
@@ -221,7 +221,7 @@ def _find_cut_off(members: Sequence[MemberReport]) -> HangVerdict | None:
 
 def _find_by_place(members: Sequence[MemberReport], overdue: Mapping[int, float]) -> HangVerdict:
     """Find overdue members that have come less far than their peers: the peers wait for them."""
-    shared = [m for m in members if m.phase not in _ALONE and m.phase not in _EXEMPT]
+    shared = [m for m in members if m.phase not in _WITHOUT_PEERS and m.phase not in _EXEMPT]
     places = [_came_to(m) for m in shared]
     least = min(places, default=None)
     behind = [m for m, place in zip(shared, places, strict=True) if place == least]
@@ -283,7 +283,9 @@ def _is_past(member: MemberReport, other: MemberReport) -> bool:
     if member.phase in _EXEMPT:
         return other.phase is Phase.SETUP
     return (
-        member.step > other.step if member.phase in _ALONE else _came_to(member) > _came_to(other)
+        member.step > other.step
+        if member.phase in _WITHOUT_PEERS
+        else _came_to(member) > _came_to(other)
     )
 
 
