@@ -33,7 +33,7 @@ from outlast.model.messages import Committed
 from outlast.model.terms import Cause, Phase
 from outlast.runtime.worker.process import rank_variables
 from outlast.runtime.worker.process.error_text import text_with_line
-from outlast.runtime.worker.script.onlooker import Onlooker, alone_hint
+from outlast.runtime.worker.script.onlooker import Onlooker, ungrouped_hint
 from outlast.runtime.worker.start import bootstrap
 
 
@@ -159,7 +159,7 @@ def test_the_hint_for_ranks_alone_is_that_of_their_library(
     for other in ("transformers.trainer", "accelerate"):
         monkeypatch.delitem(sys.modules, other, raising=False)
     monkeypatch.setitem(sys.modules, module, ModuleType(module))
-    assert given in alone_hint()
+    assert given in ungrouped_hint()
 
 
 def test_a_loaded_optimizer_shows_where_the_script_goes_on(watched: Callable[..., Seen]) -> None:

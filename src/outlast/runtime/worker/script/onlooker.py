@@ -9,10 +9,9 @@ steps   torch calls a hook after every `optimizer.step()`. Several optimizers th
         that is not known either, they are counted from the process's start, and it is not known
         which steps of the run they are.
 spawns  the line at which the script starts ranks of its own, by torch.multiprocessing.
-alone   whether several ranks train without a process group. Then each rank trains a model of its
-        own.
-group   the line at which the script makes its process group. Before the script destroys it, the
-        group's threads are waited for (run_loops.py).
+group   the line at which the script makes its process group, and whether several ranks train
+        without one. Then each rank trains a model of its own. Before the script destroys the group,
+        its threads are waited for (run_loops.py).
 
 The hooks are set when the script imports torch, so that a script without torch pays nothing.
 `retire` ends the observation: from `outlast.join` on, the transaction counts the steps.
@@ -58,7 +57,7 @@ GROUP_HINT = (
 _STEPS_TO_BE_SURE = 2  # a step may come before the group, as a trial
 
 
-def alone_hint() -> str:
+def ungrouped_hint() -> str:
     """Return what lets ranks train together, for the libraries that the script has imported."""
     for library, given in (
         ("transformers.trainer", "TrainingArguments(use_cpu=True)"),
@@ -161,7 +160,7 @@ class Onlooker:
             self._saves.on_other_count()
         count = iterations.count
         if before < count == _STEPS_TO_BE_SURE:
-            self._warn_if_alone()
+            self._warn_if_ungrouped()
         self._count((self._base or 0) + count, known=self._base is not None, count=count)
 
     def _behind(self, number: int | None) -> int | None:
@@ -182,7 +181,7 @@ class Onlooker:
         plan = self._session.machine.plan
         return plan is not None and plan.high_water > 0
 
-    def _warn_if_alone(self) -> None:
+    def _warn_if_ungrouped(self) -> None:
         """Warn if several ranks train, and none can know of another."""
         plan, groups = self._session.machine.plan, sys.modules.get(_GROUPS)
         if plan is None or plan.world_size == 1 or self._session.beacon.rank != 0:
@@ -191,7 +190,7 @@ class Onlooker:
             return
         self._session.warn(
             f"the script has made no process group, so each of the {plan.world_size} ranks trains a"
-            f" model of its own. If they are to train one model, {alone_hint()}"
+            f" model of its own. If they are to train one model, {ungrouped_hint()}"
         )
 
     def tick(self, step: int | None) -> None:

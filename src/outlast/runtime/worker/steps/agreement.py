@@ -19,7 +19,7 @@ from outlast.runtime.worker.run_state.state import State
 from outlast.runtime.worker.saving.images import RankImages
 from outlast.runtime.worker.saving.undo import Undo
 from outlast.runtime.worker.script.hooks import user_line
-from outlast.runtime.worker.script.onlooker import alone_hint
+from outlast.runtime.worker.script.onlooker import ungrouped_hint
 from outlast.runtime.worker.tensors.gather import gather_bytes
 
 
@@ -222,4 +222,4 @@ class Agreement:
 
 def _if_one_model() -> str:
     """Return the advice for a script whose ranks were meant to train one model, as a sentence."""
-    return f". They were equal before. If the ranks are to train one model, {alone_hint()}"
+    return f". They were equal before. If the ranks are to train one model, {ungrouped_hint()}"

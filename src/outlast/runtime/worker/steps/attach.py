@@ -224,7 +224,7 @@ class Attachment:
             )
         self._first_need = self.member.guards.first_need  # collectives of steps are not counted
         self.register()
-        self._warn_if_alone()
+        self._warn_if_only_rank()
         session.do(lambda machine: machine.joined(plan, group_s=0.0, restore_s=restore_s))
         self.mark("joined")
         self.call.waits_for_others(plan, ready_s=session.enter(Phase.BETWEEN, cause=Cause.OTHER))
@@ -259,14 +259,14 @@ class Attachment:
             alike=self.agreement.alike,
         )
 
-    def _warn_if_alone(self) -> None:
+    def _warn_if_only_rank(self) -> None:
         """Warn what a kill would cost if only this rank holds the replicated state.
 
         The warning is shown once in a run, however often it is sent.
         """
-        session, alone = self.member.session, self.member.world_size == 1
+        session, only_rank = self.member.session, self.member.world_size == 1
         copied = self.state.sharded or self.copies.keeping.copies_to_vault
-        if session is not None and alone and not copied:
+        if session is not None and only_rank and not copied:
             back = (
                 "to the newest checkpoint"
                 if self.checkpoints.on_stop
