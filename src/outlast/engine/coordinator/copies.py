@@ -32,7 +32,7 @@ def count_copies(
     return {
         "sharded": roster.sharded if roster.outlast else None,
         "copies": len(at_work) if replicated else None,
-        "nodes": len({member.process.node for member in at_work}) if replicated else None,
+        "nodes": len({member.process.host for member in at_work}) if replicated else None,
         "spares_ready": sum(1 for member in roster.spares() if member.process.parked),
         "kept_step": kept_step or None,
         "nodes_to_lose": (

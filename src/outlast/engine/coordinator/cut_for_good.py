@@ -216,7 +216,7 @@ class CutForGood:
         for member in run.roster.live():
             if member.rank in ranks:
                 run.interruptions.fault(
-                    rank=member.rank, pid=0, node=member.process.node,
+                    rank=member.rank, pid=0, node=member.process.host,
                     mechanism=Mechanism.LOST_NODE, generation=run.lifecycle.generation,
                     step=run.progress.step, fault_s=None, fault_not_before_s=run.progress.moved_s,
                     detected_s=now_s, same_event=same, error="", traceback="",

@@ -69,7 +69,7 @@ class Epilogue:
         run.interruptions.fault(
             rank=member.rank,
             pid=member.process.pid,
-            node=member.process.node,
+            node=member.process.host,
             mechanism=kind,
             generation=run.lifecycle.generation,
             step=run.progress.step,

@@ -14,14 +14,14 @@ class MemberProcess:
     """The facts about the process itself.
 
     pid          its process id; 0 until its agent reports that it was started
-    node         the host name of its machine; "" until then
+    host         the host name of its machine; "" until then
     hello_seen   its listener thread runs, so it can be sent a plan
     running      its script runs: it said Hello, or it is a program that was started
     parked       it is a spare that can take a rank now
     """
 
     pid: int = 0
-    node: str = ""
+    host: str = ""
     hello_seen: bool = False
     running: bool = False
     parked: bool = False

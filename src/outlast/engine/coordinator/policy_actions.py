@@ -227,7 +227,7 @@ class PolicyActions:
         nodes = (*roster.homes.values(), *self.run.nodes.room(()))
         names = {node: node for node in nodes}
         names |= {
-            member.process.node: member.home for member in roster.members() if member.process.node
+            member.process.host: member.home for member in roster.members() if member.process.host
         }
         if name in names:
             return names[name]
@@ -463,7 +463,7 @@ class PolicyActions:
             run.interruptions.fault(
                 rank=member.rank,
                 pid=0,
-                node=member.process.node,
+                node=member.process.host,
                 mechanism=Mechanism.LOST_NODE,
                 generation=run.lifecycle.generation,
                 step=step,

@@ -99,7 +99,7 @@ class RegroupMachine:
         together = one_node or joins or run.lifecycle.is_in(Stage.GATHERING, Stage.LEAVING)
         first = not run.interruptions.open
         run.interruptions.fault(
-            rank=member.rank, pid=member.process.pid, node=member.process.node, mechanism=mechanism,
+            rank=member.rank, pid=member.process.pid, node=member.process.host, mechanism=mechanism,
             generation=run.lifecycle.generation, step=run.progress.step, fault_s=fault_s,
             fault_not_before_s=None if fault_s is not None else run.progress.moved_s,
             detected_s=now_s, same_event=together and not first, error=error, traceback=traceback,

@@ -26,7 +26,7 @@ class ScriptReports:
 
     def on_started(self, now_s: float, member: Member, message: WorkerStarted) -> list[Output]:
         """Note that a process was started. A program that never says Hello is running now."""
-        member.process.pid, member.process.node = message.pid, message.node
+        member.process.pid, member.process.host = message.pid, message.node
         return [] if self.run.options.greets else self._on_running(now_s, [member])
 
     def on_hello(self, now_s: float, members: list[Member]) -> list[Output]:

@@ -480,7 +480,7 @@ class Takeover:
         for rank in lost:
             holder = run.roster.holder(rank)
             if holder.home in self._found.lost:
-                holder.process.node = holder.home
+                holder.process.host = holder.home
                 joins = bool(run.interruptions.open)
                 out += self.regroup.fault(
                     now_s,

@@ -177,9 +177,9 @@ class Bookkeeping:
                 {
                     "rank": m.rank,
                     "pid": m.process.pid,
-                    "node": m.process.node,
+                    "node": m.process.host,
                     "state": _state(m, at_work=m.path.joined or plain),
-                    "log": self._seen.log_of(m.process.node, m.worker) or None,
+                    "log": self._seen.log_of(m.process.host, m.worker) or None,
                 }
                 for m in members
             ],
@@ -187,7 +187,7 @@ class Bookkeeping:
                 {
                     "pid": m.process.pid,
                     "kind": m.kind,
-                    "node": m.process.node,
+                    "node": m.process.host,
                     "parked": m.process.parked,
                 }
                 for m in coordinator.roster.spares()

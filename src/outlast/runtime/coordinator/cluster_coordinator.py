@@ -296,7 +296,7 @@ class ClusterCoordinator:
         """Return the node that rank 0 was on last, and the folder of its log there."""
         for member in self.driver.coordinator.roster.members():
             if member.rank == 0:
-                node = member.process.node
+                node = member.process.host
                 return node, self._lives.log_of(node, member.worker)
         return "", ""
 
