@@ -1,7 +1,7 @@
 """The class and the nodes of an interruption, from the ledger and the verdicts.
 
 The ledger knows the class at once if the fault itself shows it. Otherwise the class is that of the
-newest readable verdict, if its confidence is at least SURE.
+newest readable verdict, if its confidence is at least USED_FROM.
 
 This module is pure: no clock, no files, no torch.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from outlast.model.records import Event, Interruption
 from outlast.model.terms import FailureClass
 
-SURE = 0.5  # the confidence from which a verdict's class and nodes are used
+USED_FROM = 0.5  # the confidence from which a verdict's class and nodes are used
 Verdicts = Mapping[int, Mapping[str, object]]
 
 _CLASSES = {one.value: one for one in FailureClass}
@@ -31,7 +31,7 @@ def sure_verdicts(events: Iterable[Event]) -> dict[int, Mapping[str, object]]:
         ):
             continue
         said, confidence = verdict.get("class"), verdict.get("confidence")
-        if said in _CLASSES and isinstance(confidence, int | float) and confidence >= SURE:
+        if said in _CLASSES and isinstance(confidence, int | float) and confidence >= USED_FROM:
             out[interruption] = verdict
     return out
 

@@ -4,7 +4,7 @@ Units      Times are in seconds. Exposure counts only training: from the start o
            its end, without startup and shutdown, as in `ettr_training`.
 Failures   Each interruption is one failure, also an interruption during a recovery.
 Class      It is the ledger's. If that is unknown, it is the verdict's, if the verdict's confidence
-           is at least SURE.
+           is at least USED_FROM.
 Extent     It is the node if the mechanism says so. It is the run if the run ended with it, or if
            the launcher vanished. Otherwise it is the process.
 Limits     A session without a committed step is left out, because it failed at its start. A ledger
