@@ -25,7 +25,7 @@ from outlast.diagnose.collectives import (
     find_blame,
     looks_like_dump,
     packed,
-    rank_of_name,
+    rank_of_dump,
     read_dump,
 )
 from outlast.diagnose.collectives.entries import signature_of
@@ -230,12 +230,12 @@ def test_ranks_must_agree_on_operation_type_and_count_and_on_no_more(
     ],
 )
 def test_a_rank_is_told_from_any_naming(name: str, rank: int | None) -> None:
-    assert rank_of_name(name) == rank
+    assert rank_of_dump(name) == rank
 
 
 @given(st.text(max_size=60))
 def test_no_name_is_too_odd(name: str) -> None:
-    assert rank_of_name(name) is None or rank_of_name(name) >= 0
+    assert rank_of_dump(name) is None or rank_of_dump(name) >= 0
 
 
 def test_content_that_tells_goes_before_the_name() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outlast.diagnose.collectives import Dump, find_blame, rank_of_name, read_dump
+from outlast.diagnose.collectives import Dump, find_blame, rank_of_dump, read_dump
 
 PLACES = [folder / "shared" / "data" / "flight_recorder" for folder in Path(__file__).parents[4:]]
 SHARED = next((place for place in PLACES if place.is_dir()), PLACES[0])
@@ -34,7 +34,7 @@ def test_the_faulty_ranks_are_named_and_nobody_else(incident: str) -> None:
     blame = find_blame(dumps_of(incident))
     assert {one.rank for one in blame.ranks} == TRUTH[incident]
     assert not blame.suspects
-    assert {rank_of_name(finding.evidence.file) for finding in blame.findings} == TRUTH[incident]
+    assert {rank_of_dump(finding.evidence.file) for finding in blame.findings} == TRUTH[incident]
 
 
 @pytest.mark.parametrize("count", [1, 2])

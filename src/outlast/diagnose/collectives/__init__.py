@@ -2,7 +2,7 @@
 
 from outlast.diagnose.collectives.blame import Blame
 from outlast.diagnose.collectives.dumps import looks_like_dump, read_dump
-from outlast.diagnose.collectives.naming import rank_of_name
+from outlast.diagnose.collectives.naming import rank_of_dump
 from outlast.diagnose.collectives.packed import Packer, Unpacker
 from outlast.diagnose.collectives.pickles import OversizedDump, UnreadableDump
 from outlast.diagnose.collectives.skew import clock_offsets
@@ -21,6 +21,6 @@ __all__ = [
     "clock_offsets",
     "find_blame",
     "looks_like_dump",
-    "rank_of_name",
+    "rank_of_dump",
     "read_dump",
 ]

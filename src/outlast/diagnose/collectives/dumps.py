@@ -38,7 +38,7 @@ from outlast.diagnose.collectives.entries import (
     group_states,
     worth_reading,
 )
-from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_name
+from outlast.diagnose.collectives.naming import RANKS_MAX, rank_of_dump
 from outlast.diagnose.collectives.pickles import OversizedDump, UnreadableDump, unpickled
 from outlast.diagnose.collectives.shortening import shortened
 from outlast.diagnose.collectives.state import NOBODY, Dump, GroupState
@@ -348,5 +348,5 @@ def _rank(name: str, config: _Config) -> tuple[int, tuple[int, ...] | None]:
             return next(iter(possible)), None
         if not possible:
             refuse("its groups have no rank in common")
-    named = rank_of_name(name)
+    named = rank_of_dump(name)
     return NOBODY if named is None else named, tuple(sorted(possible or ()))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from outlast.diagnose.collectives.blame import CONFIDENCE_ODD, Blame, named
 from outlast.diagnose.collectives.graph import Graph, Wait
 from outlast.diagnose.collectives.groups import DumpedJob
-from outlast.diagnose.collectives.naming import rank_of_name
+from outlast.diagnose.collectives.naming import rank_of_dump
 from outlast.diagnose.findings import Finding
 from outlast.model.terms import FailureClass, Mechanism
 from outlast.model.verdict import Blamed, Evidence, Role, Suspect
@@ -183,7 +183,7 @@ def notes_of(job: DumpedJob, unreadable: Mapping[str, str]) -> list[Finding]:
     notes = []
     for name, why in itertools.islice(unreadable.items(), FINDINGS_MAX):
         rule = "dump.refused" if why.startswith("refused") else "dump.unreadable"
-        notes.append(Finding(Evidence(name, None, why, Role.ADVICE), rule, rank=rank_of_name(name)))
+        notes.append(Finding(Evidence(name, None, why, Role.ADVICE), rule, rank=rank_of_dump(name)))
     for dump in job.unknown[:FINDINGS_MAX]:
         text = (
             "whose dump it is cannot be told, neither from its groups nor from the file's name, nor"

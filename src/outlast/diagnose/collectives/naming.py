@@ -59,7 +59,7 @@ def claim_of(name: str) -> RankClaim | None:
     return None
 
 
-def rank_of_name(name: str) -> int | None:
+def rank_of_dump(name: str) -> int | None:
     """Return the rank that the name of a dump claims, however weakly; None if it has no number."""
     claim = claim_of(name)
     return None if claim is None else claim.rank
