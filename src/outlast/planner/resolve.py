@@ -44,7 +44,7 @@ from outlast.planner.spread import Spread, constant
 
 SPARE_CONFIDENCE = 0.999
 INTERVAL_MOST_S = DAY_S
-FEW = 1e-9  # stands for a count of 0: practically no failures
+ALMOST_NONE_COUNT = 1e-9  # stands for a count of 0 failures
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _failure(working: _Working, name: str) -> FailureRate:
         exposure_s = working.number(f"{path}.exposure")
         # If no failure was seen, the rate is not zero: it is drawn from the posterior
         # Gamma(1/2, exposure).
-        seen = max(count, FEW)
+        seen = max(count, ALMOST_NONE_COUNT)
         working.work_out(
             f"{path}.mttf",
             lambda: exposure_s / seen,
