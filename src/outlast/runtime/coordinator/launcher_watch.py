@@ -44,7 +44,7 @@ class LauncherWatch:
         self._reached: dict[str, Address] = {}
         # addresses that are to be tried, one after the other
         self._learned: deque[tuple[str, Address]] = deque()
-        self._trial: _Trial | None = None
+        self._attempt: _ConnectAttempt | None = None
         self._looks: dict[str, _Look] = {}
 
     def learn(self, node: str, address: str, *, reached: bool = False) -> None:
@@ -81,16 +81,16 @@ class LauncherWatch:
     def close(self) -> None:
         """Stop looking for all launchers."""
         self._learned.clear()
-        if self._trial is not None:
-            self._trial.close()
+        if self._attempt is not None:
+            self._attempt.close()
         for node in tuple(self._looks):
             self.forget(node)
 
     def _try_next(self) -> None:
         """Try the next address that was learned, unless another one is being tried now."""
-        if self._trial is None and self._learned:
+        if self._attempt is None and self._learned:
             node, address = self._learned.popleft()
-            self._trial = _Trial(
+            self._attempt = _ConnectAttempt(
                 self._loop,
                 address,
                 limits.CONNECT_TRY_S,
@@ -98,7 +98,7 @@ class LauncherWatch:
             )
 
     def _tried(self, node: str, address: Address, code: int) -> None:
-        self._trial = None
+        self._attempt = None
         if code == 0:
             self._reached[node] = address
         self._try_next()
@@ -108,7 +108,7 @@ class LauncherWatch:
         self._ended(node)
 
 
-class _Trial:
+class _ConnectAttempt:
     """One connection.
 
     `over` is called later: with 0 if the connection was made, otherwise with the number of the
@@ -168,24 +168,24 @@ class _Look:
         self._address = address
         self._until_s = until_s
         self._ended = ended
-        self._trial: _Trial | None = None
+        self._attempt: _ConnectAttempt | None = None
         self._refused_s: float | None = None  # since when no process listens there
         self._timer: LoopTimer = loop.call_at(now_s() + limits.LAUNCHER_LOOK_S, self._try)
 
     def close(self) -> None:
         """Stop. Nothing is called from now on."""
         self._timer.cancel()
-        if self._trial is not None:
-            self._trial.close()
+        if self._attempt is not None:
+            self._attempt.close()
 
     def _try(self) -> None:
         if now_s() < self._until_s:  # otherwise its lease has run out
             within_s = limits.LAUNCHER_LOOK_S
-            self._trial = _Trial(self._loop, self._address, within_s, over=self._tried)
+            self._attempt = _ConnectAttempt(self._loop, self._address, within_s, over=self._tried)
 
     def _tried(self, code: int) -> None:
         """Note the result of an attempt to connect."""
-        self._trial = None
+        self._attempt = None
         if code != errno.ECONNREFUSED:
             self._refused_s = None  # a process listens there, or the machine cannot be reached
         elif self._refused_s is None:
