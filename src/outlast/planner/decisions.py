@@ -10,7 +10,7 @@ The engine decides the following, each time with the full membership of the job:
                                                                      `Rules.hangs`
     the step to go on from       engine.restore     restoring.py     with engine.durable
     who takes a lost rank        engine.placement   membership.py
-    which rung, or to stop       engine.recovery    replica.py       with the budgets of
+    which rung, or to stop       engine.recovery    decided_run.py   with the budgets of
                                                                      engine.budget
     what a verdict leads to      engine.policy      acting.py        only if `Rules.diagnosis` gives
                                                                      verdicts
@@ -40,8 +40,8 @@ from dataclasses import dataclass, replace
 
 from outlast.model.terms import Cause
 from outlast.planner.deciding.decided import Decided, Rules, Unmodelled
+from outlast.planner.deciding.decided_run import DecidedRun
 from outlast.planner.deciding.failures import LemonCount, failures
-from outlast.planner.deciding.replica import Replica
 from outlast.planner.histories import Histories, History
 from outlast.planner.scenario import Scenario
 
@@ -56,7 +56,7 @@ def live(scenario: Scenario, history: History, rules: Rules | None = None) -> De
         scenario.maintenance,
         scenario.job.duration_s,
     )
-    run = Replica(scenario, rules or Rules())
+    run = DecidedRun(scenario, rules or Rules())
     out = run.out
     for failure in failures(scenario, history):
         if not stops.stands_at(failure.at_s) and lemons.happens(failure):

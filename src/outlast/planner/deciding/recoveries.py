@@ -1,4 +1,4 @@
-"""The recoveries of a simulated run, and the choice of their rungs: see `replica.py`.
+"""The recoveries of a simulated run, and the choice of their rungs: see `decided_run.py`.
 
 This module is pure: no clock, no files, no torch.
 """

@@ -67,7 +67,7 @@ class _Stretch:
     since_s: float = 0.0
 
 
-class Replica:
+class DecidedRun:
     """One run in decision mode, advanced from event to event by its caller.
 
     For each failure, the caller calls `go_on_until(time of the failure)` and then `fail(failure)`;
