@@ -24,11 +24,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from outlast.diagnose.file_findings import file_finding
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.rules import RULES
 from outlast.model.beacon import Beacon
 from outlast.model.terms import Phase
-from outlast.model.verdict import Evidence
 
 RANKS_MIN = 2
 _APART = (Phase.DATA, Phase.SNAPSHOT, Phase.CHECKPOINT, Phase.BETWEEN)
@@ -78,14 +77,14 @@ def find_laggards(beacons: Mapping[str, Beacon]) -> tuple[Finding, ...]:
         if found and len(found) < len(places):
             name = rule if rule != "beacon.body" or len(found) == 1 else "beacon.one_of"
             return tuple(
-                _finding(name, place.name, place.says(newest_ns), place.rank) for place in found
+                file_finding(name, place.name, place.says(newest_ns), place.rank) for place in found
             )
     if all(place.beacon.phase is places[0].beacon.phase for place in places):
         text = (
             f"all {len(places)} ranks are in {places[0].beacon.phase.value} after step"
             f" {furthest}: beacons do not tell them apart"
         )
-        return (_finding("beacon.level", places[0].name, text, None),)
+        return (file_finding("beacon.level", places[0].name, text, None),)
     return ()
 
 
@@ -105,10 +104,3 @@ def _newest_of_each_rank(beacons: Mapping[str, Beacon]) -> Sequence[_Place]:
         if place.beacon.generation == generation:
             newest[place.rank] = place
     return [newest[rank] for rank in sorted(newest)]
-
-
-def _finding(rule: str, name: str, text: str, rank: int | None) -> Finding:
-    row = RULES[rule]
-    return Finding(
-        Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank
-    )

@@ -14,12 +14,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from outlast.diagnose.file_findings import file_finding
 from outlast.diagnose.findings import Finding
 from outlast.diagnose.interrupted import interrupted
 from outlast.diagnose.ledger import LedgerContents
-from outlast.diagnose.rules import RULES
 from outlast.model.texts import cut_at_word
-from outlast.model.verdict import Evidence
 
 HEAD = b'"outlast": "standing"'
 SCHEMA = 1
@@ -88,14 +87,16 @@ def _missing(told: Mapping[str, Any]) -> dict[str, str]:
 def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
     rank, kernel = int(process["rank"]), process["kernel"]
     if process["oom"]:
-        yield _finding("standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank)
+        yield file_finding(
+            "standing.oom", name, f"rank {rank}: killed by the kernel for memory", rank
+        )
     elif process.get("oom_near"):
         said = f"rank {rank}: killed while the kernel counted an OOM kill, which may be another's"
-        yield _finding("standing.oom_near", name, said, rank)
+        yield file_finding("standing.oom_near", name, said, rank)
     state, wchan = _state(str(kernel.get("stat", ""))), str(kernel.get("wchan", ""))
     rule = rule_of_state(state, wchan)
     if rule == "standing.stopped":
-        yield _finding(
+        yield file_finding(
             rule,
             name,
             f"rank {rank}: state {state}: stopped by a signal or a debugger",
@@ -104,9 +105,9 @@ def _process(process: Mapping[str, Any], name: str) -> Iterator[Finding]:
     elif rule is not None and process["killed"]:
         # A survivor may be in such a state for a moment. It says why only of a process that hung.
         at = f"rank {rank}: state D in {wchan or 'the kernel'}: not to be interrupted"
-        yield _finding(rule, name, at, rank)
+        yield file_finding(rule, name, at, rank)
     elif state == "R" and process["killed"]:
-        yield _finding(
+        yield file_finding(
             "standing.running",
             name,
             f"rank {rank}: state R: it computes, or is in a loop",
@@ -130,10 +131,3 @@ def _state(stat: str) -> str:
     The second field, the name, may hold blanks and brackets.
     """
     return (stat.rpartition(")")[2].split() or [""])[0]
-
-
-def _finding(rule: str, name: str, text: str, rank: int) -> Finding:
-    row = RULES[rule]
-    return Finding(
-        Evidence(name, None, text, row.role), rule, row.failure_class, row.mechanism, rank=rank
-    )
