@@ -329,14 +329,15 @@ def _stood_still_s(one: Finding, ends: Sequence[LogEnd], usual_s: float | None) 
     if not before:
         return 0.0
     still_s = ended_s - max(before)
-    if still_s < max(STILL_MIN_S, SILENT_FACTOR * usual_s) or _may_be_zones(still_s, usual_s):
+    slack_s = ZONE_SLACK_S + 2 * usual_s
+    if still_s < max(STILL_MIN_S, SILENT_FACTOR * usual_s) or may_be_zones(still_s, slack_s):
         return 0.0
     return still_s
 
 
-def _may_be_zones(apart_s: float, usual_s: float) -> bool:
-    """Return True if two clocks in two zones could be so far apart."""
-    return abs(apart_s - round(apart_s / ZONE_S) * ZONE_S) < ZONE_SLACK_S + 2 * usual_s
+def may_be_zones(apart_s: float, slack_s: float) -> bool:
+    """Return True if two clocks in two zones could be so far apart, give or take `slack_s`."""
+    return abs(apart_s - round(apart_s / ZONE_S) * ZONE_S) < slack_s
 
 
 def _as_stood_still(one: Finding) -> Finding:
@@ -411,7 +412,7 @@ def _silent(ends: Sequence[LogEnd], usual_s: float | None) -> _Said | None:
     if not early or len(early) > len(last) // 2 or newest_s - min(rest) > limit_s / 2:
         return None
     ago_s = min(rest) - max(last[name] for name in early)
-    if _may_be_zones(ago_s, usual_s):
+    if may_be_zones(ago_s, ZONE_SLACK_S + 2 * usual_s):
         return None
     who = _named(early)
     return _Said(

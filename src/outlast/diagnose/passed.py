@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from outlast.diagnose.findings import Finding
-from outlast.diagnose.log_ends import ZONE_S, LogEnd
+from outlast.diagnose.log_ends import LogEnd, may_be_zones
 from outlast.model.texts import duration
 from outlast.model.verdict import Role
 
@@ -66,7 +66,7 @@ def with_passed_marked(
         and one.at_s is not None
         and last_s - one.at_s > after_s
         and (
-            not _may_be_zones(last_s - one.at_s, usual_s)
+            not _may_be_two_zones(last_s - one.at_s, usual_s)
             or back.get((one.evidence.file, one.node), one.order) > one.order
         )
     }
@@ -113,7 +113,6 @@ def _timed(findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _may_be_zones(apart_s: float, usual_s: float) -> bool:
+def _may_be_two_zones(apart_s: float, usual_s: float) -> bool:
     """Return True if two clocks in two zones could be so far apart."""
-    slack_s = ZONES_SLACK_S + usual_s
-    return abs(apart_s) < APART_MAX_S and abs(apart_s - round(apart_s / ZONE_S) * ZONE_S) < slack_s
+    return abs(apart_s) < APART_MAX_S and may_be_zones(apart_s, ZONES_SLACK_S + usual_s)
