@@ -69,6 +69,16 @@ def count(number: int, one: str, many: str = "") -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def size_words(size_bytes: int) -> str:
+    """Write a size: 812 bytes, 23.4 MB, 1.20 GB."""
+    number, unit = float(size_bytes), "bytes"
+    for bigger in ("kB", "MB", "GB", "TB", "PB"):
+        if number < 1000:
+            break
+        number, unit = number / 1000, bigger
+    return f"{size_bytes} bytes" if unit == "bytes" else f"{number:#.3g}".rstrip(".") + f" {unit}"
+
+
 def recovery_words(one: Mapping[str, Any]) -> str:
     """Say how long an interruption (`Interruption.public`) lasted.
 

@@ -36,7 +36,7 @@ from outlast.app.json_text import json_text
 from outlast.app.progress import progress_bar
 from outlast.app.words import console_for
 from outlast.errors import UsageError
-from outlast.model.texts import count, escaped, some
+from outlast.model.texts import count, escaped, size_words, some
 from outlast.runtime import clock
 from outlast.runtime.evidence.reading import ReadingProgress
 from outlast.runtime.objects import url_places
@@ -139,7 +139,7 @@ def _prune(args: Any) -> int:
         return 0
     verb = "would be removed" if args.dry_run else "removed"
     for one in gone:
-        size = "" if one.size_bytes is None else f", {ckpt_text.size_words(one.size_bytes)}"
+        size = "" if one.size_bytes is None else f", {size_words(one.size_bytes)}"
         print(f"step {one.step:,} {verb}{size}")
     print(f"{count(len(gone), 'checkpoint')} {verb}, {len(kept)} kept")
     return 0

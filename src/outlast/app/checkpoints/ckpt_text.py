@@ -12,6 +12,7 @@ from rich.text import Text
 
 from outlast.app.words import count, escaped, long_duration
 from outlast.model.store_url import is_url
+from outlast.model.texts import size_words
 from outlast.runtime.tiers.catalogue import BAD, GOOD, CatalogueEntry, RestorePlan
 from outlast.runtime.tiers.tier import CheckpointTier
 
@@ -23,16 +24,6 @@ _SURVIVES = {
     "object": "the loss of the machine and its disks, but not the loss of the bucket",
 }
 _STYLES = {GOOD: "green", BAD: "red"}
-
-
-def size_words(size_bytes: int) -> str:
-    """Write a size: 812 bytes, 23.4 MB, 1.20 GB."""
-    number, unit = float(size_bytes), "bytes"
-    for bigger in ("kB", "MB", "GB", "TB", "PB"):
-        if number < 1000:
-            break
-        number, unit = number / 1000, bigger
-    return f"{size_bytes} bytes" if unit == "bytes" else f"{number:#.3g}".rstrip(".") + f" {unit}"
 
 
 def kind_of(tier: CheckpointTier) -> str:

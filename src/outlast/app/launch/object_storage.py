@@ -11,11 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from outlast.app.checkpoints.ckpt_text import size_words
 from outlast.app.launch.torchrun import ObjectOptions, RunOptions
 from outlast.errors import UsageError
 from outlast.model.records import Event
-from outlast.model.texts import escaped
+from outlast.model.texts import escaped, size_words
 from outlast.runtime.coordinator.upload_process import UploadProcess
 from outlast.runtime.loop import Loop
 from outlast.runtime.objects.store_calls import ask
