@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from outlast.app.command_line import split_at_dashes
 from outlast.app.drills import drill, drill_fit, drill_place
 from outlast.app.drills.drill_page import drill_page
 from outlast.app.drills.drill_place import DrillPlace, refuse_missing
@@ -250,7 +251,7 @@ def test_the_page_is_one_file_that_outlast_knows_again() -> None:
 
 
 def test_what_follows_the_dashes_is_for_the_run() -> None:
-    own, words = drill._split(
+    own, words = split_at_dashes(
         ["smoke", "--seed", "1", "--", "--hang-after", "9", "t.py", "--", "x"]
     )
     assert own == ["smoke", "--seed", "1"]

@@ -51,6 +51,13 @@ def add_run(to: argparse._ActionsContainer, *, nargs: str = "?", help_end: str =
     )
 
 
+def split_at_dashes(argv: typing.Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before and after the first `--`."""
+    words = list(argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
 def finite(text: str) -> float:
     """Read an argument that is a number, for argparse. NaN and infinity are refused."""
     try:

@@ -23,7 +23,7 @@ from typing import Any
 
 from outlast.app.checks.check_files import ScriptFiles, script_files
 from outlast.app.checks.check_trial import Findings, TrialOptions, try_script
-from outlast.app.command_line import Parser, add_json, finite, whole
+from outlast.app.command_line import Parser, add_json, finite, split_at_dashes, whole
 from outlast.diagnose.scripts.script_calls import Remark
 from outlast.diagnose.scripts.script_text import ScriptText, read_script
 from outlast.errors import UsageError
@@ -35,7 +35,7 @@ _NOT_RUN = "what a failure costs: the script was not run, because each rank woul
 
 
 def main(argv: Sequence[str]) -> int:
-    own, _, given = _split(argv)
+    own, given = split_at_dashes(argv)  # the words after them belong to the script
     args = parser().parse_args(own)
     files = script_files(args.script, as_module=args.module)
     text = _read(files)
@@ -87,13 +87,6 @@ def parser() -> Parser:
     )
     add_json(out)
     return out
-
-
-def _split(argv: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Split the words at the first `--`. The words after it belong to the script."""
-    words = list(argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], "--", words[at + 1 :]
 
 
 def _try(args: Any, files: ScriptFiles, given: list[str], text: ScriptText) -> Findings:

@@ -20,7 +20,7 @@ import sys
 import typing
 from collections.abc import Sequence
 
-from outlast.app.command_line import Parser, add_json, finite, whole
+from outlast.app.command_line import Parser, add_json, finite, split_at_dashes, whole
 from outlast.app.drills import drill_against, drill_fit, drill_place, drill_text
 from outlast.app.drills.drill_predict import DrillPrediction, predict
 from outlast.app.drills.drill_result import Result
@@ -65,7 +65,7 @@ OURS = ("--nproc-per-node", "--spares")
 
 def main(argv: Sequence[str]) -> int:
     """Run a drill and return its exit code."""
-    own, words = _split(list(argv))
+    own, words = split_at_dashes(argv)  # the words after them are for `outlast run`
     args = parser().parse_args(own)
     plan = _plan(args.plan, args.time_scale, hosts=args.hosts is not None)
     place = drill_place.place_of(args)
@@ -419,14 +419,6 @@ def _leaks(fire: DrilledRun) -> dict[str, typing.Any]:
 
 
 # --- what is refused ------------------------------------------------------------------------------
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Split at the first `--`: what follows is for `outlast run`."""
-    if "--" not in argv:
-        return argv, []
-    at = argv.index("--")
-    return argv[:at], argv[at + 1 :]
 
 
 def _plan(name: str, time_scale: float | None, *, hosts: bool) -> DrillPlan:
