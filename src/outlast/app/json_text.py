@@ -12,15 +12,15 @@ import typing
 
 def json_text(facts: typing.Mapping[str, typing.Any]) -> str:
     """Return the facts as one JSON object, indented."""
-    return json.dumps(finite(facts), indent=2, allow_nan=False)
+    return json.dumps(without_infinities(facts), indent=2, allow_nan=False)
 
 
-def finite(value: typing.Any) -> typing.Any:
+def without_infinities(value: typing.Any) -> typing.Any:
     """Return the same value with None in place of NaN and of the infinities."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: without_infinities(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
+        return [without_infinities(one) for one in value]
     return value

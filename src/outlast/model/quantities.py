@@ -363,6 +363,11 @@ def echo(value: float, kind: QuantityKind) -> str:
     )
 
 
+def finite_or_none(value: float) -> float | None:
+    """Return the value, or None if it is infinite or NaN: JSON has neither."""
+    return value if math.isfinite(value) else None
+
+
 def _plain(number: Decimal) -> str:
     """Write a number exactly, without an exponent where that is readable."""
     short = number.normalize()

@@ -21,7 +21,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from outlast.model.quantities import QuantityKind, echo
+from outlast.model.quantities import QuantityKind, echo, finite_or_none
 from outlast.model.redundancy import Code, chance_within, copies, loss_of_group
 from outlast.planner.cluster_file import Cluster, Input
 from outlast.planner.readers import redundancy_numbers
@@ -119,10 +119,12 @@ class Plan:
                 "low": self.ettr.low,
                 "high": self.ettr.high,
             },
-            "mttf_s": finite(self.mttf_s),
-            "interval_s": {name: finite(seconds) for name, seconds in self.interval_s.items()},
+            "mttf_s": finite_or_none(self.mttf_s),
+            "interval_s": {
+                name: finite_or_none(seconds) for name, seconds in self.interval_s.items()
+            },
             "save_s": self.save_s,
-            "overhead": finite(self.overhead),
+            "overhead": finite_or_none(self.overhead),
             "spares": self.scenario.repair.spare_nodes,
             "redundancy": self.redundancy,
             "binding": self.binding,
@@ -141,15 +143,10 @@ class Plan:
         }
 
 
-def finite(value: float) -> float | None:
-    """Return the value, or None if it is infinite or NaN: JSON has neither."""
-    return value if math.isfinite(value) else None
-
-
 def input_facts(one: Input) -> dict[str, Any]:
     value = one.value if isinstance(one.value, (int, float, str, bool)) else one.said
     return {
-        "value": finite(value) if isinstance(value, float) else value,
+        "value": finite_or_none(value) if isinstance(value, float) else value,
         "said": one.said,
         "origin": one.origin.value,
         "source": one.source,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
-from outlast.app.json_text import finite
+from outlast.app.json_text import without_infinities
 from outlast.app.page.advice import Advice
 from outlast.app.page.answers import PageAnswer
 from outlast.app.page.health import NodeHealth, RankHealth
@@ -158,5 +158,5 @@ def file_end(
 
 def _object(value: Any) -> dict[str, Any]:
     """Return a JSON object without numbers that are not finite."""
-    made: dict[str, Any] = finite(value)
+    made: dict[str, Any] = without_infinities(value)
     return made

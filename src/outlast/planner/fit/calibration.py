@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from outlast.errors import UsageError
 from outlast.model import texts
+from outlast.model.quantities import finite_or_none
 from outlast.model.terms import FailureClass
 from outlast.planner.fit.ledgers import BookedSeconds
 from outlast.planner.fit.observed import Observed
@@ -232,12 +233,8 @@ def _shape_facts(verdict: ShapeVerdict) -> dict[str, object]:
     return {
         "varies": verdict.varies,
         "reason": verdict.reason,
-        **{key: _finite(value) for key, value in fit.items()},
+        **{key: finite_or_none(value) for key, value in fit.items()},
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _phase_facts(phases: Phases) -> dict[str, object]:
