@@ -250,6 +250,8 @@ TERM_GRACE_S = 10.0  # from SIGTERM to SIGKILL at the end of a run
 KILL_DEADLINE_S = 60.0
 DOMAIN_MAX_CHARACTERS = 200  # of the name of a failure domain
 WORKERS_MAX_COUNT = 256  # workers on one node
+# Each coordinator has its own range of worker numbers, so that no two give the same one.
+WORKERS_PER_EPOCH_COUNT = 1_000_000
 SIGINT_EXIT_CODE = 130  # exit code of a run that was ended by Ctrl-C
 ORPHAN_EXIT_CODE = 113  # exit code of a worker whose agent is gone
 ZYGOTE_BOOT_DEADLINE_S = 120.0

@@ -70,8 +70,6 @@ from outlast.runtime.ledger.store import Ledger
 from outlast.runtime.loop import Loop
 from outlast.runtime.network.listener import ListeningSocket
 
-WORKERS_PER_EPOCH = 1_000_000  # so that two coordinators never give a worker the same number
-
 
 @dataclass(frozen=True)
 class LeaderPlace:
@@ -508,5 +506,5 @@ def successor_options(
     return replace(
         made,
         generation=state.generation,
-        first_worker=max(made.first_worker, epoch * WORKERS_PER_EPOCH),
+        first_worker=max(made.first_worker, epoch * limits.WORKERS_PER_EPOCH_COUNT),
     )

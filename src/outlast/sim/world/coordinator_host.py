@@ -45,7 +45,6 @@ from outlast.sim.world.verdicts import Verdicts, policy_of
 
 LEASES = "leases"  # the name of the timer of the sessions
 KEEP_READ_S = 0.005  # time to read all copies in the vault
-WORKERS_PER_EPOCH = 1_000_000  # each coordinator has its own range of worker numbers
 
 
 class Hosting(WatchedParts, Protocol):
@@ -133,7 +132,7 @@ class CoordinatorHost:
                 nodes=given.nodes if given.nodes > 1 else 0,
                 generation=generation,
                 first_interruption=interruption,
-                first_worker=1 + (self.epoch - 1) * WORKERS_PER_EPOCH,
+                first_worker=1 + (self.epoch - 1) * limits.WORKERS_PER_EPOCH_COUNT,
                 policy=policy_of(given.policy),
                 peer_copies=int(given.peer_copies),
                 peers=given.peers,
