@@ -16,13 +16,12 @@ from outlast.app.page.advice import Advice
 from outlast.app.page.answers import PageAnswer
 from outlast.app.page.health import NodeHealth, RankHealth
 from outlast.app.page.pace import PacePoint
-from outlast.app.web.pages import NotHereError, site_of
+from outlast.app.web.pages import TAIL_BYTES, NotHereError, site_of
 from outlast.app.web.site import Card
 from outlast.diagnose.redact import clean
 from outlast.runtime.folders.run_files import RunFile, run_files, tail
 
 PAGE_MOST = 1_000
-TAIL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from outlast.runtime.folders.run_files import RunFile, run_files, tail
 
 ON_A_PAGE = 50  # runs on one page of the overview
 LISTED_MOST = 200  # interruptions on one page of their list
-TAIL_BYTES = 64 * 1024
+TAIL_BYTES = 64 * 1024  # of a file, in one answer
 LINKS = RunLinks()
 
 
