@@ -24,10 +24,11 @@ from outlast.app.command_line import Parser, add_json, finite, whole
 from outlast.app.json_text import json_text
 from outlast.errors import UsageError
 from outlast.model.fault_plan import PlannedFault, parse, render
+from outlast.model.terms import SPARE_KINDS
 from outlast.runtime import clock
 from outlast.runtime.folders.given import read_text
 from outlast.runtime.pool import on_all_cores
-from outlast.sim.options import MODES, MOVES, POLICIES, SPARE_KINDS
+from outlast.sim.options import MODES, MOVES, POLICIES
 from outlast.sim.record import read
 from outlast.sim.shrink import shrink
 from outlast.sim.simulated_run import SimulatedRun, simulate, simulate_seed

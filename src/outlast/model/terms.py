@@ -136,6 +136,8 @@ class Cause(str, Enum):
     IDLE = "idle"
 
 
+# "hot": the script has begun and the model is built; "warm": only the imports are done
+SPARE_KINDS = ("hot", "warm")
 NOT_SHOWN = "what the ranks did is not in the source of the import"
 MEANING: Mapping[Cause, str] = {
     Cause.STARTUP: "from the start of the launcher until a rank trains",

@@ -10,6 +10,7 @@ from typing import Any
 from outlast.errors import UsageError
 from outlast.model import limits
 from outlast.model.redundancy import Code
+from outlast.model.terms import SPARE_KINDS
 from outlast.sim.draws import Stream
 
 # the recovery modes of a simulated script; "sharded" is "reenter" with sharded state
@@ -25,7 +26,6 @@ MOVES: Mapping[str, str] = {
     "alike": "it changes private state in the same way on all ranks",
     "apart": "from step 2 on it changes private state differently on each rank, so steps vote late",
 }
-SPARE_KINDS = ("hot", "warm")
 POLICIES: Mapping[str, str] = {
     "none": "nothing is diagnosed, and no policy is asked",
     "default": "interruptions get right and wrong verdicts, and the default policy acts on them",

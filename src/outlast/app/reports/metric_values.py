@@ -20,14 +20,13 @@ from outlast.app.reports.failure_classes import classes_of
 from outlast.app.reports.status import status_facts
 from outlast.model.gauges import GAUGES_MAX_COUNT
 from outlast.model.records import Interruption
-from outlast.model.terms import UNMEASURED, FailureClass, Mechanism
+from outlast.model.terms import SPARE_KINDS, UNMEASURED, FailureClass, Mechanism
 from outlast.runtime.coordinator.pager import is_page
 from outlast.runtime.ledger.view import STATES, RunView
 
 LOGGED_MAX_COUNT = GAUGES_MAX_COUNT
 RECOVERY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 1800.0)
 WORKER_STATES = ("starting", "training", "finished", "ended", "dead", "gone", "lost")
-SPARE_KINDS = ("hot", "warm")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from torch.distributed.run import determine_local_world_size, get_args_parser
 
 from outlast.model.limits import CHECKPOINTS_KEPT_COUNT
 from outlast.model.option_words import meant_option
+from outlast.model.terms import SPARE_KINDS
 
 _HINT = "`outlast run --help` lists the options; options of the script come after its name"
 
@@ -137,7 +138,7 @@ def _add_processes(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--spare-kind",
-        choices=["hot", "warm"],
+        choices=list(SPARE_KINDS),
         default="hot",
         help="hot: the script has begun and the model is built; warm: only the imports are done."
         " Default: hot.",
