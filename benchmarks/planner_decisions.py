@@ -18,11 +18,11 @@ import sys
 import time
 
 from outlast.model.terms import FailureClass
+from outlast.model.time_units import DAY_S
 from outlast.planner.deciding.decided import Rules
 from outlast.planner.decisions import live
 from outlast.planner.histories import draw
 from outlast.planner.scenario import (
-    DAY_S,
     Extent,
     FailureRate,
     Job,

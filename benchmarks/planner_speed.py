@@ -41,13 +41,12 @@ from peers.barest import Barest, Floats, by_numpy, by_simpy, in_a_loop
 
 from outlast.app.planning.plan_inputs import preset
 from outlast.model.terms import FailureClass
+from outlast.model.time_units import DAY_S, HOUR_S
 from outlast.planner import decisions, histories
 from outlast.planner.deciding.decided import Rules
 from outlast.planner.resolve import resolve
 from outlast.planner.runs import run
 from outlast.planner.scenario import (
-    DAY_S,
-    HOUR_S,
     Extent,
     FailureRate,
     Job,

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from outlast.errors import UsageError
 from outlast.model.terms import Cause, FailureClass
+from outlast.model.time_units import DAY_S
 from outlast.planner import monte_carlo
 from outlast.planner.histories import Histories, draw
 from outlast.planner.monte_carlo import Estimate, estimate
 from outlast.planner.runs import run
 from outlast.planner.scenario import (
-    DAY_S,
     Extent,
     FailureRate,
     Lemons,

@@ -41,9 +41,9 @@ from typing import Any
 from outlast.errors import UsageError
 from outlast.model.strict import choice, known, seconds, share, toml, whole
 from outlast.model.terms import FailureClass, Mechanism
+from outlast.model.time_units import DAY_S
 
 SCHEMA = 1
-DAY_S = 86_400.0
 CONFIDENCE_LEAST, INCIDENTS_LEAST = 0.8, 2  # the lowest values allowed for an automatic drain
 EXIT_CODES = range(-64, 256)
 XIDS = range(1, 1000)

@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 
 from outlast.errors import UsageError
 from outlast.model.terms import Cause, FailureClass
+from outlast.model.time_units import DAY_S, HOUR_S
 from outlast.planner.histories import BLOCK, draw, expected_by_s, expected_failures
 from outlast.planner.outcomes import Outcomes
 from outlast.planner.runs import run
-from outlast.planner.scenario import DAY_S, HOUR_S, Scenario
+from outlast.planner.scenario import Scenario
 
 FAILURES_MAX = 5_000  # of one replica; that is some seconds of work
 BATCH_FAILURES = 2_500_000  # of all replicas that are simulated together: about 100 MB

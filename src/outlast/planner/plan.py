@@ -23,11 +23,12 @@ from typing import Any
 
 from outlast.model.quantities import QuantityKind, echo, finite_or_none
 from outlast.model.redundancy import Code, chance_within, copies, loss_of_group
+from outlast.model.time_units import DAY_S, HOUR_S
 from outlast.planner.cluster_file import Cluster, Input
 from outlast.planner.readers import redundancy_numbers
 from outlast.planner.resolve import Resolved, rate_per_s, rates_by_extent, resolve
 from outlast.planner.scale import binding_of, durable, mttf_of
-from outlast.planner.scenario import DAY_S, HOUR_S, Extent, Scenario
+from outlast.planner.scenario import Extent, Scenario
 from outlast.planner.sensitivity import EttrSwing, tornado
 from outlast.planner.sweep import (
     FAILURES_MOST,

@@ -30,7 +30,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outlast.planner.scenario import DAY_S, Scenario
+from outlast.model.time_units import DAY_S
+from outlast.planner.scenario import Scenario
 from outlast.planner.stops import Stoppage
 
 BAND_HZ = (0.1, 20.0)

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field, replace
 from outlast.model import intervals, reliability
 from outlast.model.quantities import QuantityKind, echo
 from outlast.model.terms import FailureClass
+from outlast.model.time_units import DAY_S
 from outlast.planner.cluster_file import Cluster, Input, Origin
 from outlast.planner.readers import AUTO, Value, redundancy_numbers
 from outlast.planner.scenario import (
-    DAY_S,
     Extent,
     FailureRate,
     Job,

@@ -76,9 +76,6 @@ from outlast.errors import UsageError
 from outlast.model.terms import FailureClass
 from outlast.planner.spread import Spread, constant
 
-HOUR_S = 3600.0
-DAY_S = 86_400.0
-
 
 class Extent(IntEnum):
     """All that a failure takes with it. A tier survives failures up to one of these extents."""

@@ -22,10 +22,11 @@ from typing import Any
 
 from outlast.errors import UsageError
 from outlast.model.reliability import rate_interval_per_s
+from outlast.model.time_units import DAY_S
 from outlast.planner.cluster_file import Cluster, Input, Origin, field_of
 from outlast.planner.readers import Value
 from outlast.planner.resolve import Resolved, resolve
-from outlast.planner.scenario import DAY_S, Scenario
+from outlast.planner.scenario import Scenario
 from outlast.planner.schema import SHARE
 from outlast.planner.spread import Spread
 from outlast.planner.sweep import Mapper, in_order, run_all

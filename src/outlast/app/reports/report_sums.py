@@ -20,9 +20,9 @@ from outlast.app.words import Facts
 from outlast.model.goodput import Accounting
 from outlast.model.reliability import rate_interval_per_s
 from outlast.model.terms import TAKEN_BY_INTERRUPTIONS, Cause
+from outlast.model.time_units import HOUR_S
 
 LEVEL = 0.9
-HOUR_S = 3600.0
 UNTRAINED = (Cause.STARTUP.value, Cause.SHUTDOWN.value)
 TOLERANCE = 1e-9  # the share of the sum by which rounding may change it
 

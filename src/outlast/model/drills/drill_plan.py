@@ -51,9 +51,9 @@ from outlast.model.drills.drill_faults import (
 from outlast.model.fault_plan import PlannedFault
 from outlast.model.strict import known, meant, toml, whole
 from outlast.model.strict import seconds as checked_s
+from outlast.model.time_units import DAY_S
 
 SCHEMA = 1
-DAY_S = 86_400.0
 COUNT_MAX = 100_000
 
 
