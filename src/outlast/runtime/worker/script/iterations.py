@@ -27,9 +27,33 @@ Limits   If one optimizer steps three times or more in a row in every iteration,
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from typing import Any
 
 _ALONE = 3  # calls in a row that show that an optimizer trains alone
+
+
+@dataclass(slots=True)
+class _Streak:
+    """Calls in a row by one optimizer.
+
+    calls       how many there are so far
+    before      how many there were in the streak of another optimizer before this one
+    uncounted   the first of these calls began no iteration
+    """
+
+    optimizer: weakref.ref[Any] | None = None
+    calls: int = 0
+    before: int = 0
+    uncounted: bool = False
+
+    def is_of(self, optimizer: Any) -> bool:
+        """Return True if this optimizer makes these calls."""
+        return self.optimizer is not None and self.optimizer() is optimizer
+
+    def shows_takeover(self) -> bool:
+        """Return True if the newest call shows that the first one should have been counted."""
+        return self.uncounted and self.calls == 2 and self.before >= _ALONE
 
 
 class Iterations:
@@ -45,10 +69,7 @@ class Iterations:
         self.by_own = True
         self._present: weakref.WeakSet[Any] = weakref.WeakSet()  # have stepped in the newest one
         self._calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._last: weakref.ref[Any] | None = None
-        self._run = 0  # calls in a row by `_last`
-        self._run_before = 0  # calls in a row by the optimizer before it
-        self._uncounted = False  # the first of these `_run` calls began no iteration
+        self._streak = _Streak()  # the newest one
 
     def __contains__(self, optimizer: Any) -> bool:
         return optimizer in self._calls
@@ -57,14 +78,13 @@ class Iterations:
         """Count one call of an optimizer."""
         self._calls[optimizer] = self._calls.get(optimizer, 0) + 1
         begins = not self._present or optimizer in self._present
-        if self._last is None or self._last() is not optimizer:
-            self._last, self._run_before, self._run = weakref.ref(optimizer), self._run, 0
-            self._uncounted = not begins
-        self._run += 1
+        if not self._streak.is_of(optimizer):
+            calls = self._streak.calls
+            self._streak = _Streak(weakref.ref(optimizer), before=calls, uncounted=not begins)
+        self._streak.calls += 1
         if not begins:
             self._present.add(optimizer)
             return
-        takes_over = self._uncounted and self._run == 2 and self._run_before >= _ALONE
-        self.count += 2 if takes_over else 1
+        self.count += 2 if self._streak.shows_takeover() else 1
         self._present = weakref.WeakSet([optimizer])
         self.by_own = self._calls[optimizer] == self.count
