@@ -39,6 +39,7 @@ import os
 import stat
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,30 @@ NAME = "own-saves.jsonl"
 _OLDER_S = 60.0  # the clock of the machine that keeps the files may be wrong by as much
 _PARTS_MAX_COUNT = 100_000  # of a loaded file that are looked at
 _OTHERS_MAX_COUNT = 1_000  # files that were there before the first step, and are recorded
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What a process has loaded before its first step.
+
+    anything          it has loaded weights from somewhere
+    step              the step of the files of this run; None: there were none, or of several steps
+    several_steps     it has loaded files of different steps
+    unknown_file      it has loaded a file that may hold a step of this run
+    unknown_weights   one of its models has loaded weights from no known file
+    """
+
+    anything: bool = False
+    step: int | None = None
+    several_steps: bool = False
+    unknown_file: bool = False
+    unknown_weights: bool = False
+
+    def note_step(self, step: int) -> None:
+        """Note that a file of this run was loaded, which was saved after `step`."""
+        if not self.several_steps:
+            self.several_steps = self.step not in (None, step)
+            self.step = None if self.several_steps else step
 
 
 class OwnSaves:
@@ -60,21 +85,18 @@ class OwnSaves:
     def __init__(self, run_folder: str) -> None:
         self._path = Path(run_folder) / NAME
         self._read: tuple[int, list[dict[str, Any]]] = (0, [])  # its size, and its records
-        self._found: int | None = None  # the step of the files that were loaded
-        self._several = False  # files of different steps were loaded
-        self._loads = False  # weights were loaded from somewhere
-        self._unknown_file = False  # a file was loaded that may hold a step of this run
+        self._loaded = _Loaded()
         self._other_count = False  # several optimizers have done the steps of this process
         self._others: list[list[int]] = []  # loaded files that this run has not saved
-        self._unknown_weights = False  # a model has loaded weights from no known file
         # mark -> a tensor from a known file, or from a model of this process
         self._parts: weakref.WeakValueDictionary[_Mark, Any] = weakref.WeakValueDictionary()
 
     def behind(self) -> int | None:
         """Return the step from which this process goes on, if its optimizer counts no steps."""
-        if not self._loads:
+        loaded = self._loaded
+        if not loaded.anything:
             return 0
-        return None if self._several or self._unknown_file else self._found
+        return None if loaded.several_steps or loaded.unknown_file else loaded.step
 
     def behind_by_weights(self, *, begun: bool) -> int | None:
         """Return the step from which this process goes on, if its optimizer counts from 1.
@@ -85,11 +107,12 @@ class OwnSaves:
 
         begun   the run has done steps before this process
         """
-        if self._several or (begun and self._unknown_file):
+        loaded = self._loaded
+        if loaded.several_steps or (begun and loaded.unknown_file):
             return None
-        if self._found is None and begun and self._unknown_weights:
+        if loaded.step is None and begun and loaded.unknown_weights:
             return None
-        return self._found or 0
+        return loaded.step or 0
 
     def behind_by_count(self, number: int) -> int | None:
         """Return the step from which this process goes on, by the optimizer's own count.
@@ -100,7 +123,7 @@ class OwnSaves:
         """
         if not any("other_count" in one for one in self._noted()):
             return number - 1
-        return self.behind() if self._loads else None
+        return self.behind() if self._loaded.anything else None
 
     def on_other_count(self) -> None:
         """Record, once, that the steps of the run are not those of one optimizer."""
@@ -125,17 +148,16 @@ class OwnSaves:
 
     def on_load(self, where: Any, loaded: Any = None) -> None:
         """Look up after which step `where` was saved, if this run has saved it."""
-        self._loads = True
+        self._loaded.anything = True
         key = _key(where)
         noted = (one["step"] for one in self._noted() if key and one.get("file") == key)
         step = next(noted, None)
         if step is None and not self._is_other(key):
-            self._unknown_file = True
+            self._loaded.unknown_file = True
             self._others += [] if key is None else [key]
             return
-        if step is not None and not self._several:
-            self._several = self._found not in (None, step)
-            self._found = None if self._several else step
+        if step is not None:
+            self._loaded.note_step(step)
         self._know(loaded)
 
     def on_own_weights(self, state: Any) -> None:
@@ -148,7 +170,7 @@ class OwnSaves:
     def on_weights(self, state: Any) -> None:
         """Record that a module has loaded `state`, unless all of its tensors are known."""
         if not all(self._parts.get(_mark(part)) is part for part in _parts(state)):
-            self._loads = self._unknown_weights = True
+            self._loaded.anything = self._loaded.unknown_weights = True
 
     def forget_parts(self) -> None:
         """Forget the known tensors. The process trains, so it will not ask again where it began."""
