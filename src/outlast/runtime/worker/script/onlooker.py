@@ -230,41 +230,36 @@ class Onlooker:
     # --- files of the script's own ----------------------------------------------------------------
 
     def _on_files(self, module: types.ModuleType) -> None:
-        save, load = module.save, module.load
-
-        @functools.wraps(save)
-        def noting_save(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-            step = self._session.beacon.step  # a thread may save while the script trains on
-            save(obj, f, *args, **kwargs)
-            self._saved(f, step)
-
-        @functools.wraps(load)
-        def noting_load(f: Any, *args: Any, **kwargs: Any) -> Any:
-            loaded = load(f, *args, **kwargs)
-            self._loaded(f, loaded)
-            return loaded
-
-        _replace(module, "save", noting_save, "torch")
-        _replace(module, "load", noting_load, "torch")
+        self._note_files(module, "save", "load", file="f", found_in="torch")
 
     def _on_safetensors(self, module: types.ModuleType) -> None:
-        save, load = module.save_file, module.load_file
+        # save_model and load_model of safetensors call these two
+        self._note_files(module, "save_file", "load_file", file="filename", found_in=_SAFETENSORS)
+
+    def _note_files(
+        self, module: types.ModuleType, saves: str, loads: str, *, file: str, found_in: str
+    ) -> None:
+        """Note the files that two functions of a library save and load.
+
+        file   the name of the parameter for the file. It is the second one of the function that
+               saves, and the first one of the function that loads
+        """
+        save, load = getattr(module, saves), getattr(module, loads)
 
         @functools.wraps(save)
-        def noting_save(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
-            step = self._session.beacon.step
-            save(tensors, filename, *args, **kwargs)
-            self._saved(filename, step)
+        def noting_save(*args: Any, **kwargs: Any) -> None:
+            step = self._session.beacon.step  # a thread may save while the script trains on
+            save(*args, **kwargs)
+            self._saved(args[1] if len(args) > 1 else kwargs.get(file), step)
 
         @functools.wraps(load)
-        def noting_load(filename: Any, *args: Any, **kwargs: Any) -> Any:
-            loaded = load(filename, *args, **kwargs)
-            self._loaded(filename, loaded)
+        def noting_load(*args: Any, **kwargs: Any) -> Any:
+            loaded = load(*args, **kwargs)
+            self._loaded(args[0] if args else kwargs.get(file), loaded)
             return loaded
 
-        # save_model and load_model of safetensors call these two
-        _replace(module, "save_file", noting_save, _SAFETENSORS)
-        _replace(module, "load_file", noting_load, _SAFETENSORS)
+        _replace(module, saves, noting_save, found_in)
+        _replace(module, loads, noting_load, found_in)
 
     def _saved(self, where: Any, step: int) -> None:
         """Note that the script has saved a file. Before its first step there is nothing to note.
