@@ -133,7 +133,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "bytes": size_words,
+        "bytes": short_size,
         "clean": lambda text: clean(str(text), lines=True),
         "count": words.count,
         "held_ranks": words.held_ranks,
@@ -219,7 +219,7 @@ def ticks(text: str) -> Markup:
     return Markup(re.sub(r"`([^`\n]{1,200})`", r"<code>\1</code>", str(escape(text))))
 
 
-def size_words(size_bytes: float) -> str:
+def short_size(size_bytes: float) -> str:
     """Write a number of bytes as 312 B, 4.1 kB, 23 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1000:
