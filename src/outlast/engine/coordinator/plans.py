@@ -14,7 +14,6 @@ This is the second half of the story that regroup.py begins. This module is pure
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Any
 
 from outlast.engine.coordinator.decisions import (
@@ -465,12 +464,12 @@ class Plans:
         high_water = max(remains.done(rank), before)
         fields = RankFields(private, folder, high_water)
         if private == "copy":
-            return replace(fields, twin_source=run.nodes.serves(keeps), refused=refused)
+            return fields._replace(twin_source=run.nodes.serves(keeps), refused=refused)
         if private == "parity":
-            return replace(fields, sources=sources, refused=refused)
+            return fields._replace(sources=sources, refused=refused)
         if private == "twin":
             at = run.nodes.serves(remains.homes.get(twin, ""))
-            return replace(fields, twin=twin, twin_source=at)
+            return fields._replace(twin=twin, twin_source=at)
         return fields
 
     def _sources(self, rank: int, step: int) -> tuple[PartSource, ...]:

@@ -6,14 +6,13 @@ A node is sent such a plan once, for all its ranks. This module is pure.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from outlast.model.messages import PartSource, Regroup
 
 
-@dataclass(frozen=True, slots=True)
-class RankFields:
+class RankFields(NamedTuple):
     """The fields of a plan that differ from rank to rank. `Regroup` says what they mean.
 
     All but `high_water` say where the rank's private state comes from.
@@ -47,16 +46,7 @@ class SharedPlans:
         plan = self._made.get(key)
         if plan is None:
             others = self._common | own
-            plan = self._made[key] = Regroup(
-                private=rank.private,
-                checkpoint=rank.checkpoint,
-                high_water=rank.high_water,
-                twin=rank.twin,
-                twin_source=rank.twin_source,
-                sources=rank.sources,
-                refused=rank.refused,
-                **others,
-            )
+            plan = self._made[key] = Regroup(**rank._asdict(), **others)
         return plan
 
 
