@@ -101,7 +101,7 @@ class KernelKill:
 
 @dataclass(frozen=True, slots=True)
 class JobProcesses:
-    """What the job's own evidence says about its processes.
+    """This is what the job's own evidence says about its processes.
 
     is_known       something was read that belongs to the job itself
     codes          pid -> exit code, if a launcher reports it

@@ -102,12 +102,12 @@ class Series:
 
     @property
     def is_steps(self) -> bool:
-        """Whether there are enough lines, and the number grew."""
+        """Return whether there are enough lines, and the number grew."""
         return self.count >= STEPS_MIN and self.last > self.first
 
     @property
     def interval(self) -> float:
-        """By how much the number grows from line to line."""
+        """Return by how much the number grows from line to line."""
         return (self.last - self.first) / max(1, self.count - 1)
 
     @property
@@ -119,7 +119,7 @@ class Series:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the number came to the total that the lines name, or one short of it."""
+        """Return whether the number came to the total that the lines name, or one short of it."""
         return self.total is not None and self.total > 1 and self.last >= self.total - 1
 
 
@@ -165,7 +165,7 @@ class LogsEnd(Finding):
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What the ends show, what may follow, and who is behind ("" if that is not known)."""
+    """This is what the ends show, what may follow, and who is behind ("" if that is not known)."""
 
     fact: str
     guess: str

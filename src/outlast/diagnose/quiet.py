@@ -27,7 +27,7 @@ AGAIN_S = 30.0  # between two looks at a job whose usual gap is not known
 
 
 class JobState(str, Enum):
-    """What the job is assumed to be doing."""
+    """This is what the job is assumed to be doing."""
 
     GOES_ON = "goes on"
     QUIET = "quiet"

@@ -102,7 +102,7 @@ _LAUNCHER = re.compile(
 
 @dataclass(slots=True)
 class Sample:
-    """What one log says of its job, and when it was written.
+    """This is what one log says of its job, and when it was written.
 
     Times without a zone are read as UTC. `began_s`, `began_day`: the time of its first lines, with
     a year or without. `starts`: its first lines are those of a job that starts, so that its

@@ -38,7 +38,7 @@ _BEFORE = (Phase.BOOT, Phase.DATA, Phase.CHECKPOINT)
 
 @dataclass(slots=True)
 class Deadlines:
-    """How long each phase may last, learned from how long it has lasted on all members.
+    """This says how long each phase may last, learned from how long it has lasted on all members.
 
     typical_s   for each phase, its typical length on the slowest member
     first_s     the longest time that a phase has taken in the first steps of a process

@@ -12,7 +12,7 @@ from outlast.model.texts import count, duration
 
 @dataclass(frozen=True, slots=True)
 class ExpectedFailures:
-    """How often the whole run is expected to fail before it has shown that itself.
+    """This says how often the whole run is expected to fail before it has shown that itself.
 
     mttf_s   seconds between two failures; inf: none are expected
     source   whose figure that is, as a part of a sentence
@@ -24,7 +24,7 @@ class ExpectedFailures:
 
 @dataclass(frozen=True, slots=True)
 class SaveInterval:
-    """How long to wait from one checkpoint to the next, and why."""
+    """This says how long to wait from one checkpoint to the next, and why."""
 
     interval_s: float
     reason: str

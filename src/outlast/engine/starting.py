@@ -34,7 +34,7 @@ class FailedStart:
 
 @dataclass(frozen=True, slots=True)
 class StartVerdict:
-    """When the process is started again; None: it is given up. `reason` is for people."""
+    """This says when the process is started again; None: it is given up. `reason` is for people."""
 
     again_s: float | None
     reason: str

@@ -35,7 +35,7 @@ GPUS_MAX = 1e40  # a cap above this counts as no cap
 
 
 class Latency(str, Enum):
-    """How the time of a message to all GPUs grows, apart from its bytes."""
+    """This says how the time of a message to all GPUs grows, apart from its bytes."""
 
     NONE = "none"
     RING = "ring"  # one hop after the other: hop x N

@@ -10,7 +10,7 @@ from enum import Enum, IntEnum
 
 
 class Mechanism(str, Enum):
-    """How an interruption was noticed. It is known at once, but does not say why."""
+    """This says how an interruption was noticed. It is known at once, but does not say why."""
 
     EXIT = "exit"
     SIGNAL = "signal"
@@ -23,7 +23,7 @@ class Mechanism(str, Enum):
 
 
 class FailureClass(str, Enum):
-    """Why an interruption happened. It is `unknown` until evidence says more.
+    """This says why an interruption happened. It is `unknown` until evidence says more.
 
     The rows of Llama 3's table of interruptions map onto these.
     """

@@ -93,7 +93,7 @@ class Input:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether the value is a default or a preset that its source calls an assumption."""
+        """Return whether the value is a default or a preset that its source calls an assumption."""
         return self.origin in (Origin.DEFAULT, Origin.PRESET) and any(
             word in self.source for word in ("assum", "[M]", "unverified")
         )

@@ -93,7 +93,7 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """How power swings when all GPUs stop or begin at once, and what reduces that."""
+    """This says how power swings when all GPUs stop or begin at once, and what reduces that."""
 
     training_w: float
     swings: tuple[Swing, ...]

@@ -295,7 +295,7 @@ class Runs:
 
 
 class _Waits:
-    """How long each phase of a recovery lasts."""
+    """This says how long each phase of a recovery lasts."""
 
     def __init__(self, scenario: Scenario, histories: Histories, order: NDArray[np.intp]) -> None:
         recovery = scenario.recovery

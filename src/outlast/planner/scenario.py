@@ -106,7 +106,7 @@ class Wave:
 
 @dataclass(frozen=True, slots=True)
 class FailureRate:
-    """How often one class of failure strikes, and what it takes with it.
+    """This says how often one class of failure strikes, and what it takes with it.
 
     mttf_s       mean time to failure of one unit if the shape is 1; otherwise the scale of the
                  Weibull law (the time at which 63 % of the units have failed)

@@ -72,7 +72,7 @@ class Strikes:
 
     @property
     def loses_nodes(self) -> bool:
-        """Whether any failure of the scenario takes a node."""
+        """Return whether any failure of the scenario takes a node."""
         return bool(self._nodes_lost.any())
 
     @property

@@ -35,7 +35,7 @@ TAIL_S = 15.0  # so the last of these strikes come later than the plan says
 
 @dataclass(frozen=True, slots=True)
 class DrillPlace:
-    """Where the runs take place.
+    """This says where the runs take place.
 
     layout    the hosts; None: this one
     ranks     --nproc-per-node of the run

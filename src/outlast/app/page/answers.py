@@ -49,7 +49,7 @@ class PageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PageMoment:
-    """When the page was made, in the time of the run.
+    """This says when the page was made, in the time of the run.
 
     heard_s  seconds since the launcher's last sign of life
     step_s   when the newest step was committed; None before the first

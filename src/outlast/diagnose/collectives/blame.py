@@ -58,7 +58,7 @@ class WaitingRanks:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """Who is at fault, as far as collectives show.
+    """This says who is at fault, as far as collectives show.
 
     kind      why, by the strongest of what was found: "self_stuck" peers finished what the rank has
               not, "mismatch" it called another collective than the others, "missing" others wait in

@@ -55,7 +55,7 @@ class _Columns(NamedTuple):
 
 
 class States(NamedTuple):
-    """What the entries of one dump say.
+    """This is what the entries of one dump say.
 
     One state for each group, the process's own number of each group by name, and the order of the
     last calls, as in `Dump.issued`.

@@ -35,7 +35,7 @@ class UnreadableDump(CorruptError, ValueError):
 
 
 class OversizedDump(UnreadableDump):
-    """To read the file takes more memory than this process can have.
+    """Reading the file takes more memory than this process can have.
 
     Few dumps are that long. Most often the bytes are damaged, or no dump's, and a few of them say
     that gigabytes follow.

@@ -33,7 +33,7 @@ _Last = Mapping[int, tuple[GroupState, int]]
 
 @dataclass(slots=True)
 class SilenceFacts:
-    """What is known of all groups, by the place of each group.
+    """This is what is known of all groups, by the place of each group.
 
     heads        the operations that ranks wait in, with these ranks
     finished     the last operation that is certainly finished

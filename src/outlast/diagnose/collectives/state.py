@@ -37,7 +37,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What one rank has done in one group.
+    """This is what one rank has done in one group.
 
     members      global ranks in the order of the group; None where the dump does not say (gloo)
     head         the lowest collective that is not finished, None if none is; `head_record` its

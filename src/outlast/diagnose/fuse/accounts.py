@@ -72,7 +72,7 @@ _SIGNALS |= {"KILL": -9, "SEGV": -11, "BUS": -7, "ABRT": -6, "TERM": -15, "ILL":
 
 @dataclass(frozen=True, slots=True)
 class Accounts:
-    """What the ranks and their launcher report of how each rank ended. Ranks are global.
+    """This is what the ranks and their launcher report of how each rank ended. Ranks are global.
 
     seen     all ranks that left any evidence by name
     forced   ranks that did not react to SIGTERM

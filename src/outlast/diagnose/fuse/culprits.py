@@ -84,7 +84,7 @@ BUSY_SHARE = 0.34  # if a larger share of stacks does not wait, they show no cul
 
 
 class GraphBlame(Protocol):
-    """What the graph of collectives shows (`diagnose/collectives`)."""
+    """This is what the graph of collectives shows (`diagnose/collectives`)."""
 
     @property
     def ranks(self) -> tuple[Blamed, ...]: ...

@@ -51,7 +51,7 @@ class ProcessRow:
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """Where the main thread of a rank's own process is, and whether it moved; "" if unknown."""
+    """This says where the main thread of a rank is, and whether it moved; "" if unknown."""
 
     where: str
     moved: str

@@ -23,7 +23,7 @@ MATCHES_MAX = 200  # the widest bounded gap that a pattern may have, in characte
 
 
 class Grade(str, Enum):
-    """How much one such line says about the class. `fuse/weights.py` has the probabilities."""
+    """This says how much one such line tells of the class (fuse/weights.py has probabilities)."""
 
     NAMED = "named"  # its maker says so in as many words
     LIKELY = "likely"

@@ -19,7 +19,7 @@ _MODULES = ("forward", "__call__")
 
 @dataclass(slots=True)
 class _Function:
-    """What a function itself reads and calls.
+    """This is what a function itself reads and calls.
 
     handed   names that it passes whole to a function that is not defined in the file
     """

@@ -42,7 +42,7 @@ _KEPT = ("optim.", "lr_scheduler.", "GradScaler")  # made by calls whose names h
 
 @dataclass(frozen=True, slots=True)
 class ScriptText:
-    """What the text of a script shows.
+    """This is what the text of a script shows.
 
     calls_outlast  the script takes part in the run by itself
     remarks        in the order of lines

@@ -38,7 +38,10 @@ class ScriptLoop:
 
 @dataclass(frozen=True, slots=True)
 class RankNote:
-    """What one rank saw at one moment. `prints`: fingerprints, with a type after the digits."""
+    """This is what one rank saw at one moment.
+
+    prints   fingerprints, with a type after the digits
+    """
 
     pid: int
     loop: ScriptLoop

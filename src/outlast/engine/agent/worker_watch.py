@@ -54,7 +54,7 @@ class Standstill:
 
 @dataclass(slots=True)
 class DueTime:
-    """When a worker is overdue: a cached value, valid for one version of the deadlines.
+    """This says when a worker is overdue: a cached value, valid for one version of the deadlines.
 
     version   of the deadlines by which `at_s` was computed; -1: compute it again
     """

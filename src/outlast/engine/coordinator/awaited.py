@@ -44,7 +44,7 @@ _WAYPOINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """What the run waits for, and the deadline after which it acts by itself.
+    """This is what the run waits for, and the deadline after which it acts by itself.
 
     until_s   by the coordinator's clock; None: the wait has no deadline
     """

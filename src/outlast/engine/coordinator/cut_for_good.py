@@ -87,7 +87,10 @@ def decide_given_up(*, links: str, ends: Sequence[CutEnd]) -> CutVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LinkWait:
-    """What to do while links are cut. `waits`: True if the next generation is not tried yet."""
+    """This is what to do while links are cut.
+
+    waits   the next generation is not tried yet
+    """
 
     outputs: list[Output]
     waits: bool = False

@@ -396,7 +396,7 @@ def _extended(
 
 @dataclass(frozen=True, slots=True)
 class LastSave:
-    """How a run that gives up saves its newest state.
+    """This says how a run that gives up saves its newest state.
 
     method   "none": it is not saved; "sealed": from images in shared memory; "kept": from copies in
              shared memory; "hand_over": a survivor first writes the replicated state

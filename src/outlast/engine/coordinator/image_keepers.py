@@ -47,7 +47,7 @@ def place_parity(run: RunParts, homes: Mapping[int, str]) -> tuple[Stripe, ...]:
 
 
 class SentTo:
-    """Where each rank sends its images, or parts of them, in the generation that begins.
+    """This says where each rank sends its images, or parts of them, in the generation that begins.
 
     homes   the node of each rank
     """

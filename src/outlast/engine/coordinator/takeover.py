@@ -76,7 +76,7 @@ class RecoveredEnd:
 
 @dataclass(slots=True)
 class RecoveredState:
-    """What the ledger tells a coordinator that comes after another one.
+    """This is what the ledger tells a coordinator that comes after another one.
 
     generation      the newest generation that was begun; 0: none was
     script          what is known of the script

@@ -71,7 +71,7 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How often a script saves. `stall_s`: of one save; `every`: steps between two."""
+    """This says how often a script saves. `stall_s`: of one save; `every`: steps between two."""
 
     every: int
     stall_s: float

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Where a part of a rank's images goes, to be summed up with parts of other ranks.
+    """This says where a part of a rank's images goes, to be summed up with parts of other ranks.
 
     stripe   number of the sum, unique among those of one generation
     place    of this rank among the ranks whose parts are summed up; also which part of the image

@@ -108,7 +108,7 @@ class RecoveryUnderway:
 
     @property
     def resumes_s(self) -> float:
-        """When training goes on, if nothing else fails before."""
+        """Return when training goes on, if nothing else fails before."""
         return self.phases[-1][1]
 
     def spend(self, upto_s: float, seconds: dict[Cause, float]) -> None:

@@ -24,7 +24,7 @@ from outlast.planner.scenario import Extent, Scenario
 
 
 class TierKind(Enum):
-    """How the engine sees a tier.
+    """This says how the engine sees a tier.
 
     A live tier that survives the loss of the whole run counts as a checkpoint too.
     """

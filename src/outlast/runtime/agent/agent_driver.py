@@ -49,7 +49,7 @@ from outlast.runtime.tiers.vault import Vault
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """How a node starts its processes, and when it regards them as hung.
+    """This says how a node starts its processes, and when it regards them as hung.
 
     zygote         forks the workers; None: each is started as a fresh interpreter
     preload        modules that are imported before workers are forked
@@ -334,7 +334,7 @@ class AgentDriver:
 
 
 class _Looks:
-    """When the launcher last looked at its processes, and when it last did not run."""
+    """This says when the launcher last looked at its processes, and when it last did not run."""
 
     def __init__(self) -> None:
         self.looked_s = clock.now_s()  # the time of the newest tick

@@ -58,7 +58,7 @@ class WatchPace:
 
 @dataclass(frozen=True, slots=True)
 class WatchEnd:
-    """Why watching ended: "failed", "hangs" or "gone"; and the folders to diagnose."""
+    """This says why watching ended: "failed", "hangs" or "gone"; and the folders to diagnose."""
 
     how: str
     reason: str

@@ -53,7 +53,7 @@ _OF_NETWORK = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # a host has other i
 
 @dataclass(frozen=True, slots=True)
 class HostLayout:
-    """How many hosts there are, one of them in reserve, and how many ranks each can take."""
+    """This says how many hosts there are, one of them in reserve, and how many ranks each takes."""
 
     hosts: int
     ranks: int

@@ -100,7 +100,7 @@ class HostFaults(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What injects faults that are more than a signal to a process; None: there are none.
+    """This is what injects faults that are more than a signal to a process; None: there are none.
 
     hosts    strikes at whole hosts
     memory   takes memory away from processes

@@ -33,7 +33,7 @@ class Enough(Exception):
 
 @dataclass(slots=True)
 class UnpackBudget:
-    """How many bytes archives may still expand to.
+    """This says how many bytes archives may still expand to.
 
     Call `begin` for each archive on the disk. Archives that are nested in it count as part of it.
     """

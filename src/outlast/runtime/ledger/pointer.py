@@ -29,7 +29,7 @@ NAME, LEDGER = "ledger.json", "ledger.db"
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where the ledger of a run lies.
+    """This says where the ledger of a run lies.
 
     node           the host name of that machine, for people
     machine        what distinguishes the machine from others

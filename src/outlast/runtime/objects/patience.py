@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestPatience:
-    """How long one request to object storage is tried.
+    """This says how long one request to object storage is tried.
 
     request_s   the limit of one try, from the connection to the last byte of the answer
     retries     how many further tries follow errors of server and network, with growing pauses

@@ -110,7 +110,7 @@ def _life(process: SimulatedProcess, *, now_s: float) -> Life:
 
 
 class Worked:
-    """How long each rank worked on the steps that it committed first, by the world's own clock.
+    """This says how long each rank worked on steps that it committed first, by the world's clock.
 
     A step whose state a rank got from others took no time.
     """

@@ -42,7 +42,7 @@ Rows = list[list[float]]
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one speaker sends and receives in one round of a vote. Nodes are counted from 0.
+    """This is what one speaker sends and receives in one round of a vote. Nodes are counted from 0.
 
     to, given      the node to send to, and how many ballots: the first that this one holds
     source, taken  the node to receive from, and how many ballots: they follow those that are held

@@ -27,7 +27,7 @@ _SIOCOUTQ = 0x5411  # of linux/sockios.h: the bytes in the queue of a socket tha
 
 
 class PeerWords(NamedTuple):
-    """What a rank tells its peers about itself when a group is built: numbers, sent as a tensor.
+    """This is what a rank tells its peers when a group is built: numbers, sent as a tensor.
 
     port     the port at which it listens for this group; 0: not known
     node     NodeKeys.mine

@@ -53,7 +53,7 @@ _OTHERS_MAX_COUNT = 1_000  # files that were there before the first step, and ar
 
 @dataclass(slots=True)
 class _Loaded:
-    """What a process has loaded before its first step.
+    """This is what a process has loaded before its first step.
 
     anything          it has loaded weights from somewhere
     step              the step of the files of this run; None: there were none, or of several steps

@@ -45,7 +45,7 @@ from outlast.runtime.worker.transfer.image_receiver import ImageUnreached
 
 
 class Readiness(NamedTuple):
-    """When a rank became ready. It may then wait for ranks that still restore their state.
+    """This says when a rank became ready. It may then wait for ranks that still restore.
 
     ready_s      when it was in the group with its state
     cause        what the wait is booked as

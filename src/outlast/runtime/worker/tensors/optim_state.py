@@ -31,7 +31,7 @@ _UNLIKE = "the model or the optimizer is not the one that was saved"
 
 @dataclass(frozen=True, slots=True)
 class OptimizerEstimate:
-    """How much state an optimizer has after the first step.
+    """This says how much state an optimizer has after the first step.
 
     bytes   of all tensors together
     count   the number of tensors

@@ -33,7 +33,7 @@ TIMEOUT_S = 10
 
 
 class PeerCheckpoints(Protocol):
-    """Where the state is saved, and where a restarted script finds it."""
+    """This says where the state is saved, and where a restarted script finds it."""
 
     def load(self) -> int:
         """Load the newest checkpoint. Return its step, or 0 if there is none."""

@@ -169,7 +169,7 @@ def _more(callback: Any) -> tuple[str, ...]:
 
 
 class Mode:
-    """How the model is set between two batches: the training mode of each module, and `forward`.
+    """This says how the model is set between two batches: each module's training mode, `forward`.
 
     Lightning replaces the forward while it calls DDP, and sets the model to evaluation for a
     validation. An interruption may leave either of these behind.
