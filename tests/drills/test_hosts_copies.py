@@ -30,6 +30,39 @@ pytestmark = [
 STEPS, HOSTS = 30, 3
 
 
+def at_step_10(
+    hosts: Hosts,
+    folder: Path,
+    *given: object,
+    keep: str,
+    nodes: int,
+    spares: int,
+    step_s: str = "0.1",
+    within_s: float = 240.0,
+    domains: tuple[str, ...] = (),
+) -> HostRun:
+    """Start an FSDP2 run of one rank on each of `nodes` hosts, and return it at its step 10.
+
+    given   arguments of the script
+    keep    where images are kept at each step
+    """
+    run = HostRun(
+        hosts,
+        folder,
+        *given,
+        "--step-s",
+        step_s,
+        nodes=nodes,
+        spares=spares,
+        flags=("--nproc-per-node", "1", "--lease", "2", "--keep", f"{keep}:step"),
+        within_s=within_s,
+        script=("fsdp.py",),
+        domains=domains,
+    )
+    run.until(lambda: min(map(run.step_of, range(nodes))) >= 10, "step 10")
+    return run
+
+
 @pytest.mark.parametrize("host", [1, 0], ids=["another host", "the host that leads"])
 @pytest.mark.parametrize("way", ["main", "respawn"])
 def test_fsdp2_goes_on_from_copies_at_peers_when_a_host_is_lost(
@@ -41,24 +74,9 @@ def test_fsdp2_goes_on_from_copies_at_peers_when_a_host_is_lost(
     host.
     """
     calm = calm_run("fsdp.py", "--steps", STEPS, "--way", way, workers=HOSTS).digests
-    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", "peers=1:step")
+    given = ("--steps", STEPS, "--way", way)
     with Hosts(HOSTS + 1) as hosts:
-        run = HostRun(
-            hosts,
-            tmp_path,
-            "--steps",
-            STEPS,
-            "--step-s",
-            "0.1",
-            "--way",
-            way,
-            nodes=HOSTS,
-            spares=1,
-            flags=flags,
-            within_s=240.0,
-            script=("fsdp.py",),
-        )
-        run.until(lambda: min(map(run.step_of, range(HOSTS))) >= 10, "step 10")
+        run = at_step_10(hosts, tmp_path, *given, keep="peers=1", nodes=HOSTS, spares=1)
         hosts.kill(host)
         del run.processes[host]
         goes_on_from_a_copy(run, [host], calm)
@@ -69,7 +87,6 @@ def goes_on_from_a_copy(run: HostRun, lost: list[int], calm: dict[int, str]) -> 
 
     calm   the digests of an undisturbed run
     """
-    count = len(calm)
     left = set(run.processes)
     codes = run.finish()
     assert codes == dict.fromkeys(left, 0), f"{codes}\n{run}"
@@ -81,9 +98,14 @@ def goes_on_from_a_copy(run: HostRun, lost: list[int], calm: dict[int, str]) -> 
     how = ("another node keeps a copy", "rebuilt from parity")
     assert any(one["reason"].count(said) for one in found for said in how), f"{found}\n{run}"
     assert report["steps"] == STEPS
+    ends_like(calm, run)
+
+
+def ends_like(calm: dict[int, str], run: HostRun) -> None:
+    """Check that all ranks end with the digests of an undisturbed run, and commit no step twice."""
     digests = [line.split()[2] for line in str(run).splitlines() if line.startswith("digest ")]
-    assert (len(digests), {*digests}) == (count, {*calm.values()}), str(run)
-    for rank in range(count):
+    assert (len(digests), {*digests}) == (len(calm), {*calm.values()}), str(run)
+    for rank in range(len(calm)):
         steps = [step for of, step, _ in run.commits if of == rank]
         assert (len(steps), steps[-1]) == (len({*steps}), STEPS), f"rank {rank}: {steps}\n{run}"
 
@@ -121,21 +143,10 @@ def test_fsdp2_goes_on_from_whichever_copy_is_left_under_peers_2(
     count = 4
     given = ("--steps", STEPS, "--way", "main", "--batch", 2 * count)
     calm = calm_run("fsdp.py", *given, workers=count).digests
-    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", "peers=2:step")
     with Hosts(count + len(lost)) as hosts:
-        run = HostRun(
-            hosts,
-            tmp_path,
-            *given,
-            "--step-s",
-            "0.1",
-            nodes=count,
-            spares=len(lost),
-            flags=flags,
-            within_s=260.0,
-            script=("fsdp.py",),
+        run = at_step_10(
+            hosts, tmp_path, *given, keep="peers=2", nodes=count, spares=len(lost), within_s=260.0
         )
-        run.until(lambda: min(map(run.step_of, range(count))) >= 10, "step 10")
         for host in lost:
             hosts.kill(host)
             del run.processes[host]
@@ -156,22 +167,18 @@ def test_the_loss_of_a_rack_costs_no_step_if_hosts_name_their_domains(
     count, lost = 4, [2, 3]
     given = ("--steps", STEPS, "--way", "main", "--batch", 2 * count)
     calm = calm_run("fsdp.py", *given, workers=count).digests
-    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", f"{keep}:step")
+    domains = ("red", "red", "blue", "blue", "green", "green")
     with Hosts(count + 2) as hosts:
-        run = HostRun(
+        run = at_step_10(
             hosts,
             tmp_path,
             *given,
-            "--step-s",
-            "0.1",
+            keep=keep,
             nodes=count,
             spares=2,
-            flags=flags,
             within_s=260.0,
-            script=("fsdp.py",),
-            domains=("red", "red", "blue", "blue", "green", "green"),
+            domains=domains,
         )
-        run.until(lambda: min(map(run.step_of, range(count))) >= 10, "step 10")
         for host in lost:
             hosts.kill(host)
             del run.processes[host]
@@ -196,21 +203,8 @@ def test_a_damaged_image_costs_no_step_if_other_nodes_can_restore_it(
     """
     given = ("--steps", STEPS, "--way", way)
     calm = calm_run("fsdp.py", *given, workers=HOSTS).digests
-    flags = ("--nproc-per-node", "1", "--lease", "2", "--keep", f"{keep}:step")
     with Hosts(HOSTS) as hosts:
-        run = HostRun(
-            hosts,
-            tmp_path,
-            *given,
-            "--step-s",
-            "0.2",
-            nodes=HOSTS,
-            spares=0,
-            flags=flags,
-            within_s=240.0,
-            script=("fsdp.py",),
-        )
-        run.until(lambda: min(map(run.step_of, range(HOSTS))) >= 10, "step 10")
+        run = at_step_10(hosts, tmp_path, *given, keep=keep, nodes=HOSTS, spares=0, step_s="0.2")
         step = strike_image(run, hosts, rank=1, torn=torn)
         codes = run.finish()
         assert codes == dict.fromkeys(range(HOSTS), 0), f"{codes}\n{run}"
@@ -224,11 +218,7 @@ def test_a_damaged_image_costs_no_step_if_other_nodes_can_restore_it(
         instead = "another node keeps a copy" if "peers" in keep else "it is rebuilt from parity"
         assert f", and {instead}" in found[1]["reason"], found
         assert f"warning: {said}: " in run.output(0), str(run)
-        digests = [line.split()[2] for line in str(run).splitlines() if line.startswith("digest ")]
-        assert (len(digests), {*digests}) == (HOSTS, {*calm.values()}), str(run)
-        for rank in range(HOSTS):
-            steps = [one for of, one, _ in run.commits if of == rank]
-            assert (len(steps), steps[-1]) == (len({*steps}), STEPS), f"rank {rank}: {steps}\n{run}"
+        ends_like(calm, run)
 
 
 def strike_image(run: HostRun, hosts: Hosts, *, rank: int, torn: bool) -> int:
